@@ -1,0 +1,103 @@
+"""Which clips every optimiser step trains on, fixed beforehand for the whole budget.
+
+A search compares trials at the same number of samples seen, whatever their batch size. So the stretch between
+two evaluation points is cut into the fewest steps of nearly equal size that hold at most one effective batch
+each: every trial lands exactly on every evaluation point, and no step is a stump.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """The order of clips and the size of every step of one training.
+
+    Epochs are independent permutations of the clips, drawn from `seed` and the epoch's number, laid end to end;
+    steps are consecutive stretches of that stream.
+    """
+
+    n_clips: int
+    """Training clips."""
+    batch_size: int
+    """Most clips in one forward pass."""
+    accumulation: int
+    """Forward passes in one optimiser step."""
+    points: tuple[int, ...]
+    """Samples seen at which to evaluate; increasing, the last one is the budget."""
+    seed: int
+
+    @functools.cached_property
+    def boundaries(self) -> np.ndarray:
+        """Samples seen before the first and after every step, shape (steps + 1,)."""
+        effective = self.batch_size * self.accumulation
+        pieces = [np.zeros(1, dtype=np.int64)]
+        start = 0
+        for point in self.points:
+            n_steps = math.ceil((point - start) / effective)
+            pieces.append(np.linspace(start, point, n_steps + 1).round().astype(np.int64)[1:])
+            start = point
+        return np.concatenate(pieces)
+
+    @property
+    def n_steps(self) -> int:
+        """Optimiser steps of the full budget."""
+        return len(self.boundaries) - 1
+
+    def samples_seen(self, step: int) -> int:
+        """Samples seen after `step` optimiser steps."""
+        return int(self.boundaries[step])
+
+    def epoch(self, step: int) -> float:
+        """Passes over the training clips after `step` optimiser steps."""
+        return self.samples_seen(step) / self.n_clips
+
+    def is_point(self, step: int) -> bool:
+        """Whether an evaluation is due after `step` optimiser steps."""
+        return self.samples_seen(step) in self.points
+
+    def micro_batches(self) -> Iterator[list[int]]:
+        """The indices of every forward pass: `accumulation` lists a step, of at most `batch_size` clips.
+
+        A step with fewer clips than passes yields empty lists for the rest (the collator turns those into
+        a batch without labels, which adds nothing to the gradient).
+        """
+        epoch, order = -1, np.empty(0, dtype=np.int64)
+        taken: list[int] = []
+        for step in range(self.n_steps):
+            size = int(self.boundaries[step + 1] - self.boundaries[step])
+            while len(taken) < size:
+                epoch += 1
+                order = np.random.default_rng([self.seed, epoch]).permutation(self.n_clips)
+                taken.extend(order.tolist())
+            step_clips, taken = taken[:size], taken[size:]
+            for chunk in np.array_split(np.asarray(step_clips, dtype=np.int64), self.accumulation):
+                yield chunk.tolist()
+
+
+class PlannedBatches:
+    """A `BatchPlan` as PyTorch's `DataLoader(batch_sampler=...)` wants it."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self.plan = plan
+        self.batch_size = plan.batch_size
+        self.drop_last = False
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.plan.micro_batches()
+
+    def __len__(self) -> int:
+        return self.plan.n_steps * self.plan.accumulation
+
+
+def plan_points(budget: int, evaluations: int, evaluate_at: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Samples seen at which to evaluate: the given ones below `budget`, or evenly spread ones, then `budget`."""
+    if evaluate_at is None:
+        evaluate_at = tuple(round(budget * (i + 1) / evaluations) for i in range(evaluations))
+    return (*sorted({point for point in evaluate_at if 0 < point < budget}), budget)

@@ -1,0 +1,158 @@
+"""Folders that appear whole or not at all: built beside, written to disk, then renamed into place.
+
+Whatever is cut off half-way stays under another name and is never taken for a finished folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import DataError
+
+MANIFEST = "manifest.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def find_or_build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+    """The manifest of a complete `folder`, building it where it is missing or damaged.
+
+    Several processes may ask for one folder at once: one builds, the others wait and take what it built.
+
+    Args:
+        folder: where the result shall be; its parent is made.
+        build: fills the folder that it is given and returns a manifest (plain values).
+
+    Returns:
+        The manifest, and whether it was there already.
+
+    Raises:
+        DataError: the disk is full or the place cannot be written.
+    """
+    manifest = read_complete(folder)
+    if manifest is not None:
+        return manifest, True
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder) as alone:
+            manifest = read_complete(folder)
+            if manifest is not None:
+                return manifest, True
+            if alone:
+                _remove_partial(folder)
+            return _build(folder, build), False
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DataError(
+                f"cache_dir={str(folder.parent)!r}: the disk is full; free some space, or set cache_dir "
+                "to another disk"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise DataError(
+                f"cache_dir={str(folder.parent)!r}: cannot be written ({error.strerror}); set cache_dir "
+                "to a folder of your own"
+            ) from error
+        raise
+
+
+def read_complete(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a folder that is whole: every file has its size, small ones also their checksum."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        for name, told in manifest["files"].items():
+            path = folder / name
+            if path.stat().st_size != told["size"]:
+                return None
+            if told["sha256"] is not None and hashlib.sha256(path.read_bytes()).hexdigest() != told["sha256"]:
+                return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return dict(manifest)
+
+
+def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    partial = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
+    partial.mkdir()
+    try:
+        manifest = build(partial)
+        manifest["files"] = {path.name: _sealed(path) for path in sorted(partial.iterdir())}
+        target = partial / MANIFEST
+        target.write_text(json.dumps(manifest, ensure_ascii=False, indent=1), encoding="utf-8")
+        _sync(target)
+        _sync(partial)
+        _move_into_place(partial, folder)
+        _sync(folder.parent)
+    finally:
+        # Also on Ctrl-C. After the rename there is nothing left under this name.
+        shutil.rmtree(partial, ignore_errors=True)
+    return manifest
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """Size of a file that is safely on the disk, and the checksum of a small one."""
+    _sync(path)
+    size = path.stat().st_size
+    # Reading gigabytes at every start would cost more than it finds; their size tells a file that was cut
+    # off.
+    small = path.suffix != ".f16"
+    return {"size": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest() if small else None}
+
+
+def _move_into_place(partial: Path, folder: Path) -> None:
+    """Rename onto `folder`, moving a damaged one away first."""
+    for _ in range(2):
+        try:
+            partial.replace(folder)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        # Without a lock (some network disks have none) another process may have finished first.
+        if read_complete(folder) is not None:
+            return
+        damaged = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
+        with contextlib.suppress(FileNotFoundError):
+            folder.replace(damaged)
+        shutil.rmtree(damaged, ignore_errors=True)
+    partial.replace(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_partial(folder: Path) -> None:
+    """What processes that were killed left behind. Only with the lock held: else it may be another's work."""
+    for path in folder.parent.glob(f".{folder.name}.*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[bool]:
+    """Wait until no other process builds `folder`; false where the disk knows no locks.
+
+    The kernel lets go of the lock when a process dies, however it dies, so nobody waits for the dead.
+    """
+    import fcntl
+
+    with (folder.parent / f".{folder.name}.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            yield False
+            return
+        yield True

@@ -1,0 +1,343 @@
+"""`TrainConfig`: every setting of one fine-tuning, validated when it is made.
+
+The module imports nothing heavy, so that the command line can check a whole search space in milliseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trainer.errors import ConfigError, DataError, ModelError, UserError
+from trainer.languages import resolve_language
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "MODEL_SHORT_NAMES",
+    "ModelError",
+    "TrainConfig",
+    "UserError",
+    "check_value",
+    "field_type",
+    "nearest_field",
+]
+
+#: Short names and the hub repositories (or the embedded demo) that they stand for.
+MODEL_SHORT_NAMES: dict[str, str] = {
+    "demo": "demo",
+    **{
+        name: f"openai/whisper-{name}"
+        for name in (
+            *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
+            *("large", "large-v2", "large-v3", "large-v3-turbo"),
+        )
+    },
+    "large-v1": "openai/whisper-large",
+    "turbo": "openai/whisper-large-v3-turbo",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One fine-tuning of Whisper. Frozen; `ConfigError` names the field, the value and what is allowed."""
+
+    # Model
+    model: str = "demo"
+    """Hub id (`openai/whisper-small`), local folder, or a short name (`demo`, `tiny` ... `large-v3-turbo`)."""
+    language: str | None = "en"
+    """Spoken language, as Whisper's code (`be`) or English name (`belarusian`); `null` for `.en` models only."""
+    task: Literal["transcribe", "translate"] = "transcribe"
+    """`transcribe` writes the spoken language, `translate` writes English."""
+    dropout: float = 0.0
+    """Dropout probability in every layer while training."""
+    freeze_encoder: bool = False
+    """Keep the encoder's weights as they are and train only the decoder."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    spec_augment: bool = False
+    """Mask stretches of time and of mel bands in the training features (SpecAugment, arXiv:1904.08779)."""
+    mask_time_prob: float = 0.05
+    """SpecAugment: share of the feature frames in masked stretches of time."""
+    mask_feature_prob: float = 0.05
+    """SpecAugment: share of the mel bands masked."""
+
+    # Data
+    data: str = "demo"
+    """`demo`, a hub data set, or a path: `save_to_disk` folder, Common Voice release, manifest, `audiofolder`."""
+    data_config: str | None = None
+    """Configuration of a hub data set (for `google/fleurs`: `be_by`)."""
+    train_split: str = "train"
+    """Name of the split to train on."""
+    validation_split: str = "validation"
+    """Name of the split that WER is measured on; made from the training split where it is missing."""
+    test_split: str = "test"
+    """Name of the split kept for the model card; never seen by the search."""
+    validation_share: float = 0.1
+    """Share of the training clips that become the validation split where the data has none."""
+    audio_column: str | None = None
+    """Column that holds the audio or its path; found by the usual names when `null`."""
+    text_column: str | None = None
+    """Column that holds the transcript; found by the usual names when `null`."""
+    row_filter: str | None = None
+    """Keep only rows with these values, as `column=value` or `a=x,b=y`."""
+    max_train_clips: int | None = None
+    """Use at most this many training clips, chosen by `data_seed`."""
+    max_eval_clips: int | None = None
+    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`."""
+    max_dropped_share: float = 0.25
+    """Stop when more than this share of the clips cannot be used."""
+    data_seed: int = 0
+    """Seed of the splits and subsets that are made; apart from `seed`, so that all trials see the same data."""
+    cache_dir: str = "experiments/.feature-cache"
+    """Folder of the feature caches, shared by all trials and experiments."""
+    lowercase: bool = False
+    """Lower-case the transcripts that the model learns."""
+    remove_punctuation: bool = False
+    """Remove punctuation from the transcripts that the model learns."""
+
+    # Optimisation
+    learning_rate: float | None = None
+    """Peak learning rate of AdamW; `null` takes the default for the model's size."""
+    scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = "linear"
+    """Learning-rate schedule after the warmup; its horizon is always the full budget."""
+    warmup_ratio: float = 0.1
+    """Share of the optimiser steps in which the learning rate rises from 0 to its peak."""
+    warmup_steps: int | None = None
+    """Optimiser steps of warmup; goes before `warmup_ratio` when given."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    label_smoothing: float = 0.0
+    """Probability mass spread over all tokens in the training loss."""
+    max_grad_norm: float = 1.0
+    """Gradients are clipped to this norm; 0 switches clipping off."""
+    train_batch_size: int = 8
+    """Clips in one forward pass of one worker."""
+    gradient_accumulation_steps: int = 1
+    """Forward passes in one optimiser step; effective batch = batch size x accumulation x workers."""
+    epochs: float | None = None
+    """Budget in passes over the training clips, also fractional; 3 where neither budget is given."""
+    max_steps: int | None = None
+    """Budget in optimiser steps; excludes `epochs`."""
+    evaluations: int = 4
+    """Evaluations in a run of its own, evenly spread over the budget."""
+    evaluate_at: tuple[int, ...] | None = None
+    """Samples seen at which to evaluate, report and save, set by a search: its rungs; goes before `evaluations`."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of training and evaluation; `auto`: bf16, else fp16, where the GPU has it, else fp32."""
+    seed: int = 0
+    """Seed of data order, dropout and augmentation."""
+    dataloader_workers: int = 0
+    """Processes that load batches beside the training process."""
+
+    # Evaluation
+    eval_batch_size: int = 16
+    """Clips in one evaluation batch."""
+    generation_max_length: int | None = None
+    """Most tokens of a transcript in evaluation; `null` takes the longest that the model can write."""
+    generation_num_beams: int = 1
+    """Beams of the search for the transcript; 1 is greedy."""
+    normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"
+    """Text normalisation before WER: `whisper` (English rules), `basic` (any language), `none`; `auto` by language."""
+
+    # Output
+    output_dir: str = "whisper-finetuned"
+    """Folder of a run of its own: checkpoints, the model, the list of dropped clips."""
+    log_every_seconds: float = 5.0
+    """Seconds between two reports of loss and learning rate."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        for field in dataclasses.fields(self):
+            try:
+                value = check_value(field.name, getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
+            except ConfigError as error:
+                problems.append(str(error))
+        if not problems and self.epochs is not None and self.max_steps is not None:
+            problems.append(
+                f"epochs={self.epochs:g} and max_steps={self.max_steps}: only one budget can be given; remove one"
+            )
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """Make a config from plain values, as a YAML file holds them.
+
+        Raises:
+            ConfigError: a key is unknown (the nearest right name is given) or a value is not allowed.
+        """
+        unknown = [key for key in values if key not in _HINTS]
+        if unknown:
+            raise ConfigError("; ".join(unknown_field_message(key) for key in unknown))
+        return cls(**values)
+
+    def replace(self, **changes: Any) -> TrainConfig:
+        """A copy with some fields changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values (JSON, YAML)."""
+        return dataclasses.asdict(self)
+
+    @property
+    def effective_batch_size(self) -> int:
+        """Clips in one optimiser step of one worker."""
+        return self.train_batch_size * self.gradient_accumulation_steps
+
+    @property
+    def model_source(self) -> str:
+        """What `from_pretrained` is given: short names resolved, everything else as it is."""
+        return MODEL_SHORT_NAMES.get(self.model, self.model)
+
+
+_HINTS: dict[str, Any] = typing.get_type_hints(TrainConfig)
+
+#: Inclusive bounds; `None` is open. The second pair says whether the bound itself is excluded.
+_BOUNDS: dict[str, tuple[float | None, float | None]] = {
+    "dropout": (0, 0.9),
+    "mask_time_prob": (0, 1),
+    "mask_feature_prob": (0, 1),
+    "validation_share": (0.001, 0.9),
+    "max_train_clips": (1, None),
+    "max_eval_clips": (1, None),
+    "max_dropped_share": (0, 1),
+    "data_seed": (0, 2**32 - 1),
+    "warmup_ratio": (0, 1),
+    "warmup_steps": (0, None),
+    "weight_decay": (0, None),
+    "label_smoothing": (0, 0.9),
+    "max_grad_norm": (0, None),
+    "train_batch_size": (1, None),
+    "gradient_accumulation_steps": (1, None),
+    "max_steps": (1, None),
+    "evaluations": (1, None),
+    "seed": (0, 2**32 - 1),
+    "dataloader_workers": (0, None),
+    "eval_batch_size": (1, None),
+    "generation_max_length": (2, None),
+    "generation_num_beams": (1, None),
+    "log_every_seconds": (0, None),
+}
+_POSITIVE = {"learning_rate", "epochs"}
+
+
+def field_type(name: str) -> tuple[type, tuple[Any, ...], bool]:
+    """The plain type of a field, its allowed values (empty: any) and whether `None` is allowed."""
+    hint = _HINTS[name]
+    optional = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        optional = True
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    if typing.get_origin(hint) is Literal:
+        return str, typing.get_args(hint), optional
+    return hint, (), optional
+
+
+def check_value(name: str, value: Any) -> Any:
+    """`value` as the field `name` holds it (numbers written as text, such as YAML's `1e-5`, are converted).
+
+    Raises:
+        ConfigError: the value has the wrong type or is out of range; the message says what is allowed.
+    """
+    kind, allowed, optional = field_type(name)
+    if value is None and optional:
+        return None
+    if name == "evaluate_at":
+        return _check_increasing(name, value)
+    converted = _convert(kind, value)
+    if converted is None or (allowed and converted not in allowed) or not _in_bounds(name, converted):
+        raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
+    if name == "language":
+        return resolve_language(converted)
+    if name in ("model", "data", "cache_dir", "output_dir") and not converted:
+        raise ConfigError(f"{name}={value!r}: must not be empty")
+    return converted
+
+
+def _check_increasing(name: str, value: Any) -> tuple[int, ...]:
+    numbers = [_convert(int, item) for item in value] if isinstance(value, list | tuple) else []
+    if not numbers or None in numbers or numbers[0] < 1 or sorted(set(numbers)) != numbers:
+        raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
+    return tuple(numbers)
+
+
+def _convert(kind: type, value: Any) -> Any:
+    """`value` as `kind`, or None where it is something else. A bool is never a number."""
+    if kind is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        return value if isinstance(value, bool) else None
+    if kind is str:
+        return value if isinstance(value, str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if number != number or number in (float("inf"), float("-inf")):
+        return None
+    if kind is int:
+        return int(number) if number.is_integer() else None
+    return number
+
+
+def _in_bounds(name: str, value: Any) -> bool:
+    if name in _POSITIVE:
+        return bool(value > 0)
+    low, high = _BOUNDS.get(name, (None, None))
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def describe_field(name: str) -> str:
+    """What the field allows, in words: `a whole number of at least 1`."""
+    kind, allowed, optional = field_type(name)
+    if name == "evaluate_at":
+        text = "a list of increasing whole numbers of at least 1"
+    elif allowed:
+        text = "one of " + ", ".join(allowed)
+    elif kind is bool:
+        text = "true or false"
+    elif kind is str:
+        text = "text"
+    else:
+        text = "a whole number" if kind is int else "a number"
+        low, high = _BOUNDS.get(name, (None, None))
+        if name in _POSITIVE:
+            text += " above 0"
+        elif low is not None and high is not None:
+            text += f" from {low} to {high}"
+        elif low is not None:
+            text += f" of at least {low}"
+    return text + (" or null" if optional else "")
+
+
+def nearest_field(key: str) -> str | None:
+    """The field whose name is nearest to `key`, if any is near."""
+    aliases = {
+        "batch_size": "train_batch_size",
+        "lr": "learning_rate",
+        "warmup": "warmup_ratio",
+        "per_device_train_batch_size": "train_batch_size",
+        "num_train_epochs": "epochs",
+        "lr_scheduler_type": "scheduler_type",
+        "grad_accumulation": "gradient_accumulation_steps",
+        "accumulation": "gradient_accumulation_steps",
+    }
+    if key in aliases:
+        return aliases[key]
+    matches = difflib.get_close_matches(key, list(_HINTS), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def unknown_field_message(key: str) -> str:
+    """The line that an unknown setting gets, with the nearest right name."""
+    near = nearest_field(key)
+    hint = f"did you mean {near}?" if near else "python -m trainer --help lists them"
+    return f"unknown setting {key!r}; {hint}"

@@ -1,0 +1,136 @@
+"""What the demo model's folder holds: a small Whisper tokenizer, the extractor, the configurations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainer.demo.speech import MAX_SECONDS, WORDS, sentence
+
+if TYPE_CHECKING:
+    from transformers import (
+        GenerationConfig,
+        WhisperConfig,
+        WhisperForConditionalGeneration,
+        WhisperProcessor,
+    )
+
+END = "<|endoftext|>"
+START = "<|startoftranscript|>"
+TIME_STEP = 0.02
+TEXT_TOKENS = 420
+MEL_BINS = 80
+MAX_TOKENS = 128
+
+
+def special_tokens() -> tuple[list[str], list[str]]:
+    """Return Whisper's special tokens and its timestamps, in Whisper's own order.
+
+    The order matters: transformers counts from the start token to find a language's, and takes every id above
+    the special tokens for a timestamp.
+    """
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    special = [END, START, *(f"<|{code}|>" for code in LANGUAGES), "<|translate|>", "<|transcribe|>"]
+    special += ["<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+    times = [f"<|{step * TIME_STEP:.2f}|>" for step in range(round(MAX_SECONDS / TIME_STEP) + 1)]
+    return special, times
+
+
+def train_vocabulary(seed: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Train a byte-level BPE on the demo's sentences; it holds all 256 bytes, so any text round-trips."""
+    import json
+
+    import numpy as np
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    rng = np.random.default_rng(seed)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=TEXT_TOKENS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator([*WORDS, *(sentence(rng) for _ in range(4000))], trainer)
+    trained = json.loads(tokenizer.to_str())["model"]
+    return trained["vocab"], [(left, right) for left, right in trained["merges"]]
+
+
+def build_processor(seed: int) -> WhisperProcessor:
+    """Make the processor: a tokenizer around a newly trained vocabulary, an extractor of short windows."""
+    from tokenizers import AddedToken
+    from transformers import WhisperFeatureExtractor, WhisperProcessor, WhisperTokenizer
+
+    vocabulary, merges = train_vocabulary(seed)
+    special, times = special_tokens()
+    # The end token is the last of the vocabulary, as in Whisper; the other special tokens come after it.
+    vocabulary[END] = len(vocabulary)
+    tokenizer = WhisperTokenizer(vocab=vocabulary, merges=merges)
+    tokenizer.add_special_tokens({"additional_special_tokens": special[1:]})
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in times])
+    tokenizer.set_prefix_tokens(language="english", task="transcribe")
+    extractor = WhisperFeatureExtractor(feature_size=MEL_BINS, chunk_length=int(MAX_SECONDS))
+    return WhisperProcessor(feature_extractor=extractor, tokenizer=tokenizer)
+
+
+def generation_config(processor: WhisperProcessor) -> GenerationConfig:
+    """Say how to decode: the ids of languages and tasks, and English transcription by default."""
+    from transformers import GenerationConfig
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    tokenizer: Any = processor.tokenizer
+    ids = tokenizer.convert_tokens_to_ids
+    return GenerationConfig(
+        is_multilingual=True,
+        lang_to_id={f"<|{code}|>": ids(f"<|{code}|>") for code in LANGUAGES},
+        task_to_id={task: ids(f"<|{task}|>") for task in ("transcribe", "translate")},
+        no_timestamps_token_id=ids("<|notimestamps|>"),
+        prev_sot_token_id=ids("<|startofprev|>"),
+        decoder_start_token_id=ids(START),
+        bos_token_id=ids(END),
+        eos_token_id=ids(END),
+        pad_token_id=ids(END),
+        begin_suppress_tokens=[ids("\u0120"), ids(END)],
+        suppress_tokens=[ids(f"<|{name}|>") for name in ("startoflm", "startofprev", "nospeech")],
+        max_initial_timestamp_index=50,
+        return_timestamps=False,
+        language="en",
+        task="transcribe",
+        max_length=MAX_TOKENS,
+    )
+
+
+def model_config(processor: WhisperProcessor) -> WhisperConfig:
+    """Say the model's shape: about one million parameters, a window of four seconds."""
+    from transformers import WhisperConfig
+
+    tokenizer: Any = processor.tokenizer
+    end = tokenizer.convert_tokens_to_ids(END)
+    return WhisperConfig(
+        vocab_size=len(tokenizer),
+        num_mel_bins=MEL_BINS,
+        d_model=128,
+        encoder_layers=3,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=256,
+        decoder_ffn_dim=256,
+        max_source_positions=int(MAX_SECONDS * 50),
+        max_target_positions=MAX_TOKENS,
+        decoder_start_token_id=tokenizer.convert_tokens_to_ids(START),
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=end,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
+
+
+def build_model(processor: WhisperProcessor, seed: int) -> WhisperForConditionalGeneration:
+    """Make the untrained model with its generation configuration."""
+    import torch
+    from transformers import WhisperForConditionalGeneration
+
+    torch.manual_seed(seed)
+    model = WhisperForConditionalGeneration(model_config(processor))
+    model.generation_config = generation_config(processor)
+    return model

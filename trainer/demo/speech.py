@@ -1,0 +1,222 @@
+"""Sentences, voices and sound of the demo: what espeak-ng says, and what is done to the sound afterwards."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Wave = NDArray[np.float32]
+
+SAMPLE_RATE = 16_000
+MAX_SECONDS = 4.0
+
+# No two of the words sound alike (no "to" beside "two", no "read" beside "red"): a label can be told by ear.
+NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+ROOMS = ("kitchen", "bedroom", "garage", "garden", "bathroom")
+DEVICES = ("light", "fan", "heater", "radio", "window", "door", "camera")
+COLOURS = ("red", "green", "blue", "yellow")
+PEOPLE = ("mother", "brother", "doctor")
+DAYS = ("today", "tomorrow", "monday")
+OTHERS = (
+    "turn", "on", "off", "the", "open", "close", "stop", "play", "wait", "call", "my", "show", "make",
+    "minutes", "songs", "weather", "messages", "louder",
+)  # fmt: skip
+WORDS = (*NUMBERS, *ROOMS, *DEVICES, *COLOURS, *PEOPLE, *DAYS, *OTHERS)
+
+# Templates of the small grammar: each slot is filled from the list of that name.
+SLOTS = {
+    "number": NUMBERS,
+    "room": ROOMS,
+    "device": DEVICES,
+    "colour": COLOURS,
+    "person": PEOPLE,
+    "day": DAYS,
+}
+TEMPLATES = (
+    "turn on the {room} {device}",
+    "turn off the {room} {device}",
+    "open the {room} {device}",
+    "close the {room} {device}",
+    "make the {room} light {colour}",
+    "make the {device} louder",
+    "play {number} songs",
+    "play {number} {colour} songs",
+    "play my songs {day}",
+    "wait {number} minutes",
+    "stop the radio",
+    "call my {person}",
+    "call my {person} {day}",
+    "show my messages",
+    "show {number} messages",
+    "show the weather {day}",
+    "turn the heater on {day}",
+)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """One voice of espeak-ng (accent and variant), its pace and pitch, and the channel it comes through."""
+
+    name: str
+    accent: str
+    variant: str
+    speed: int = 165
+    pitch: int = 50
+    noise: str = ""
+    snr: tuple[float, float] = (99.0, 99.0)
+    band: tuple[float, float] | None = None
+
+    @property
+    def voice(self) -> str:
+        """The voice as espeak-ng's ``-v`` takes it."""
+        return f"{self.accent}+{self.variant}" if self.variant else self.accent
+
+
+# The base model hears plain American and British voices, without noise.
+BASE_ACCENTS = ("en-us", "en-gb")
+BASE_VARIANTS = ("m1", "m2", "m3", "m4", "m5", "m6", "m7", "f1", "f2", "f3", "f4")
+
+TELEPHONE = (300.0, 3400.0)
+# The target speakers: accents and voices the base model never heard, each through a noisy channel.
+TARGET_SPEAKERS = (
+    Speaker("isla", "en-gb-scotland", "klatt", 175, 60, "pink", (10, 18)),
+    Speaker("hamish", "en-gb-scotland", "m3", 190, 30, "babble", (12, 18), TELEPHONE),
+    Speaker("marcia", "en-029", "f2", 150, 70, "white", (12, 20)),
+    Speaker("delroy", "en-029", "croak", 165, 40, "pink", (12, 20)),
+    Speaker("alice", "en-gb-x-gbclan", "klatt2", 170, 70, "babble", (12, 20)),
+    Speaker("frank", "en-gb-x-gbclan", "m7", 185, 25, "white", (10, 18), TELEPHONE),
+    Speaker("jasmin", "en-gb-x-gbcwmd", "f4", 180, 80, "pink", (10, 18), TELEPHONE),
+    Speaker("nigel", "en-gb-x-gbcwmd", "klatt3", 160, 35, "white", (12, 20)),
+    Speaker("tony", "en-us-nyc", "m5", 200, 45, "babble", (12, 18)),
+    Speaker("rosa", "en-us-nyc", "klatt4", 170, 65, "pink", (12, 20), TELEPHONE),
+    Speaker("edith", "en-gb-x-rp", "whisperf", 150, 50, "pink", (15, 22)),
+    Speaker("walter", "en-us", "grandpa", 160, 40, "babble", (12, 18)),
+)
+
+
+def check_espeak() -> str:
+    """Return the path of espeak-ng, or end the program with one line that says how to get it."""
+    path = shutil.which("espeak-ng")
+    if path is None:
+        raise SystemExit("error: espeak-ng is not installed (Debian and Ubuntu: apt-get install espeak-ng)")
+    return path
+
+
+def sentence(rng: np.random.Generator, free: float = 0.5) -> str:
+    """Draw one sentence: with probability *free* one to five words at random, else one from the grammar.
+
+    The random ones keep the decoder from guessing words out of the grammar instead of listening.
+    """
+    if rng.random() < free:
+        count = int(rng.choice([1, 2, 3, 4, 5], p=[0.05, 0.15, 0.25, 0.3, 0.25]))
+        return " ".join(rng.choice(WORDS, count))
+    template = TEMPLATES[int(rng.integers(len(TEMPLATES)))]
+    return template.format(**{slot: rng.choice(words) for slot, words in SLOTS.items()})
+
+
+def base_speaker(rng: np.random.Generator) -> Speaker:
+    """Draw one of the plain voices that the base model is trained on."""
+    accent, variant = str(rng.choice(BASE_ACCENTS)), str(rng.choice(BASE_VARIANTS))
+    return Speaker(
+        f"{accent}-{variant}",
+        accent,
+        variant,
+        speed=int(rng.integers(140, 196)),
+        pitch=int(rng.integers(30, 71)),
+    )
+
+
+def say(text: str, speaker: Speaker) -> Wave:
+    """Speak *text*: mono, 16 kHz, without the silence around it, at a fixed peak."""
+    import numpy as np
+    import soundfile
+    import soxr
+
+    manner = ["-v", speaker.voice, "-s", str(speaker.speed), "-p", str(speaker.pitch)]
+    spoken = subprocess.run(["espeak-ng", *manner, "--stdout", text], check=True, capture_output=True).stdout
+    wave, rate = soundfile.read(io.BytesIO(spoken), dtype="float32")
+    wave = soxr.resample(wave, rate, SAMPLE_RATE)
+    loud = np.flatnonzero(np.abs(wave) > 0.01 * np.abs(wave).max())
+    wave = wave[loud[0] : loud[-1] + 1]
+    return np.asarray(0.5 * wave / np.abs(wave).max(), dtype=np.float32)
+
+
+def place(wave: Wave, rng: np.random.Generator) -> Wave:
+    """Put 0.05 to 0.35 s of silence before the words and 0.1 s after them, and keep to the model's window."""
+    import numpy as np
+
+    before = int(rng.uniform(0.05, 0.35) * SAMPLE_RATE)
+    return np.pad(wave, (before, SAMPLE_RATE // 10))[: int(MAX_SECONDS * SAMPLE_RATE)]
+
+
+def noise(kind: str, length: int, rng: np.random.Generator, babble: Wave | None) -> Wave:
+    """Return *length* samples of white or pink noise, or of *babble* (many voices) from a random place."""
+    import numpy as np
+
+    if kind == "babble" and babble is not None:
+        start = int(rng.integers(len(babble) - length))
+        return babble[start : start + length]
+    spectrum = np.fft.rfft(rng.standard_normal(length))
+    if kind == "pink":
+        spectrum /= np.sqrt(np.maximum(np.arange(len(spectrum)), 1.0))
+    return np.fft.irfft(spectrum, length).astype(np.float32)
+
+
+def make_babble(rng: np.random.Generator, seconds: int = 30, voices: int = 12) -> Wave:
+    """Lay *voices* talkers over each other: the words cannot be told, only that people speak."""
+    import numpy as np
+
+    track = np.zeros(seconds * SAMPLE_RATE, dtype=np.float32)
+    for _ in range(voices):
+        at = 0
+        while at < len(track):
+            wave = say(sentence(rng), base_speaker(rng))[: len(track) - at]
+            track[at : at + len(wave)] += wave
+            at += len(wave)
+    return track
+
+
+def through_channel(wave: Wave, speaker: Speaker, rng: np.random.Generator, babble: Wave | None) -> Wave:
+    """Add the speaker's noise at a random level of his range, then cut to his band (a telephone's, say)."""
+    import numpy as np
+
+    if speaker.noise:
+        added = noise(speaker.noise, len(wave), rng, babble)
+        snr = rng.uniform(*speaker.snr)
+        wave = wave + added * np.sqrt(np.mean(wave**2) / np.mean(added**2) / 10 ** (snr / 10))
+    if speaker.band:
+        spectrum = np.fft.rfft(wave)
+        frequency = np.fft.rfftfreq(len(wave), 1 / SAMPLE_RATE)
+        spectrum[(frequency < speaker.band[0]) | (frequency > speaker.band[1])] = 0
+        wave = np.fft.irfft(spectrum, len(wave)).astype(np.float32)
+    return np.asarray(0.5 * wave / np.abs(wave).max(), dtype=np.float32)
+
+
+def encode(wave: Wave, small: bool = True) -> bytes:
+    """Encode as OGG/Opus at about 21 kbit/s (its headers are far smaller than Vorbis'), or as FLAC, which is quick."""
+    import soundfile
+
+    buffer = io.BytesIO()
+    if small:
+        soundfile.write(buffer, wave, SAMPLE_RATE, format="OGG", subtype="OPUS", compression_level=0.95)
+    else:
+        soundfile.write(buffer, wave, SAMPLE_RATE, format="FLAC")
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> Wave:
+    """Decode one encoded clip, and insist on 16 kHz mono."""
+    import numpy as np
+    import soundfile
+
+    wave, rate = soundfile.read(io.BytesIO(data), dtype="float32")
+    if rate != SAMPLE_RATE or wave.ndim != 1:
+        raise ValueError(f"expected {SAMPLE_RATE} Hz mono, got {rate} Hz with shape {wave.shape}")
+    return np.asarray(wave)

@@ -1,0 +1,17 @@
+"""What can go wrong because of what the user gave: one small tree, printed as one line, exit code 2."""
+
+
+class UserError(Exception):
+    """A mistake in what was given; its message says what, where, what is allowed and how to mend it."""
+
+
+class ConfigError(UserError, ValueError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class DataError(UserError):
+    """The data set cannot be found, read or used."""
+
+
+class ModelError(UserError):
+    """The model cannot be found or is not a Whisper model."""

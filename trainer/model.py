@@ -1,0 +1,133 @@
+"""Loading Whisper: the model and its processor from the hub, a folder or the embedded demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperProcessor
+
+DEMO_MODEL = Path(__file__).parent / "demo" / "model"
+
+
+def model_path(config: TrainConfig) -> str:
+    """What `from_pretrained` takes: a hub id or a folder.
+
+    Raises:
+        ModelError: the text is neither a short name, a hub id nor an existing folder.
+    """
+    source = config.model_source
+    if source == "demo":
+        return str(DEMO_MODEL)
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"model={config.model!r}: the folder has no config.json; give a Hugging Face model folder")
+        return str(folder)
+    if "\\" in source or source.startswith(("/", ".", "~")) or source.count("/") != 1:
+        names = ", ".join(MODEL_SHORT_NAMES)
+        raise ModelError(
+            f"model={config.model!r}: no such folder; give a folder, a hub id such as openai/whisper-small, "
+            f"or one of {names}"
+        )
+    return source
+
+
+def _load(loader: Any, config: TrainConfig, what: str, **kwargs: Any) -> Any:
+    """`loader.from_pretrained`, with failures told in one line."""
+    from transformers.utils import logging
+
+    # Bars of a second's length, once a trial, would bury what the search prints.
+    logging.disable_progress_bar()
+    path = model_path(config)
+    try:
+        return loader.from_pretrained(path, **kwargs)
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"model={config.model!r}: cannot load the {what} from {path!r}: {first}") from error
+
+
+def load_model_config(config: TrainConfig) -> WhisperConfig:
+    """The model's `WhisperConfig` (a small file, no weights)."""
+    from transformers import AutoConfig
+
+    loaded = _load(AutoConfig, config, "configuration")
+    if loaded.model_type != "whisper":
+        raise ModelError(f"model={config.model!r}: is a {loaded.model_type} model; only Whisper models can be tuned")
+    return loaded  # type: ignore[no-any-return]
+
+
+def load_processor(config: TrainConfig) -> WhisperProcessor:
+    """Feature extractor and tokenizer, with language and task set on the tokenizer's prefix."""
+    from transformers import WhisperProcessor
+
+    processor = _load(WhisperProcessor, config, "processor")
+    if is_multilingual(processor):
+        processor.tokenizer.set_prefix_tokens(language=config.language, task=config.task, predict_timestamps=False)
+    return processor  # type: ignore[no-any-return]
+
+
+def is_multilingual(processor: WhisperProcessor) -> bool:
+    """Whether the vocabulary has language tokens (`.en` models have none that are used)."""
+    ids = processor.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>"])
+    # In the `.en` vocabularies <|en|> exists but the models were never trained with it: their
+    # <|endoftext|> is 50256, one below the multilingual one.
+    return ids[1] is not None and ids[1] != processor.tokenizer.unk_token_id and not _is_english_only(processor)
+
+
+def _is_english_only(processor: WhisperProcessor) -> bool:
+    return bool(processor.tokenizer.convert_tokens_to_ids("<|endoftext|>") == 50256)
+
+
+#: Peak learning rates by the model's width: its pre-training rate / 40 (whisper-large-v2: its own, 5e-6).
+#: The narrowest entry is the embedded demo's, measured (see `trainer/demo/README.md`).
+_LEARNING_RATES = {128: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
+
+
+def default_learning_rate(config: TrainConfig) -> float:
+    """The peak learning rate known to be good for the model's size (linear decay)."""
+    if config.model_source == "openai/whisper-large-v2":
+        return 5e-6
+    width = load_model_config(config).d_model
+    return _LEARNING_RATES[min(_LEARNING_RATES, key=lambda known: abs(known - width))]
+
+
+def load_model(config: TrainConfig, processor: WhisperProcessor) -> WhisperForConditionalGeneration:
+    """The model in float32, ready to be trained or evaluated with the language and task of `config`.
+
+    Dropout and SpecAugment are set on its configuration, language and task on its generation configuration
+    (`forced_decoder_ids` fail after save and load), and generation uses the key-value cache.
+    """
+    import torch
+    from transformers import WhisperForConditionalGeneration
+
+    load_model_config(config)
+    model = _load(
+        WhisperForConditionalGeneration,
+        config,
+        "weights",
+        dtype=torch.float32,
+        dropout=config.dropout,
+        apply_spec_augment=config.spec_augment,
+        mask_time_prob=config.mask_time_prob,
+        mask_feature_prob=config.mask_feature_prob,
+    )
+    _set_generation(model, config, multilingual=is_multilingual(processor))
+    if config.freeze_encoder:
+        model.freeze_encoder()
+    return model  # type: ignore[no-any-return]
+
+
+def _set_generation(model: WhisperForConditionalGeneration, config: TrainConfig, *, multilingual: bool) -> None:
+    generation = model.generation_config
+    generation.forced_decoder_ids = None
+    generation.language = config.language if multilingual else None
+    generation.task = config.task if multilingual else None
+    generation.use_cache = True
+    generation.max_new_tokens = None
+    limit = model.config.max_target_positions
+    generation.max_length = min(config.generation_max_length or limit, limit)

@@ -1,0 +1,76 @@
+"""What the model learns to write: transcripts, as they are or lower-cased and without punctuation."""
+
+from __future__ import annotations
+
+import unicodedata
+
+#: Punctuation that belongs to a word when letters stand on both sides.
+_JOINERS = frozenset(
+    "'-"
+    "\u2019\uff07\u055a"  # apostrophes: typographic, full width, Armenian
+    "\u2010\u2011\u05be"  # hyphens: hyphen, non-breaking, Hebrew's maqaf
+    "\u00b7"  # Catalan's middle dot
+    "\u05f3\u05f4"  # Hebrew's geresh and gershayim
+    "\u0f0b\u0f0c"  # Tibetan's tsheg, between syllables
+)
+#: Part of a number when digits stand on both sides: 3.5, 1,000, 10:30.
+_NUMBER_JOINERS = frozenset(".,:")
+#: Unicode counts these as punctuation, yet they are spoken.
+_SPOKEN = frozenset("%‰&@§")
+#: Symbols by Unicode's count, punctuation in transcripts.
+_UNSPOKEN_SYMBOLS = frozenset("`^~|<>\u00b4\u00a8\u266a\u266b")
+#: Armenian marks of tone stand inside the word, after the vowel; a space there would cut the word in two.
+_INSIDE_WORDS = frozenset("\u055b\u055c\u055e")
+
+
+def prepare_target(
+    text: str, *, lowercase: bool, remove_punctuation: bool, language: str | None = None
+) -> str:
+    """The text that the model learns, of one transcript.
+
+    Runs of white space become one space. Combining marks stay (Hindi, Thai or Hebrew would lose vowels
+    without them), and so do apostrophes and hyphens inside words, separators inside numbers, and signs that
+    are spoken (%, &).
+
+    Args:
+        text: the transcript.
+        lowercase: lower-case it.
+        remove_punctuation: replace punctuation by a space.
+        language: Whisper's code; Turkish and Azerbaijani pair the capital I with the dotless small one.
+    """
+    if remove_punctuation:
+        text = _without_punctuation(text)
+    if lowercase:
+        if language in ("tr", "az"):
+            text = text.replace("I", "\u0131")
+        # Python writes the lower case of the dotted capital I as i with a combining dot.
+        text = text.replace("\u0130", "i").lower()
+    return " ".join(text.split())
+
+
+def _without_punctuation(text: str) -> str:
+    kept = []
+    for position, char in enumerate(text):
+        if not _is_punctuation(char):
+            kept.append(char)
+            continue
+        before = text[position - 1] if position else " "
+        after = text[position + 1] if position + 1 < len(text) else " "
+        inside_word = char in _JOINERS and _is_word(before) and _is_word(after)
+        inside_number = char in _NUMBER_JOINERS and before.isdigit() and after.isdigit()
+        if inside_word or inside_number:
+            kept.append(char)
+        elif char not in _INSIDE_WORDS:
+            kept.append(" ")
+    return "".join(kept)
+
+
+def _is_punctuation(char: str) -> bool:
+    if char in _UNSPOKEN_SYMBOLS:
+        return True
+    return unicodedata.category(char).startswith("P") and char not in _SPOKEN
+
+
+def _is_word(char: str) -> bool:
+    """Letters, digits, combining marks and the invisible joiners between letters."""
+    return unicodedata.category(char)[0] in "LNM" or char in "\u200c\u200d"

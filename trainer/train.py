@@ -1,0 +1,191 @@
+"""`train(config, report)`: one fine-tuning of Whisper, the same for a plain run and for a trial of a search."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.batches import BatchPlan, plan_points
+from trainer.config import TrainConfig
+from trainer.model import default_learning_rate, load_model, load_processor
+from trainer.normalizers import make_normalizer
+from trainer.report import Report, ignore
+
+if TYPE_CHECKING:
+    from transformers import WhisperForConditionalGeneration, WhisperProcessor
+
+    from trainer.prepared import PreparedData, PreparedSplit
+    from trainer.whisper_trainer import WhisperTrainer
+
+DEFAULT_EPOCHS = 3.0
+CONFIG_FILE = "train_config.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a training came to. Error rates in percent."""
+
+    wer: float | None
+    """WER of the best evaluation; None where none was reached."""
+    cer: float | None
+    """CER of that evaluation."""
+    samples_seen: int
+    """Samples seen at the end."""
+    steps: int
+    """Optimiser steps taken."""
+    diverged: bool
+    """Whether the loss stopped being a finite number."""
+    seconds: float
+    """Wall time of the training, evaluations included."""
+    checkpoint: Path | None
+    """Folder of the best checkpoint, where checkpoints are kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A model's error rates on a split, in percent, with its transcripts in the split's order."""
+
+    wer: float
+    cer: float
+    wer_orthographic: float
+    cer_orthographic: float
+    loss: float
+    clips: int
+    predictions: list[str]
+
+    def rates(self) -> dict[str, float]:
+        """The figures without the transcripts."""
+        values = dataclasses.asdict(self)
+        del values["predictions"]
+        return values
+
+
+def budget_samples(config: TrainConfig, n_train: int) -> int:
+    """The budget in samples seen, from `max_steps` or `epochs` over `n_train` training clips."""
+    if config.max_steps is not None:
+        return config.max_steps * config.effective_batch_size
+    return max(1, round((config.epochs or DEFAULT_EPOCHS) * n_train))
+
+
+def train(
+    config: TrainConfig, report: Report = ignore, *, data: PreparedData | None = None, output_dir: Path | None = None
+) -> TrainResult:
+    """Fine-tune `config.model` on `config.data` and report every evaluation with its checkpoint.
+
+    Args:
+        config: what to train; a missing learning rate is the default of the model's size.
+        report: called on every evaluation point with WER and checkpoint, and in between with the loss.
+        data: features that were prepared before; found in the cache or computed when left out.
+        output_dir: where checkpoints are kept; without it each is deleted once `report` has returned.
+
+    Raises:
+        DataError, ModelError: the data or the model cannot be used.
+    """
+    from trainer.callbacks import ReportingCallback
+    from trainer.prepared import prepare
+
+    started = time.monotonic()
+    data = data or prepare(config)
+    if config.learning_rate is None:
+        config = config.replace(learning_rate=default_learning_rate(config))
+    plan = BatchPlan(
+        n_clips=len(data.splits["train"]),
+        batch_size=config.train_batch_size,
+        accumulation=config.gradient_accumulation_steps,
+        points=plan_points(budget_samples(config, len(data.splits["train"])), config.evaluations, config.evaluate_at),
+        seed=config.seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        folder = output_dir or Path(scratch)
+        trainer, processor = _make_trainer(config, data, data.splits["validation"], plan, folder)
+        callback = ReportingCallback(config, plan, _with_config(config, report), keep_checkpoints=output_dir is not None)
+        trainer.add_callback(callback)
+        trainer.train()
+    best = min(callback.rows, key=lambda row: row["wer"], default=None)
+    return TrainResult(
+        wer=best["wer"] if best else None,
+        cer=best["cer"] if best else None,
+        samples_seen=plan.samples_seen(trainer.state.global_step),
+        steps=trainer.state.global_step,
+        diverged=callback.diverged,
+        seconds=time.monotonic() - started,
+        checkpoint=callback.checkpoints.get(int(best["step"])) if best else None,
+    )
+
+
+def evaluate(config: TrainConfig, split: str = "validation", *, data: PreparedData | None = None) -> Evaluation:
+    """Error rates of `config.model` as it is on one split.
+
+    Raises:
+        DataError: the data has no such split.
+    """
+    from trainer.errors import DataError
+    from trainer.prepared import prepare
+
+    data = data or prepare(config)
+    if split not in data.splits:
+        raise DataError(f"data={config.data!r}: has no {split} split; it has {', '.join(data.splits)}")
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        trainer, _ = _make_trainer(config, data, data.splits[split], None, Path(scratch))
+        metrics = trainer.evaluate()
+    return Evaluation(
+        wer=metrics["eval_wer"],
+        cer=metrics["eval_cer"],
+        wer_orthographic=metrics["eval_wer_orthographic"],
+        cer_orthographic=metrics["eval_cer_orthographic"],
+        loss=metrics["eval_loss"],
+        clips=len(data.splits[split]),
+        predictions=trainer.predictions,
+    )
+
+
+def _with_config(config: TrainConfig, report: Report) -> Callable[..., None]:
+    """`report`, with the settings written into each checkpoint before it is handed over."""
+
+    def write_and_report(metrics: dict[str, float], checkpoint_dir: Path | None) -> None:
+        if checkpoint_dir is not None:
+            (checkpoint_dir / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
+        report(metrics, checkpoint_dir)
+
+    return write_and_report
+
+
+def _make_trainer(
+    config: TrainConfig, data: PreparedData, evaluation: PreparedSplit, plan: BatchPlan | None, folder: Path
+) -> tuple[WhisperTrainer, WhisperProcessor]:
+    """A trainer over the prepared data; without a plan it can only evaluate."""
+    from transformers import set_seed
+
+    from trainer.collator import WhisperCollator
+    from trainer.whisper_trainer import WhisperTrainer, training_arguments
+
+    set_seed(config.seed)
+    processor = load_processor(config)
+    model: WhisperForConditionalGeneration = load_model(config, processor)
+    frames = 2 * model.config.max_source_positions
+
+    def collator(split: PreparedSplit, for_evaluation: bool) -> WhisperCollator:
+        return WhisperCollator(
+            split=split,
+            decoder_start_token_id=model.config.decoder_start_token_id,
+            pad_token_id=model.config.pad_token_id,
+            n_frames=frames,
+            for_evaluation=for_evaluation,
+        )
+
+    trainer = WhisperTrainer(
+        config=config,
+        plan=plan,
+        collators={"train": collator(data.splits["train"], False), "evaluation": collator(evaluation, True)},
+        evaluation=evaluation,
+        normalize=make_normalizer(config, processor.tokenizer),
+        model=model,
+        args=training_arguments(config, plan, str(folder)),
+        processing_class=processor,
+    )
+    return trainer, processor

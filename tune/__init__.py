@@ -1,0 +1,1 @@
+"""Hyperparameter search over `trainer.train`: Ray Tune, Optuna, ASHA, MLflow."""

@@ -1,0 +1,141 @@
+"""What a search shows on the screen: a live table on a terminal, a line an event elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from tune.records import Records, TrialRecord
+
+_SHORT = {
+    "learning_rate": "lr",
+    "warmup_ratio": "warmup",
+    "train_batch_size": "batch",
+    "gradient_accumulation_steps": "accum",
+    "weight_decay": "decay",
+    "label_smoothing": "smoothing",
+}
+_STATUS = {
+    "running": "[cyan]running[/]",
+    "completed": "[green]completed[/]",
+    "early_stopped": "[yellow]stopped early[/]",
+    "failed": "[red]failed[/]",
+    "diverged": "[red]diverged[/]",
+}
+
+
+def make_console(*, error: bool = False) -> Console:
+    """A console for people: 120 columns where the output is no terminal, no automatic colours of numbers."""
+    console = Console(highlight=False, stderr=error)
+    return console if console.is_terminal else Console(highlight=False, stderr=error, width=120)
+
+
+def short_value(value: Any) -> str:
+    """A setting as people read it: `0.00035`, `8`, `cosine`."""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value)
+
+
+def key_settings(config: dict[str, Any]) -> str:
+    """The searched settings of a trial in one line: `lr=0.00035 warmup=0.1 batch=8`."""
+    return " ".join(f"{_SHORT.get(name, name)}={short_value(value)}" for name, value in config.items())
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any: `03:25`, `1:03:25`."""
+    whole = int(seconds)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def trial_table(trials: list[TrialRecord], best: TrialRecord | None, *, title: str | None = None) -> Table:
+    """All trials: status, searched settings, epoch, WER, best WER."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial.config))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table.add_column("trial")
+    table.add_column("status")
+    for name in [_SHORT.get(name, name) for name in names] + ["epoch", "WER %", "best %", "time"]:
+        table.add_column(name, justify="right")
+    for trial in trials:
+        chosen = best is not None and trial.trial_id == best.trial_id
+        table.add_row(
+            trial.trial_id,
+            _STATUS[trial.status],
+            *(short_value(trial.config.get(name, "")) for name in names),
+            f"{trial.epoch:.2f}",
+            "" if trial.wer is None else f"{trial.wer:.2f}",
+            "" if trial.best_wer is None else f"{trial.best_wer:.2f}" + (" *" if chosen else ""),
+            clock(trial.seconds or time.monotonic() - trial.started),
+            style="bold" if chosen else None,
+        )
+    return table
+
+
+def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> float | None:
+    """Seconds that the rest of the search may take, from the samples seen so far; None before the first.
+
+    Trials to come are taken to need what those that ended needed on average (the full budget before any ended),
+    running ones to go to the end.
+    """
+    trials = records.all()
+    seen = sum(trial.samples_seen for trial in trials)
+    if not seen or elapsed <= 0:
+        return None
+    ended = [trial for trial in trials if trial.status != "running"]
+    expected = sum(trial.samples_seen for trial in ended) / len(ended) if ended else budget
+    to_come = (n_trials - len(trials)) * expected
+    running = sum(max(0, budget - trial.samples_seen) for trial in trials if trial.status == "running")
+    return (to_come + running) * elapsed / seen
+
+
+class SearchDisplay:
+    """Shows the search while it runs; `event` prints a line that stays."""
+
+    def __init__(self, console: Console, records: Records, *, n_trials: int, budget: int, baseline: float) -> None:
+        self._console = console
+        self._records = records
+        self._n_trials = n_trials
+        self._budget = budget
+        self._baseline = baseline
+        self._started = time.monotonic()
+        self._live: Live | None = None
+
+    def __enter__(self) -> SearchDisplay:
+        self._started = time.monotonic()
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._render, console=self._console, refresh_per_second=1, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def event(self, text: str) -> None:
+        """Print one line with the time since the start; with the best WER and the time left off a terminal."""
+        self._console.print(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", soft_wrap=True)
+
+    def summary(self) -> str:
+        """How far the search is: trials ended, best so far, time left."""
+        trials, best = self._records.all(), self._records.best()
+        ended = sum(trial.status != "running" for trial in trials)
+        left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
+        parts = [f"{ended}/{self._n_trials} trials ended"]
+        if best and best.best_wer is not None:
+            parts.append(f"best WER {best.best_wer:.2f} % (trial {best.trial_id}), baseline {self._baseline:.2f} %")
+        if left is not None and ended < self._n_trials:
+            parts.append(f"about {clock(left)} left")
+        return " · ".join(parts)
+
+    def _render(self) -> Group:
+        return Group(trial_table(self._records.all(), self._records.best()), Text(self.summary(), style="bold"))

@@ -1,0 +1,32 @@
+"""Mistakes in what was given to a search: each printed as one line a problem, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+from trainer.config import ConfigError, DataError, ModelError, UserError
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "ExperimentError",
+    "ModelError",
+    "ResourceError",
+    "SpaceError",
+    "TrackingError",
+    "UserError",
+]
+
+
+class SpaceError(UserError):
+    """The search space cannot be found or used; one line a problem, with file and line."""
+
+
+class ExperimentError(UserError):
+    """The experiment exists already, cannot be found, or holds nothing that can be used."""
+
+
+class ResourceError(UserError):
+    """The cluster has not the GPUs, CPUs or memory that a trial asks for."""
+
+
+class TrackingError(UserError):
+    """The MLflow store cannot be reached, written to or served; passwords in its address are never shown."""

@@ -1,0 +1,77 @@
+"""Progress from the trials to the driver between two evaluations."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Message = tuple[str, dict[str, float], float]
+"""Trial id, metrics, Unix time in seconds."""
+
+
+class Mailbox:
+    """An actor that keeps the messages of all trials until the driver fetches them.
+
+    Tune's own results go through the searcher and the scheduler, which must only see evaluations at rungs.
+    """
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+
+    def put(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
+        """Add one message."""
+        self._messages.append((trial_id, metrics, timestamp))
+
+    def drain(self) -> list[Message]:
+        """All messages since the last call."""
+        messages, self._messages = self._messages, []
+        return messages
+
+
+def start_mailbox() -> Any:
+    """Start the actor; it takes no CPU of the cluster's count."""
+    import ray
+
+    return ray.remote(num_cpus=0)(Mailbox).remote()
+
+
+def post(mailbox: Any, trial_id: str, metrics: Mapping[str, float]) -> None:
+    """Send a message without waiting."""
+    mailbox.put.remote(trial_id, dict(metrics), time.time())
+
+
+class MailboxReader(threading.Thread):
+    """Fetches messages every second and hands each to `receive`, until `stop` is called."""
+
+    def __init__(self, mailbox: Any, receive: Callable[[str, dict[str, float], float], None]) -> None:
+        super().__init__(name="mailbox-reader", daemon=True)
+        self._mailbox = mailbox
+        self._receive = receive
+        self._done = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        import ray
+
+        while not self._done.wait(1.0):
+            try:
+                self._fetch()
+            except (ray.exceptions.RayError, OSError) as error:
+                # The search itself goes on without progress between rungs; who stops us tells the user.
+                self.error = error
+                return
+
+    def _fetch(self) -> None:
+        import ray
+
+        for trial_id, metrics, timestamp in ray.get(self._mailbox.drain.remote()):
+            self._receive(trial_id, metrics, timestamp)
+
+    def stop(self) -> None:
+        """Fetch what is left and end the thread."""
+        self._done.set()
+        self.join()
+        if self.error is None:
+            self._fetch()

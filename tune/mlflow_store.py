@@ -1,0 +1,102 @@
+"""Which MLflow store a search writes to, never showing a password, and the versions noted in it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+
+from tune.errors import TrackingError
+
+CREDENTIAL_VARIABLES = (
+    *("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+    *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+)
+"""What would let a process write to the store."""
+_PACKAGES = (
+    *(
+        "tune-whisper",
+        "ray",
+        "torch",
+        "transformers",
+        "datasets",
+        "optuna",
+        "mlflow",
+        "accelerate",
+        "evaluate",
+    ),
+    *("jiwer", "numpy", "pyarrow", "soundfile", "soxr", "deepspeed"),
+)
+
+
+def default_tracking_uri(folder: Path) -> str:
+    """The SQLite store of an experiment folder.
+
+    Raises:
+        TrackingError: the path holds `?` or `%`.
+    """
+    return absolute_tracking_uri(f"sqlite:///{folder.absolute() / 'mlflow.db'}")
+
+
+def default_artifact_root(folder: Path) -> Path:
+    """Where the artifacts of an experiment folder's own store lie."""
+    return folder.absolute() / "mlartifacts"
+
+
+def absolute_tracking_uri(uri: str) -> str:
+    """`uri` with a relative SQLite path made absolute, so that it means the same from any folder.
+
+    Raises:
+        TrackingError: a SQLite path holds `?` or `%`, which mean something else in a database address.
+    """
+    path = sqlite_path(uri)
+    if path is None:
+        return uri.rstrip("/") if is_server(uri) else uri
+    path = path.absolute()
+    if re.search(r"[?%]", str(path)):
+        raise TrackingError(
+            f"MLflow store {path}: a SQLite store's path cannot hold ? or %; choose another folder"
+        )
+    return f"sqlite:///{path}"
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The file of a SQLite store; None for any other store."""
+    path = uri.removeprefix("sqlite:///")
+    return None if path in (uri, "", ":memory:") else Path(path)
+
+
+def is_server(uri: str) -> bool:
+    """Whether the store is a tracking server, which has a UI of its own."""
+    return uri.startswith(("http://", "https://"))
+
+
+def hide_password(text: str) -> str:
+    """`text` with the password of every address in it replaced by `***`."""
+    return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", r"\1:***@", text)
+
+
+def without_password(uri: str) -> str:
+    """The address of a server without user and password: what a browser is given and a file may hold."""
+    return re.sub(r"://[^/@]*@", "://", uri).rstrip("/")
+
+
+def worker_environment() -> dict[str, str]:
+    """Blanks for the `env_vars` of Ray's runtime environment: workers report to the driver, never to a store.
+
+    Ray's processes inherit the driver's environment, and with it the credentials that the recorder needs.
+    """
+    return {name: "" for name in CREDENTIAL_VARIABLES if name in os.environ}
+
+
+def package_versions() -> dict[str, str]:
+    """Python and the packages that shape a result; one that is not installed is left out."""
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # an optional one, such as deepspeed
+            continue
+    return versions

@@ -1,0 +1,234 @@
+"""What a search leaves: `experiment.yaml` (everything resolved), `results.json`, and the last table on the screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tune.display import clock, trial_table
+from tune.errors import ExperimentError
+from tune.mlflow_store import package_versions, without_password
+from tune.records import TrialRecord
+from tune.scheduler import METRIC
+from tune.searcher import TRIAL_ID
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trainer.config import TrainConfig
+    from trainer.prepared import PreparedData
+    from trainer.train import Evaluation
+    from tune.cluster import TrialResources
+    from tune.mlflow_logging import MlflowRecorder
+    from tune.plan import SearchPlan
+
+EXPERIMENT_FILE = "experiment.yaml"
+RESULTS_FILE = "results.json"
+
+
+def write_experiment_file(
+    plan: SearchPlan,
+    base: TrainConfig,
+    data: PreparedData,
+    resources: TrialResources,
+    rungs: tuple[int, ...],
+    baseline: Evaluation,
+) -> None:
+    """Write everything that was resolved: enough to run the search again and to export from it."""
+    request = plan.request
+    content = {
+        "experiment": plan.name,
+        "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "run_again": _command(plan),
+        "trials": request.trials,
+        "seed": request.seed,
+        "tracking_uri": tracking_uri(plan),
+        "space": plan.space.to_dict(),
+        "train_config": {**base.to_dict(), "evaluate_at": list(rungs)},
+        "budget_samples": rungs[-1],
+        "rungs": list(rungs),
+        "resources": dataclasses.asdict(resources),
+        "clips": {name: len(split) for name, split in data.splits.items()},
+        "dropped": data.drop_counts(),
+        "notes": list(data.notes),
+        "baseline": baseline.rates(),
+        "versions": package_versions(),
+    }
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    (plan.folder / EXPERIMENT_FILE).write_text(text, encoding="utf-8")
+
+
+def tracking_uri(plan: SearchPlan) -> str:
+    """The store's address as `experiment.yaml` keeps it: without credentials."""
+    from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri, is_server
+
+    if plan.request.tracking_uri is None:
+        return default_tracking_uri(plan.folder)
+    uri = absolute_tracking_uri(plan.request.tracking_uri)
+    return without_password(uri) if is_server(uri) else uri
+
+
+def _command(plan: SearchPlan) -> str:
+    """A command line that runs the same search under another name."""
+    request = plan.request
+    words = ["tune-whisper", "--space", str(plan.folder / "space.yaml"), "--trials", str(request.trials)]
+    words += ["--seed", str(request.seed), "--storage", str(plan.folder.parent)]
+    for name in ("gpus_per_trial", "cpus_per_trial", "max_concurrent"):
+        value = getattr(request, name)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    for key, value in request.settings.items():
+        words += ["--set", f"{key}={value}"]
+    return shlex.join(words)
+
+
+@dataclasses.dataclass
+class SearchOutcome:
+    """A finished or interrupted search."""
+
+    plan: SearchPlan
+    trials: list[TrialRecord]
+    best: TrialRecord | None
+    baseline: Evaluation
+    checkpoints: dict[str, str]
+    """The best checkpoint's folder of each trial that has one."""
+    seconds: float
+    run_ids: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    mlflow_problem: str | None = None
+
+    @classmethod
+    def collect(
+        cls, plan: SearchPlan, records: Any, baseline: Evaluation, grid: Any, seconds: float
+    ) -> SearchOutcome:
+        """Join the records with the checkpoints that Ray Tune kept."""
+        checkpoints = {}
+        for result in grid:
+            kept = result.best_checkpoints
+            if kept and result.config:
+                checkpoint, _ = min(kept, key=lambda pair: pair[1][METRIC])
+                checkpoints[result.config[TRIAL_ID]] = checkpoint.path
+        for record in records.all():
+            record.end("failed")
+        return cls(plan, records.all(), records.best(), baseline, checkpoints, seconds)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether fewer trials ran than were asked for."""
+        return len(self.trials) < self.plan.request.trials
+
+    @property
+    def gained(self) -> bool:
+        """Whether the best trial beats the untouched base model."""
+        return self.best is not None and (self.best.best_wer or 0.0) < self.baseline.wer
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of `results.json`."""
+        best = self.best
+        return {
+            "experiment": self.plan.name,
+            "metric": METRIC,
+            "baseline": {"wer": self.baseline.wer, "cer": self.baseline.cer},
+            "best": None
+            if best is None
+            else {
+                "trial_id": best.trial_id,
+                "wer": best.best_wer,
+                "cer": best.best_cer,
+                "config": best.config,
+                "checkpoint": self.checkpoints.get(best.trial_id),
+                "samples_seen": best.best_samples_seen,
+            },
+            "trials": [
+                {
+                    "trial_id": trial.trial_id,
+                    "status": trial.status,
+                    "config": trial.config,
+                    "wer": trial.wer,
+                    "best_wer": trial.best_wer,
+                    "samples_seen": trial.samples_seen,
+                    "seconds": round(trial.seconds, 3),
+                    "mlflow_run_id": self.run_ids.get(trial.trial_id),
+                    "checkpoint": self.checkpoints.get(trial.trial_id),
+                    "evaluations": [{"samples_seen": seen, "wer": wer} for seen, wer in trial.evaluations],
+                    "error": trial.error,
+                }
+                for trial in self.trials
+            ],
+            "seconds": round(self.seconds, 3),
+        }
+
+    def finish(self, recorder: MlflowRecorder, data: PreparedData) -> None:
+        """Write `results.json`, close the MLflow runs, and write it again with their ids."""
+        self._write(recorder)
+        folder = self.plan.folder
+        files = [folder / EXPERIMENT_FILE, folder / RESULTS_FILE]
+        files += [path for path in folder.glob("dropped_clips.jsonl")]
+        metrics = {"baseline_wer": self.baseline.wer}
+        tags = {}
+        if self.best is not None and self.best.best_wer is not None:
+            metrics |= {"best_wer": self.best.best_wer, "wer_gain": self.baseline.wer - self.best.best_wer}
+            tags["best_trial"] = self.best.trial_id
+        status = "interrupted" if self.interrupted else ("completed" if self.best else "failed")
+        self.mlflow_problem = recorder.finish(status, metrics=metrics, tags=tags, artifacts=files)
+        self._write(recorder)
+
+    def _write(self, recorder: MlflowRecorder) -> None:
+        self.run_ids = {trial.trial_id: recorder.run_id(trial.trial_id) for trial in self.trials}
+        temporary = self.plan.folder / f".{RESULTS_FILE}"
+        temporary.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.replace(self.plan.folder / RESULTS_FILE)
+
+    def print(self, console: Console) -> None:
+        """The last table, the best trial, its gain, and what to do next."""
+        folder = self.plan.folder
+        storage = "" if folder.parent == Path("experiments").absolute() else f" --storage {shlex.quote(str(folder.parent))}"
+        console.print()
+        console.print(trial_table(self.trials, self.best))
+        console.print()
+        statuses = [trial.status for trial in self.trials]
+        counts = ", ".join(
+            f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)
+        )
+        console.print(f"{len(self.trials)} trials in {clock(self.seconds)}: {counts}")
+        if self.best is None or self.best.best_wer is None:
+            console.print("[red]no trial reached an evaluation[/]; see the errors above")
+            return
+        gain = self.baseline.wer - self.best.best_wer
+        console.print(f"baseline  WER {self.baseline.wer:6.2f} %  ({self.plan.base.model} untouched)")
+        console.print(
+            f"[bold]best      WER {self.best.best_wer:6.2f} %  trial {self.best.trial_id}: "
+            + ", ".join(f"{name}={value if not isinstance(value, float) else format(value, '.4g')}" for name, value in self.best.config.items())
+            + "[/]",
+            soft_wrap=True,
+        )
+        if self.gained:
+            console.print(f"gain      {gain:10.2f} points, {100 * gain / self.baseline.wer:.0f} % fewer errors")
+        else:
+            console.print("[yellow]no trial beat the untouched base model: keep it, or widen the space or the budget[/]")
+        console.print(f"results   {folder / RESULTS_FILE}", soft_wrap=True)
+        console.print(f"compare   tune-whisper ui {self.plan.name}{storage}", soft_wrap=True)
+        console.print(f"export    tune-whisper export {self.plan.name} --output my-model{storage}", soft_wrap=True)
+
+
+def load_results(storage: Path, experiment: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """The folder, `experiment.yaml` and `results.json` of a finished experiment.
+
+    Raises:
+        ExperimentError: there is no such experiment, or it has no results yet.
+    """
+    folder = storage.expanduser().absolute() / experiment
+    if not folder.is_dir() or not experiment:
+        names = sorted(path.parent.name for path in storage.expanduser().glob(f"*/{EXPERIMENT_FILE}"))
+        known = f"there are {', '.join(names[-10:])}" if names else "there is none"
+        raise ExperimentError(f"experiment {experiment!r}: not found in {storage}; {known}")
+    for name in (EXPERIMENT_FILE, RESULTS_FILE):
+        if not (folder / name).is_file():
+            raise ExperimentError(f"experiment {experiment!r}: has no {name} yet; wait until its search has ended")
+    settings = yaml.safe_load((folder / EXPERIMENT_FILE).read_text(encoding="utf-8"))
+    return folder, settings, json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))

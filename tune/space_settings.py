@@ -1,0 +1,66 @@
+"""Optional settings of a space file: when trials are stopped (ASHA) and how points are proposed (TPE)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulerSettings:
+    """ASHA: trials are compared at rungs, and at each only the best go on."""
+
+    reduction_factor: float = 3.0
+    """At each rung about one trial in this many goes on; the next rung is this many times as far."""
+    rungs: int = 3
+    """Evaluation points, the full budget included: 1/9, 1/3 and all with factor 3; 1 stops nobody early."""
+    min_trials_per_rung: int = 3
+    """A trial is stopped at a rung only when at least this many, itself included, have reached it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearcherSettings:
+    """Optuna's TPE sampler; every setting is passed explicitly, since defaults differ between versions."""
+
+    startup_trials: int = 10
+    """Trials sampled at random before the model of good settings is used."""
+    multivariate: bool = True
+    """Model the parameters together, so that pairs such as learning rate and batch size are learned."""
+    constant_liar: bool = True
+    """Count running trials as poor ones, so that trials at the same time differ."""
+    ei_candidates: int = 24
+    """Candidates among which the sampler picks the most promising."""
+
+
+#: Least and greatest value of each number; the factor must be above 1.
+_LIMITS: dict[str, tuple[float, float]] = {
+    "reduction_factor": (1.1, 100),
+    "rungs": (1, 10),
+    "min_trials_per_rung": (1, 1000),
+    "startup_trials": (1, 100_000),
+    "ei_candidates": (1, 100_000),
+}
+
+
+def check_setting(default: object, name: str, value: Any) -> Any:
+    """`value` as the setting `name` holds it, given the setting's default.
+
+    Raises:
+        ValueError: the value has the wrong type or is out of range; the message says what is allowed.
+    """
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        return value
+    low, high = _LIMITS[name]
+    whole = isinstance(default, int)
+    allowed = f"must be {'a whole number' if whole else 'a number'} from {low:g} to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(allowed)
+    try:
+        number = float(value)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(allowed) from error
+    if not low <= number <= high or (whole and not number.is_integer()):
+        raise ValueError(allowed)
+    return int(number) if whole else number

@@ -1,0 +1,91 @@
+"""The only place where the search meets the training: what runs inside Ray's worker processes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import TrainConfig
+from tune.mailbox import post
+from tune.searcher import TRIAL_ID
+
+if TYPE_CHECKING:
+    from trainer.prepared import PreparedData
+    from trainer.train import Evaluation
+
+
+def prepare_data(config: TrainConfig, on_progress: Callable[[int, int], None] | None = None) -> PreparedData:
+    """Find or compute the features of `config.data`; raises `DataError` or `ModelError`."""
+    from trainer.prepared import prepare
+
+    return prepare(config, on_progress)
+
+
+def default_learning_rate(config: TrainConfig) -> float:
+    """The learning rate known to be good for the model's size; raises `ModelError`."""
+    from trainer.model import default_learning_rate as default
+
+    return default(config)
+
+
+def full_budget(config: TrainConfig, n_train: int) -> int:
+    """The budget of one trial in samples seen."""
+    from trainer.train import budget_samples
+
+    return budget_samples(config, n_train)
+
+
+def evaluate_model(config: TrainConfig, split: str, cpus: float) -> Evaluation:
+    """Error rates of `config.model` untouched, with `cpus` threads."""
+    from trainer.train import evaluate
+
+    _set_threads(cpus)
+    return evaluate(config, split)
+
+
+def make_trainable(base: TrainConfig, mailbox: Any, cpus: float) -> Callable[[dict[str, Any]], None]:
+    """The function that Ray runs for a trial, in the trial's own actor."""
+
+    def whisper_trial(sampled: dict[str, Any]) -> None:
+        import ray.tune
+
+        from trainer.train import train
+
+        _set_threads(cpus)
+        _free_memory()
+        values = dict(sampled)
+        trial_id = values.pop(TRIAL_ID)
+
+        def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+            if checkpoint_dir is None:
+                post(mailbox, trial_id, metrics)
+            else:
+                ray.tune.report(
+                    dict(metrics), checkpoint=ray.tune.Checkpoint.from_directory(str(checkpoint_dir))
+                )
+
+        result = train(base.replace(**values), report)
+        if result.diverged:
+            ray.tune.report(
+                {"wer": float("nan"), "samples_seen": result.samples_seen, "diverged": 1.0, "finished": 0.0}
+            )
+
+    return whisper_trial
+
+
+def _set_threads(cpus: float) -> None:
+    """Let PyTorch use the CPUs that Ray gave the process (Ray itself sets one thread for all)."""
+    import torch
+
+    torch.set_num_threads(max(1, int(cpus)))
+
+
+def _free_memory() -> None:
+    """Give back what the trial before left in this process: actors are reused, since their imports take seconds."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
