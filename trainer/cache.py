@@ -19,7 +19,7 @@ from typing import Any
 from trainer.errors import DataError
 
 MANIFEST = "manifest.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def find_or_build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
@@ -52,8 +52,8 @@ def find_or_build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> tupl
     except OSError as error:
         if error.errno in _FULL:
             raise DataError(
-                f"cache_dir={str(folder.parent)!r}: the disk is full; free some space, or set cache_dir "
-                "to another disk"
+                f"cache_dir={str(folder.parent)!r}: the features do not fit ({error.strerror}); free some "
+                "space, or set cache_dir to another disk"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise DataError(

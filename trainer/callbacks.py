@@ -60,7 +60,9 @@ class ReportingCallback(TrainerCallback):
         if not logs or "loss" not in logs:
             return control
         self._last_log = time.monotonic()
-        self._logged = {key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm") if key in logs}
+        self._logged = {
+            key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm") if key in logs
+        }
         if not math.isfinite(self._logged["loss"]):
             self.diverged = True
             control.should_training_stop = True
@@ -80,7 +82,8 @@ class ReportingCallback(TrainerCallback):
         """Keep the rates for the report that follows the save."""
         names = ("wer", "cer", "wer_orthographic", "cer_orthographic", "loss")
         self._evaluated = {
-            ("eval_loss" if name == "loss" else name): float((metrics or {})[f"eval_{name}"]) for name in names
+            ("eval_loss" if name == "loss" else name): float((metrics or {})[f"eval_{name}"])
+            for name in names
         }
 
     def on_save(
@@ -100,4 +103,3 @@ class ReportingCallback(TrainerCallback):
             self.checkpoints[state.global_step] = folder
         else:
             shutil.rmtree(folder)
-

@@ -65,9 +65,15 @@ class WhisperCollator:
         if not clips:
             label_ids.fill_(IGNORED)
         features = pad_features(
-            [self.split.features(clip) for clip in rows], [self.split.fill(clip) for clip in rows], self.n_frames
+            [self.split.features(clip) for clip in rows],
+            [self.split.fill(clip) for clip in rows],
+            self.n_frames,
         )
-        batch: dict[str, Any] = {"input_features": features, "decoder_input_ids": decoder_ids, "labels": label_ids}
+        batch: dict[str, Any] = {
+            "input_features": features,
+            "decoder_input_ids": decoder_ids,
+            "labels": label_ids,
+        }
         if self.for_evaluation:
             batch["clips"] = torch.tensor(rows)
         return batch

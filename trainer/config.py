@@ -12,13 +12,14 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from trainer.bounds import BOUNDS, POSITIVE, convert, in_bounds
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
 
 __all__ = [
+    "MODEL_SHORT_NAMES",
     "ConfigError",
     "DataError",
-    "MODEL_SHORT_NAMES",
     "ModelError",
     "TrainConfig",
     "UserError",
@@ -191,40 +192,23 @@ class TrainConfig:
         return self.train_batch_size * self.gradient_accumulation_steps
 
     @property
+    def normalizer_name(self) -> str:
+        """The normaliser that `normalizer` stands for: `auto` is Whisper's for English, `basic` for the rest.
+
+        Whisper's own normaliser for other languages splits words at apostrophes and strips vowel signs from
+        Indic and Thai text, which makes the WER wrong; so `auto` does not use it there.
+        """
+        if self.normalizer != "auto":
+            return self.normalizer
+        return "whisper" if self.language in (None, "en") or self.task == "translate" else "basic"
+
+    @property
     def model_source(self) -> str:
         """What `from_pretrained` is given: short names resolved, everything else as it is."""
         return MODEL_SHORT_NAMES.get(self.model, self.model)
 
 
 _HINTS: dict[str, Any] = typing.get_type_hints(TrainConfig)
-
-#: Inclusive bounds; `None` is open. The second pair says whether the bound itself is excluded.
-_BOUNDS: dict[str, tuple[float | None, float | None]] = {
-    "dropout": (0, 0.9),
-    "mask_time_prob": (0, 1),
-    "mask_feature_prob": (0, 1),
-    "validation_share": (0.001, 0.9),
-    "max_train_clips": (1, None),
-    "max_eval_clips": (1, None),
-    "max_dropped_share": (0, 1),
-    "data_seed": (0, 2**32 - 1),
-    "warmup_ratio": (0, 1),
-    "warmup_steps": (0, None),
-    "weight_decay": (0, None),
-    "label_smoothing": (0, 0.9),
-    "max_grad_norm": (0, None),
-    "train_batch_size": (1, None),
-    "gradient_accumulation_steps": (1, None),
-    "max_steps": (1, None),
-    "evaluations": (1, None),
-    "seed": (0, 2**32 - 1),
-    "dataloader_workers": (0, None),
-    "eval_batch_size": (1, None),
-    "generation_max_length": (2, None),
-    "generation_num_beams": (1, None),
-    "log_every_seconds": (0, None),
-}
-_POSITIVE = {"learning_rate", "epochs"}
 
 
 def field_type(name: str) -> tuple[type, tuple[Any, ...], bool]:
@@ -250,8 +234,8 @@ def check_value(name: str, value: Any) -> Any:
         return None
     if name == "evaluate_at":
         return _check_increasing(name, value)
-    converted = _convert(kind, value)
-    if converted is None or (allowed and converted not in allowed) or not _in_bounds(name, converted):
+    converted = convert(kind, value)
+    if converted is None or (allowed and converted not in allowed) or not in_bounds(name, converted):
         raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
     if name == "language":
         return resolve_language(converted)
@@ -261,38 +245,10 @@ def check_value(name: str, value: Any) -> Any:
 
 
 def _check_increasing(name: str, value: Any) -> tuple[int, ...]:
-    numbers = [_convert(int, item) for item in value] if isinstance(value, list | tuple) else []
+    numbers = [convert(int, item) for item in value] if isinstance(value, list | tuple) else []
     if not numbers or None in numbers or numbers[0] < 1 or sorted(set(numbers)) != numbers:
         raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
     return tuple(numbers)
-
-
-def _convert(kind: type, value: Any) -> Any:
-    """`value` as `kind`, or None where it is something else. A bool is never a number."""
-    if kind is bool:
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        return value if isinstance(value, bool) else None
-    if kind is str:
-        return value if isinstance(value, str) else None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    if number != number or number in (float("inf"), float("-inf")):
-        return None
-    if kind is int:
-        return int(number) if number.is_integer() else None
-    return number
-
-
-def _in_bounds(name: str, value: Any) -> bool:
-    if name in _POSITIVE:
-        return bool(value > 0)
-    low, high = _BOUNDS.get(name, (None, None))
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def describe_field(name: str) -> str:
@@ -308,8 +264,8 @@ def describe_field(name: str) -> str:
         text = "text"
     else:
         text = "a whole number" if kind is int else "a number"
-        low, high = _BOUNDS.get(name, (None, None))
-        if name in _POSITIVE:
+        low, high = BOUNDS.get(name, (None, None))
+        if name in POSITIVE:
             text += " above 0"
         elif low is not None and high is not None:
             text += f" from {low} to {high}"

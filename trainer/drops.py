@@ -64,10 +64,11 @@ def check_drops(
     if share > config.max_dropped_share:
         # Rounded up to whole percents: the value that is proposed must let this very data pass.
         enough = min(1.0, (int(share * 100) + 1) / 100)
+        first = f"{drops[0].name}: {drops[0].detail}"
         raise DataError(
             f"data={config.data!r}: {len(drops)} of {total} clips ({share:.1%}) cannot be used: {told} "
-            f"(the first: {drops[0].name}: {drops[0].detail}); that is more than "
-            f"max_dropped_share={config.max_dropped_share:g}; to go on without them: --set max_dropped_share={enough:g}"
+            f"(the first is {first}); max_dropped_share={config.max_dropped_share:g} allows fewer; "
+            f"to go on without them: --set max_dropped_share={enough:g}"
         )
     for role, usable in left.items():
         if not usable:

@@ -44,7 +44,7 @@ def _has_path(kind: pa.DataType) -> bool:
 
 
 def find_file(told: str, bases: Sequence[Path]) -> str:
-    """The absolute path of a file named relative to one of `bases`, the first that has it; empty for no name."""
+    """The absolute path of a file named relative to the first of `bases` that has it; empty for no name."""
     path = Path(told).expanduser()
     if path.is_absolute() or not told:
         return str(path) if told else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from trainer.config import TrainConfig
@@ -22,7 +23,8 @@ def read_hub_dataset(config: TrainConfig) -> tuple[dict[str, list[Table]], list[
     try:
         splits = _load(config.data, config.data_config)
     except _hub_errors() as error:
-        if "scripts are no longer supported" not in str(error):
+        # Once its copy is in Hugging Face's cache, a data set with a script fails in the second way.
+        if not re.search(r"scripts are no longer supported|Couldn't find cache for", str(error)):
             raise _failed(config, error) from error
         splits = _load_parquet_copy(config)
         notes.append(f"{config.data} needs a loading script, so its Parquet copy ({PARQUET_BRANCH}) was used")

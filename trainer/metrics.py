@@ -39,7 +39,9 @@ class _ErrorRate(evaluate.Metric):
     def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         pairs = [(r, p) for r, p in zip(references, predictions, strict=True) if r.strip()]
         if not pairs:
-            raise ValueError(f"{self.rate}: no reference with text among {len(references)}; nothing to measure")
+            raise ValueError(
+                f"{self.rate}: no reference with text among {len(references)}; nothing to measure"
+            )
         out = type(self).align([r for r, _ in pairs], [p for _, p in pairs])
         errors = out.substitutions + out.deletions + out.insertions
         length = out.substitutions + out.deletions + out.hits

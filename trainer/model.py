@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.errors import ModelError
+from trainer.hub_models import fetch_model
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperProcessor
@@ -26,7 +27,9 @@ def model_path(config: TrainConfig) -> str:
     folder = Path(source).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ModelError(f"model={config.model!r}: the folder has no config.json; give a Hugging Face model folder")
+            raise ModelError(
+                f"model={config.model!r}: the folder has no config.json; give a Hugging Face model folder"
+            )
         return str(folder)
     if "\\" in source or source.startswith(("/", ".", "~")) or source.count("/") != 1:
         names = ", ".join(MODEL_SHORT_NAMES)
@@ -45,6 +48,8 @@ def _load(loader: Any, config: TrainConfig, what: str, **kwargs: Any) -> Any:
     logging.disable_progress_bar()
     path = model_path(config)
     try:
+        if not Path(path).is_dir():
+            path = fetch_model(path, weights=what == "weights")
         return loader.from_pretrained(path, **kwargs)
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -57,7 +62,9 @@ def load_model_config(config: TrainConfig) -> WhisperConfig:
 
     loaded = _load(AutoConfig, config, "configuration")
     if loaded.model_type != "whisper":
-        raise ModelError(f"model={config.model!r}: is a {loaded.model_type} model; only Whisper models can be tuned")
+        raise ModelError(
+            f"model={config.model!r}: is a {loaded.model_type} model; only Whisper models can be tuned"
+        )
     return loaded  # type: ignore[no-any-return]
 
 
@@ -67,7 +74,9 @@ def load_processor(config: TrainConfig) -> WhisperProcessor:
 
     processor = _load(WhisperProcessor, config, "processor")
     if is_multilingual(processor):
-        processor.tokenizer.set_prefix_tokens(language=config.language, task=config.task, predict_timestamps=False)
+        processor.tokenizer.set_prefix_tokens(
+            language=config.language, task=config.task, predict_timestamps=False
+        )
     return processor  # type: ignore[no-any-return]
 
 
@@ -76,7 +85,9 @@ def is_multilingual(processor: WhisperProcessor) -> bool:
     ids = processor.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>"])
     # In the `.en` vocabularies <|en|> exists but the models were never trained with it: their
     # <|endoftext|> is 50256, one below the multilingual one.
-    return ids[1] is not None and ids[1] != processor.tokenizer.unk_token_id and not _is_english_only(processor)
+    return (
+        ids[1] is not None and ids[1] != processor.tokenizer.unk_token_id and not _is_english_only(processor)
+    )
 
 
 def _is_english_only(processor: WhisperProcessor) -> bool:
@@ -122,12 +133,16 @@ def load_model(config: TrainConfig, processor: WhisperProcessor) -> WhisperForCo
     return model  # type: ignore[no-any-return]
 
 
-def _set_generation(model: WhisperForConditionalGeneration, config: TrainConfig, *, multilingual: bool) -> None:
+def _set_generation(
+    model: WhisperForConditionalGeneration, config: TrainConfig, *, multilingual: bool
+) -> None:
     generation = model.generation_config
     generation.forced_decoder_ids = None
     generation.language = config.language if multilingual else None
     generation.task = config.task if multilingual else None
     generation.use_cache = True
+    # Written down even where it is 1: the pipeline would decode with 5 beams, and so to another WER.
+    generation.num_beams = config.generation_num_beams
     generation.max_new_tokens = None
     limit = model.config.max_target_positions
     generation.max_length = min(config.generation_max_length or limit, limit)

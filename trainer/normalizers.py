@@ -13,20 +13,9 @@ if TYPE_CHECKING:
     from transformers import WhisperTokenizer
 
 
-def normalizer_name(config: TrainConfig) -> str:
-    """The normaliser that `config.normalizer` stands for: `auto` is Whisper's for English, `basic` for the rest.
-
-    Whisper's own normaliser for other languages splits words at apostrophes and strips vowel signs from Indic
-    and Thai text, which makes the WER wrong; so `auto` does not use it there.
-    """
-    if config.normalizer != "auto":
-        return config.normalizer
-    return "whisper" if config.language in (None, "en") else "basic"
-
-
 def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer) -> Callable[[str], str]:
     """A function from text to normalised text, as `config.normalizer` and the language say."""
-    name = normalizer_name(config)
+    name = config.normalizer_name
     if name == "none":
         return _unchanged
     if name == "basic":

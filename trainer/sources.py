@@ -122,11 +122,10 @@ def _is_common_voice(folder: Path) -> bool:
 
 
 def _read_common_voice(folder: Path) -> dict[str, list[Table]]:
-    # A release holds the audio under clips/ and names files without it. It never quotes, whatever the texts
-    # hold.
+    # A release holds the audio under clips/ and names the files without it.
     bases = (folder / "clips", folder)
     files = sorted(path for path in folder.glob("*.tsv") if path.stem in _SPLIT_NAMES)
-    return {path.stem: [read_manifest(path, bases=bases, quoted=False)] for path in files}
+    return {path.stem: [read_manifest(path, bases=bases)] for path in files}
 
 
 def _metadata_file(folder: Path) -> Path | None:

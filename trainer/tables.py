@@ -44,13 +44,12 @@ class Table:
         return 0
 
 
-def read_manifest(path: Path, *, bases: tuple[Path, ...] = (), quoted: bool | None = None) -> Table:
+def read_manifest(path: Path, *, bases: tuple[Path, ...] = ()) -> Table:
     """The rows of a manifest; its kind is told by the suffix.
 
     Args:
         path: CSV, TSV, JSONL (or a JSON list) or Parquet.
         bases: folders that audio paths are relative to; the manifest's own by default.
-        quoted: whether a TSV quotes fields; `None` looks. Common Voice's do not, whatever they look like.
 
     Raises:
         DataError: the file is not what its suffix says.
@@ -67,14 +66,14 @@ def read_manifest(path: Path, *, bases: tuple[Path, ...] = (), quoted: bool | No
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     if suffix in (".jsonl", ".json"):
         return Table(str(path), _json_columns(path, text), bases=bases)
-    return Table(str(path), _separated_columns(path, text, quoted), bases=bases)
+    return Table(str(path), _separated_columns(path, text), bases=bases)
 
 
-def _separated_columns(path: Path, text: str, quoted: bool | None) -> dict[str, list[Any]]:
+def _separated_columns(path: Path, text: str) -> dict[str, list[Any]]:
     header_line = text.split("\n", 1)[0]
     if path.suffix.lower() == ".tsv":
         delimiter = "\t"
-        quoted = _tsv_is_quoted(text) if quoted is None else quoted
+        quoted = _tsv_is_quoted(text)
     else:
         # Spreadsheets in half of Europe write semicolons into .csv files.
         delimiter = next((char for char in ",;\t|" if char in header_line), ",")
@@ -107,8 +106,10 @@ def _tsv_is_quoted(text: str) -> bool:
     """Whether quotes in a TSV are marks of quoting or part of the texts.
 
     They are marks when every field that begins with one is well-formed, and one of them has doubled quotes
-    inside or stands in the header. Text in the way of Common Voice (`"Hello," he said`) is not well-formed.
+    inside or stands in the header. Common Voice never quotes, whatever its texts look like.
     """
+    if text.startswith("client_id\t"):
+        return False
     begins = re.findall(r'(?m)(?:^|(?<=\t))"[^\t\n]*', text)
     whole = all(re.fullmatch(r'"(?:[^"]|"")*"\r?', field) for field in begins)
     return bool(begins) and whole and (text.startswith('"') or any('""' in field[1:-1] for field in begins))

@@ -17,7 +17,7 @@ from trainer.normalizers import make_normalizer
 from trainer.report import Report, ignore
 
 if TYPE_CHECKING:
-    from transformers import WhisperForConditionalGeneration, WhisperProcessor
+    from transformers import WhisperForConditionalGeneration
 
     from trainer.prepared import PreparedData, PreparedSplit
     from trainer.whisper_trainer import WhisperTrainer
@@ -73,7 +73,11 @@ def budget_samples(config: TrainConfig, n_train: int) -> int:
 
 
 def train(
-    config: TrainConfig, report: Report = ignore, *, data: PreparedData | None = None, output_dir: Path | None = None
+    config: TrainConfig,
+    report: Report = ignore,
+    *,
+    data: PreparedData | None = None,
+    output_dir: Path | None = None,
 ) -> TrainResult:
     """Fine-tune `config.model` on `config.data` and report every evaluation with its checkpoint.
 
@@ -97,13 +101,17 @@ def train(
         n_clips=len(data.splits["train"]),
         batch_size=config.train_batch_size,
         accumulation=config.gradient_accumulation_steps,
-        points=plan_points(budget_samples(config, len(data.splits["train"])), config.evaluations, config.evaluate_at),
+        points=plan_points(
+            budget_samples(config, len(data.splits["train"])), config.evaluations, config.evaluate_at
+        ),
         seed=config.seed,
     )
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         folder = output_dir or Path(scratch)
-        trainer, processor = _make_trainer(config, data, data.splits["validation"], plan, folder)
-        callback = ReportingCallback(config, plan, _with_config(config, report), keep_checkpoints=output_dir is not None)
+        trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
+        callback = ReportingCallback(
+            config, plan, _with_config(config, report), keep_checkpoints=output_dir is not None
+        )
         trainer.add_callback(callback)
         trainer.train()
     best = min(callback.rows, key=lambda row: row["wer"], default=None)
@@ -118,7 +126,9 @@ def train(
     )
 
 
-def evaluate(config: TrainConfig, split: str = "validation", *, data: PreparedData | None = None) -> Evaluation:
+def evaluate(
+    config: TrainConfig, split: str = "validation", *, data: PreparedData | None = None
+) -> Evaluation:
     """Error rates of `config.model` as it is on one split.
 
     Raises:
@@ -131,7 +141,7 @@ def evaluate(config: TrainConfig, split: str = "validation", *, data: PreparedDa
     if split not in data.splits:
         raise DataError(f"data={config.data!r}: has no {split} split; it has {', '.join(data.splits)}")
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        trainer, _ = _make_trainer(config, data, data.splits[split], None, Path(scratch))
+        trainer = _make_trainer(config, data, data.splits[split], None, Path(scratch))
         metrics = trainer.evaluate()
     return Evaluation(
         wer=metrics["eval_wer"],
@@ -157,7 +167,7 @@ def _with_config(config: TrainConfig, report: Report) -> Callable[..., None]:
 
 def _make_trainer(
     config: TrainConfig, data: PreparedData, evaluation: PreparedSplit, plan: BatchPlan | None, folder: Path
-) -> tuple[WhisperTrainer, WhisperProcessor]:
+) -> WhisperTrainer:
     """A trainer over the prepared data; without a plan it can only evaluate."""
     from transformers import set_seed
 
@@ -178,7 +188,7 @@ def _make_trainer(
             for_evaluation=for_evaluation,
         )
 
-    trainer = WhisperTrainer(
+    return WhisperTrainer(
         config=config,
         plan=plan,
         collators={"train": collator(data.splits["train"], False), "evaluation": collator(evaluation, True)},
@@ -188,4 +198,3 @@ def _make_trainer(
         args=training_arguments(config, plan, str(folder)),
         processing_class=processor,
     )
-    return trainer, processor

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
-from transformers import EvalPrediction, GenerationMixin, PrinterCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    EvalPrediction,
+    GenerationMixin,
+    PrinterCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 
 from trainer.batches import BatchPlan, PlannedBatches
 from trainer.collator import IGNORED, SplitDataset, WhisperCollator
@@ -96,7 +102,12 @@ class WhisperTrainer(Seq2SeqTrainer):
         return total / num_items_in_batch
 
     def prediction_step(
-        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None, **kwargs: Any
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: Any = None,
+        **kwargs: Any,
     ) -> tuple[None, torch.Tensor, tuple[torch.Tensor, ...]]:
         """Transcribe a batch and take its teacher-forced loss from the same encoder output.
 
@@ -129,14 +140,12 @@ class WhisperTrainer(Seq2SeqTrainer):
         """
         hidden = encoded.last_hidden_state
         prefix = torch.tensor([self.processing_class.tokenizer.prefix_tokens], device=hidden.device)
-        generated = GenerationMixin.generate(
+        return GenerationMixin.generate(  # type: ignore[no-any-return]
             self.model,
             encoder_outputs=encoded,
             decoder_input_ids=prefix.expand(len(hidden), -1),
             attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
-            num_beams=self.args.generation_num_beams,
         )
-        return generated  # type: ignore[no-any-return]
 
     @property
     def _pad_token_id(self) -> int:
@@ -157,7 +166,9 @@ class WhisperTrainer(Seq2SeqTrainer):
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}
 
 
-def training_arguments(config: TrainConfig, plan: BatchPlan | None, output_dir: str) -> Seq2SeqTrainingArguments:
+def training_arguments(
+    config: TrainConfig, plan: BatchPlan | None, output_dir: str
+) -> Seq2SeqTrainingArguments:
     """The stock trainer's arguments for `config`: evaluation, saving and logging are left to our callback."""
     precision = resolve_precision(config.precision)
     n_steps = plan.n_steps if plan else 1
@@ -179,7 +190,6 @@ def training_arguments(config: TrainConfig, plan: BatchPlan | None, output_dir: 
         seed=config.seed,
         dataloader_num_workers=config.dataloader_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
-        generation_num_beams=config.generation_num_beams,
         predict_with_generate=True,
         remove_unused_columns=False,
         logging_nan_inf_filter=False,

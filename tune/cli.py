@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from trainer.config import UserError
+from trainer.config import ConfigError, UserError
 
 _EXIT_USER_ERROR = 2
 _EXIT_FAILED = 1
@@ -33,9 +33,16 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=28, width=110)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other one is told: one line, exit code 2, no usage in front of it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
 def search_parser() -> argparse.ArgumentParser:
     """Arguments of the search itself."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tune-whisper",
         description="Search hyperparameters for fine-tuning Whisper: every trial is a real fine-tuning, judged by WER.",
         epilog=_EPILOG,
@@ -43,44 +50,67 @@ def search_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     what = parser.add_argument_group("what to search")
-    what.add_argument("--space", required=True, metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name")
+    what.add_argument(
+        "--space", required=True, metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name"
+    )
     what.add_argument("--trials", type=int, default=8, metavar="N", help="trials to run (default: 8)")
-    what.add_argument("--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)")
+    what.add_argument(
+        "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
+    )
     what.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
     what.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
     budget = what.add_mutually_exclusive_group()
-    budget.add_argument("--epochs", metavar="E", help="budget of a trial in passes over the training data (default: 3)")
+    budget.add_argument(
+        "--epochs", metavar="E", help="budget of a trial in passes over the training data (default: 3)"
+    )
     budget.add_argument("--max-steps", metavar="S", help="budget of a trial in optimiser steps")
     what.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="fix any other setting; can be repeated"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="fix any other setting; can be repeated",
     )
-    what.add_argument("--seed", type=int, default=0, metavar="S", help="seed of searcher and training (default: 0)")
+    what.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="seed of searcher and training (default: 0)"
+    )
     where = parser.add_argument_group("where it goes")
     where.add_argument("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
     _add_storage(where)
     where.add_argument(
-        "--tracking-uri", metavar="URI", help="MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)"
+        "--tracking-uri",
+        metavar="URI",
+        help="MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)",
     )
     how = parser.add_argument_group("how it runs")
     how.add_argument(
-        "--gpus-per-trial", type=float, metavar="F", help="GPUs of a trial, fractions allowed (default: 1, or 0 without)"
+        "--gpus-per-trial",
+        type=float,
+        metavar="F",
+        help="GPUs of a trial, fractions allowed (default: 1, or 0 without)",
     )
-    how.add_argument("--cpus-per-trial", type=float, metavar="F", help="CPUs of a trial (default: 1, more with GPUs)")
-    how.add_argument("--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)")
+    how.add_argument(
+        "--cpus-per-trial", type=float, metavar="F", help="CPUs of a trial (default: 1, more with GPUs)"
+    )
+    how.add_argument(
+        "--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)"
+    )
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
     return parser
 
 
 def export_parser() -> argparse.ArgumentParser:
     """Arguments of `tune-whisper export`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tune-whisper export",
         description="Write the best checkpoint as a Hugging Face folder with a model card.",
         formatter_class=_Formatter,
         allow_abbrev=False,
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to write; must not exist")
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="DIR", help="folder to write; must not exist"
+    )
     _add_storage(parser)
     parser.add_argument("--trial", metavar="ID", help="another trial than the best")
     return parser
@@ -88,7 +118,7 @@ def export_parser() -> argparse.ArgumentParser:
 
 def ui_parser() -> argparse.ArgumentParser:
     """Arguments of `tune-whisper ui`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tune-whisper ui",
         description="Open the MLflow UI on an experiment, on this machine only.",
         formatter_class=_Formatter,
@@ -172,7 +202,6 @@ def _search(words: list[str]) -> int:
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """`TrainConfig` fields from the flags and `--set`."""
-    from tune.errors import ConfigError
     from tune.search_space import parse_set
 
     flags = {

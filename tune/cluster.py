@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 
 from tune.errors import ResourceError
+from tune.mlflow_store import worker_environment
 from tune.plan import SearchRequest
 
 _MOST_CPUS = 8.0
@@ -34,7 +35,13 @@ def ray_session() -> Iterator[None]:
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "30")
     import ray
 
-    ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+    ray.init(
+        log_to_driver=False,
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        # Only this process writes to MLflow; no worker gets to see the store's credentials.
+        runtime_env={"env_vars": worker_environment()},
+    )
     try:
         yield
     finally:
@@ -65,5 +72,7 @@ def trial_resources(request: SearchRequest, available: dict[str, float]) -> Tria
         per_card = int(1 / gpus + 1e-9)
         fitting = min(fitting, int(all_gpus) * per_card if gpus <= 1 else int(all_gpus / gpus))
     return TrialResources(
-        gpus=gpus, cpus=cpus, concurrent=max(1, min(fitting, request.max_concurrent or fitting, request.trials))
+        gpus=gpus,
+        cpus=cpus,
+        concurrent=max(1, min(fitting, request.max_concurrent or fitting, request.trials)),
     )

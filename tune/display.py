@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -98,12 +99,22 @@ def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> f
 class SearchDisplay:
     """Shows the search while it runs; `event` prints a line that stays."""
 
-    def __init__(self, console: Console, records: Records, *, n_trials: int, budget: int, baseline: float) -> None:
+    def __init__(
+        self,
+        console: Console,
+        records: Records,
+        *,
+        n_trials: int,
+        budget: int,
+        baseline: float,
+        trouble: Callable[[], str | None],
+    ) -> None:
         self._console = console
         self._records = records
         self._n_trials = n_trials
         self._budget = budget
         self._baseline = baseline
+        self._trouble = trouble
         self._started = time.monotonic()
         self._live: Live | None = None
 
@@ -132,10 +143,17 @@ class SearchDisplay:
         left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
         parts = [f"{ended}/{self._n_trials} trials ended"]
         if best and best.best_wer is not None:
-            parts.append(f"best WER {best.best_wer:.2f} % (trial {best.trial_id}), baseline {self._baseline:.2f} %")
+            parts.append(
+                f"best WER {best.best_wer:.2f} % (trial {best.trial_id}), baseline {self._baseline:.2f} %"
+            )
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
+        trouble = self._trouble()
+        if trouble:
+            parts.append(trouble)
         return " · ".join(parts)
 
     def _render(self) -> Group:
-        return Group(trial_table(self._records.all(), self._records.best()), Text(self.summary(), style="bold"))
+        return Group(
+            trial_table(self._records.all(), self._records.best()), Text(self.summary(), style="bold")
+        )

@@ -7,7 +7,6 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -23,7 +22,7 @@ from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.records import Records
 from tune.results import SearchOutcome, write_experiment_file
 from tune.scheduler import METRIC
-from tune.trainable import evaluate_model, make_trainable, prepare_data
+from tune.trainable import count_clips, evaluate_model, make_trainable, prepare_data
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData
@@ -45,6 +44,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
         import ray
 
         resources = trial_resources(plan.request, ray.cluster_resources())
+        count_clips(plan.base)  # mistakes in the data show here, before anything is written or computed
         with _new_folder(plan):
             recorder = _start_recorder(plan, console)
             try:
@@ -64,7 +64,12 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
             soft_wrap=True,
         )
         display = SearchDisplay(
-            console, records, n_trials=plan.request.trials, budget=rungs[-1], baseline=baseline.wer
+            console,
+            records,
+            n_trials=plan.request.trials,
+            budget=rungs[-1],
+            baseline=baseline.wer,
+            trouble=lambda: recorder.problem,
         )
         with display:
             grid = _run_trials(plan, base, resources, rungs, records, recorder, display)
@@ -80,7 +85,9 @@ def _new_folder(plan: SearchPlan) -> Iterator[None]:
     try:
         plan.folder.mkdir(parents=True)
     except OSError as error:
-        raise ExperimentError(f"--storage {plan.request.storage}: cannot make {plan.folder}: {error.strerror}") from error
+        raise ExperimentError(
+            f"--storage {plan.request.storage}: cannot make {plan.folder}: {error.strerror}"
+        ) from error
     try:
         (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
         yield
@@ -112,6 +119,7 @@ def _start_recorder(plan: SearchPlan, console: Console) -> MlflowRecorder:
             tags={"role": "experiment", "model": plan.base.model, "data": plan.base.data},
             description=f"Search over `{plan.space.path.name}` with {plan.request.trials} trials.",
             artifacts=[plan.folder / "space.yaml"],
+            compare=list(plan.space.parameters),
         )
     return recorder
 
@@ -130,11 +138,7 @@ def _prepare(plan: SearchPlan, console: Console) -> PreparedData:
     console.print(f"data {plan.base.data}: {sizes} clips (features {how})", soft_wrap=True)
     if data.drops:
         data.write_dropped(plan.folder / DROPPED_FILE)
-        causes = ", ".join(f"{count} {cause.replace('_', ' ')}" for cause, count in data.drop_counts().items())
-        console.print(
-            f"dropped {len(data.drops)} of {data.total} clips: {causes}; listed in {plan.folder / DROPPED_FILE}",
-            soft_wrap=True,
-        )
+        console.print(f"the dropped clips are listed in {plan.folder / DROPPED_FILE}", soft_wrap=True)
     return data
 
 

@@ -55,7 +55,10 @@ class TrackingStore:
         if found is None:
             location = self._artifact_root.absolute().as_uri() if self._artifact_root else None
             with self._translated("create an experiment in"):
-                found = self._client.create_experiment(self.experiment, artifact_location=location)
+                kind = {
+                    "mlflow.experimentKind": "custom_model_development"
+                }  # the UI is about prompts otherwise
+                found = self._client.create_experiment(self.experiment, location, tags=kind)
         self.experiment_id = found
 
     def find_experiment(self) -> str | None:
@@ -76,6 +79,11 @@ class TrackingStore:
                 f"choose another name or run `mlflow experiments restore -x {found.experiment_id}`"
             )
         return str(found.experiment_id) if found else None
+
+    def tag_experiment(self, key: str, value: str) -> None:
+        """Set a tag of the experiment."""
+        with self._translated("tag an experiment in"):
+            self._client.set_experiment_tag(self.experiment_id, key, value)
 
     def create_run(self, name: str, tags: Mapping[str, str], start_ms: int) -> str:
         """Create a run in the state RUNNING and return its id."""
@@ -164,9 +172,8 @@ class TrackingStore:
             sqlalchemy.exc.SQLAlchemyError,
             ImportError,
         ) as error:  # ImportError: the database has no driver
-            raise TrackingError(
-                f"MLflow store {hide_password(self.uri)}: cannot open it: {_reason(error)}"
-            ) from error
+            shown = hide_password(self.uri)
+            raise TrackingError(f"MLflow store {shown}: cannot open it: {_reason(error)}") from error
 
 
 def quiet_mlflow() -> None:
@@ -226,6 +233,7 @@ def _reason(error: BaseException) -> str:
     text = hide_password(str(error)).strip() or type(error).__name__
     for pattern, words in (
         (r"Connection refused", "connection refused"),
+        (r"Connection aborted|Connection reset|RemoteDisconnected", "connection lost"),
         (r"Name or service not known|name resolution|NameResolutionError", "unknown host"),
         (
             r"unsupported URI",

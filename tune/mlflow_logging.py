@@ -18,7 +18,7 @@ from tune.mlflow_client import (
     param_pairs,
     tag_pairs,
 )
-from tune.mlflow_store import package_versions
+from tune.mlflow_store import TRIALS_VIEW_TAG, package_versions, trials_view
 from tune.mlflow_writer import Run, StoreWriter
 
 TrialStatus = Literal["completed", "early_stopped", "failed", "diverged"]
@@ -62,8 +62,11 @@ class MlflowRecorder:
         tags: Mapping[str, str],
         description: str,
         artifacts: Sequence[Path],
+        compare: Sequence[str] = (),
     ) -> str:
         """Open the store, write the parent run with all that is known of the search, and start the writer.
+
+        `compare` names the searched settings; `tune-whisper ui` shows them beside the WER of each trial.
 
         Returns:
             The id of the parent run.
@@ -73,7 +76,14 @@ class MlflowRecorder:
         """
         store = self._store
         store.connect()
-        all_tags = {**_system_tags(), "mlflow.note.content": description, "status": "running", **tags}
+        store.tag_experiment(TRIALS_VIEW_TAG, trials_view(compare))
+        all_tags = {
+            **_system_tags(),
+            "mlflow.note.content": description,
+            "status": "running",
+            "role": "experiment",
+            **tags,
+        }
         parent = Run(store.experiment, dict(tag_pairs(all_tags)), _now_ms())
         parent.run_id = run_id = store.create_run(parent.name, parent.tags, parent.start_ms)
         try:
@@ -95,7 +105,12 @@ class MlflowRecorder:
         self, trial_id: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
     ) -> None:
         """Queue the child run of a trial; a trial that starts again (Ray's retry) keeps its run."""
-        own = {"mlflow.parentRunId": self.parent_run_id, "trial_id": trial_id, "status": "running"}
+        own = {
+            "mlflow.parentRunId": self.parent_run_id,
+            "trial_id": trial_id,
+            "status": "running",
+            "role": "trial",
+        }
         run = Run(name, dict(tag_pairs({**_system_tags(), **tags, **own})), _now_ms())
         run.params.extend(param_pairs(params))
         with self._writer.changed:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from tune.errors import TrackingError
@@ -15,6 +17,9 @@ CREDENTIAL_VARIABLES = (
     *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
 )
 """What would let a process write to the store."""
+TRIALS_VIEW = "trials"
+TRIALS_VIEW_TAG = f"mlflow.sharedViewState.{TRIALS_VIEW}"
+"""Where MLflow keeps a shared view of the list of runs; an older UI that does not know it shows its own."""
 _PACKAGES = (
     *(
         "tune-whisper",
@@ -81,6 +86,25 @@ def hide_password(text: str) -> str:
 def without_password(uri: str) -> str:
     """The address of a server without user and password: what a browser is given and a file may hold."""
     return re.sub(r"://[^/@]*@", "://", uri).rstrip("/")
+
+
+def trials_view(settings: Sequence[str]) -> str:
+    """The view of the trials as MLflow stores it: best first, WER and the searched settings side by side."""
+    columns = [
+        "metrics.`wer`",
+        "metrics.`best_wer`",
+        *(f"params.`{name}`" for name in settings),
+        "tags.`status`",
+    ]
+    view = {"searchFilter": 'tags.role = "trial"', "orderByKey": "metrics.`wer`", "orderByAsc": True}
+    return json.dumps({**view, "selectedColumns": columns})
+
+
+def trials_page(experiment_id: str) -> str:
+    """The page of that view, after the address of a server."""
+    return (
+        f"/#/experiments/{experiment_id}/runs?viewStateShareKey={TRIALS_VIEW}&workflowType=machine_learning"
+    )
 
 
 def worker_environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from tune.errors import ConfigError, ExperimentError
 from tune.scheduler import rung_grid
-from tune.search_space import load_space
+from tune.search_space import ChoiceParameter, load_space
 
 if TYPE_CHECKING:
     from tune.search_space import SearchSpace
@@ -60,7 +60,11 @@ class SearchPlan:
 
     def _largest(self, name: str) -> int:
         parameter = self.space.parameters.get(name)
-        return int(parameter.largest()) if parameter else int(getattr(self.base, name))
+        if parameter is None:
+            return int(getattr(self.base, name))
+        if isinstance(parameter, ChoiceParameter):
+            return int(max(parameter.values))
+        return int(parameter.high or 1)
 
     def budget(self, n_train: int) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget."""

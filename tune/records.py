@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Status = Literal["running", "completed", "early_stopped", "failed", "diverged"]
+Outcome = Literal["completed", "early_stopped", "failed", "diverged"]
+Status = Literal["running"] | Outcome
 
 
 @dataclasses.dataclass
@@ -45,7 +46,11 @@ class TrialRecord:
         self.wer = wer
         self.evaluations.append((self.samples_seen, wer))
         if self.best_wer is None or wer < self.best_wer:
-            self.best_wer, self.best_cer, self.best_samples_seen = wer, float(metrics["cer"]), self.samples_seen
+            self.best_wer, self.best_cer, self.best_samples_seen = (
+                wer,
+                float(metrics["cer"]),
+                self.samples_seen,
+            )
 
     def add_progress(self, metrics: Mapping[str, float]) -> None:
         """Take in loss and position between two evaluations."""
@@ -54,11 +59,14 @@ class TrialRecord:
             self.epoch = metrics["epoch"]
             self.loss = metrics.get("loss")
 
-    def end(self, status: Status) -> None:
-        """Fix the outcome; a trial found to have diverged stays so."""
+    def end(self, outcome: Outcome) -> Outcome:
+        """Fix the outcome and return it; a trial found to have diverged stays so."""
         if self.status == "running":
-            self.status = status
-        self.seconds = time.monotonic() - self.started
+            self.status = outcome
+            self.seconds = time.monotonic() - self.started
+        elif not self.seconds:
+            self.seconds = time.monotonic() - self.started
+        return self.status
 
 
 class Records:

@@ -7,13 +7,13 @@ import datetime
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from tune.display import clock, trial_table
 from tune.errors import ExperimentError
-from tune.mlflow_store import package_versions, without_password
+from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri, package_versions, without_password
 from tune.records import TrialRecord
 from tune.scheduler import METRIC
 from tune.searcher import TRIAL_ID
@@ -66,12 +66,9 @@ def write_experiment_file(
 
 def tracking_uri(plan: SearchPlan) -> str:
     """The store's address as `experiment.yaml` keeps it: without credentials."""
-    from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri, is_server
-
     if plan.request.tracking_uri is None:
         return default_tracking_uri(plan.folder)
-    uri = absolute_tracking_uri(plan.request.tracking_uri)
-    return without_password(uri) if is_server(uri) else uri
+    return without_password(absolute_tracking_uri(plan.request.tracking_uri))
 
 
 def _command(plan: SearchPlan) -> str:
@@ -168,12 +165,13 @@ class SearchOutcome:
         self._write(recorder)
         folder = self.plan.folder
         files = [folder / EXPERIMENT_FILE, folder / RESULTS_FILE]
-        files += [path for path in folder.glob("dropped_clips.jsonl")]
+        files += list(folder.glob("dropped_clips.jsonl"))
         metrics = {"baseline_wer": self.baseline.wer}
         tags = {}
         if self.best is not None and self.best.best_wer is not None:
             metrics |= {"best_wer": self.best.best_wer, "wer_gain": self.baseline.wer - self.best.best_wer}
             tags["best_trial"] = self.best.trial_id
+        status: Literal["interrupted", "completed", "failed"]
         status = "interrupted" if self.interrupted else ("completed" if self.best else "failed")
         self.mlflow_problem = recorder.finish(status, metrics=metrics, tags=tags, artifacts=files)
         self._write(recorder)
@@ -187,7 +185,11 @@ class SearchOutcome:
     def print(self, console: Console) -> None:
         """The last table, the best trial, its gain, and what to do next."""
         folder = self.plan.folder
-        storage = "" if folder.parent == Path("experiments").absolute() else f" --storage {shlex.quote(str(folder.parent))}"
+        storage = (
+            ""
+            if folder.parent == Path("experiments").absolute()
+            else f" --storage {shlex.quote(str(folder.parent))}"
+        )
         console.print()
         console.print(trial_table(self.trials, self.best))
         console.print()
@@ -203,17 +205,26 @@ class SearchOutcome:
         console.print(f"baseline  WER {self.baseline.wer:6.2f} %  ({self.plan.base.model} untouched)")
         console.print(
             f"[bold]best      WER {self.best.best_wer:6.2f} %  trial {self.best.trial_id}: "
-            + ", ".join(f"{name}={value if not isinstance(value, float) else format(value, '.4g')}" for name, value in self.best.config.items())
+            + ", ".join(
+                f"{name}={value if not isinstance(value, float) else format(value, '.4g')}"
+                for name, value in self.best.config.items()
+            )
             + "[/]",
             soft_wrap=True,
         )
         if self.gained:
-            console.print(f"gain      {gain:10.2f} points, {100 * gain / self.baseline.wer:.0f} % fewer errors")
+            console.print(
+                f"gain      {gain:10.2f} points, {100 * gain / self.baseline.wer:.0f} % fewer errors"
+            )
         else:
-            console.print("[yellow]no trial beat the untouched base model: keep it, or widen the space or the budget[/]")
+            console.print(
+                "[yellow]no trial beat the untouched base model: keep it, or widen the space or the budget[/]"
+            )
         console.print(f"results   {folder / RESULTS_FILE}", soft_wrap=True)
         console.print(f"compare   tune-whisper ui {self.plan.name}{storage}", soft_wrap=True)
-        console.print(f"export    tune-whisper export {self.plan.name} --output my-model{storage}", soft_wrap=True)
+        console.print(
+            f"export    tune-whisper export {self.plan.name} --output my-model{storage}", soft_wrap=True
+        )
 
 
 def load_results(storage: Path, experiment: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
@@ -229,6 +240,8 @@ def load_results(storage: Path, experiment: str) -> tuple[Path, dict[str, Any], 
         raise ExperimentError(f"experiment {experiment!r}: not found in {storage}; {known}")
     for name in (EXPERIMENT_FILE, RESULTS_FILE):
         if not (folder / name).is_file():
-            raise ExperimentError(f"experiment {experiment!r}: has no {name} yet; wait until its search has ended")
+            raise ExperimentError(
+                f"experiment {experiment!r}: has no {name} yet; wait until its search has ended"
+            )
     settings = yaml.safe_load((folder / EXPERIMENT_FILE).read_text(encoding="utf-8"))
     return folder, settings, json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))

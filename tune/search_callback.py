@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 
 from tune.display import key_settings
-from tune.records import Status
 from tune.searcher import TRIAL_ID
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from tune.display import SearchDisplay
     from tune.mlflow_logging import MlflowRecorder
-    from tune.records import Records, TrialRecord
+    from tune.records import Outcome, Records, TrialRecord
 
 _RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss")
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step")
@@ -81,7 +80,9 @@ class SearchCallback(ray.tune.Callback):
         record.error = (trial.get_pickled_error() and str(trial.get_pickled_error())) or "unknown error"
         self._end(record, "failed")
         lines = [line for line in record.error.splitlines() if line.strip()]
-        self._display.event(f"[red]trial {record.trial_id} failed[/]: {lines[-1]}\n      see {trial.error_file}")
+        self._display.event(
+            f"[red]trial {record.trial_id} failed[/]: {lines[-1]}\n      see {trial.error_file}"
+        )
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
         """Take in loss and learning rate between two evaluations."""
@@ -95,13 +96,13 @@ class SearchCallback(ray.tune.Callback):
     def _record(self, trial: Any) -> TrialRecord:
         return self._records[trial.config[TRIAL_ID]]
 
-    def _end(self, record: TrialRecord, status: Status) -> None:
+    def _end(self, record: TrialRecord, outcome: Outcome) -> None:
         with self._records.lock:
-            record.end(status)
-        finite = {} if record.best_wer is None else {"best_wer": record.best_wer}
-        self._recorder.trial_ended(record.trial_id, record.status, metrics=finite, tags={"status": record.status})
-        if record.status in ("early_stopped", "diverged"):
-            word = "stopped early" if record.status == "early_stopped" else "diverged"
+            outcome = record.end(outcome)
+        rates = {} if record.best_wer is None else {"best_wer": record.best_wer}
+        self._recorder.trial_ended(record.trial_id, outcome, metrics=rates)
+        if outcome in ("early_stopped", "diverged"):
+            word = "stopped early" if outcome == "early_stopped" else "diverged"
             self._display.event(f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}")
         self._display.event(self._display.summary())
 

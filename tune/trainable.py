@@ -23,6 +23,14 @@ def prepare_data(config: TrainConfig, on_progress: Callable[[int, int], None] | 
     return prepare(config, on_progress)
 
 
+def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
+    """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
+    from trainer.data import load_clips
+
+    table = load_clips(config)
+    return {name: len(split) for name, split in table.splits.items()}, list(table.notes)
+
+
 def default_learning_rate(config: TrainConfig) -> float:
     """The learning rate known to be good for the model's size; raises `ModelError`."""
     from trainer.model import default_learning_rate as default
@@ -37,12 +45,21 @@ def full_budget(config: TrainConfig, n_train: int) -> int:
     return budget_samples(config, n_train)
 
 
-def evaluate_model(config: TrainConfig, split: str, cpus: float) -> Evaluation:
-    """Error rates of `config.model` untouched, with `cpus` threads."""
+def evaluate_model(
+    config: TrainConfig, split: str, cpus: float, *, data: PreparedData | None = None
+) -> Evaluation:
+    """Error rates of `config.model` as it is on a split, with `cpus` threads."""
     from trainer.train import evaluate
 
     _set_threads(cpus)
-    return evaluate(config, split)
+    return evaluate(config, split, data=data)
+
+
+def export_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
+    """Write a checkpoint as a plain Hugging Face folder; raises `ModelError`."""
+    from trainer.export import write_model
+
+    write_model(config, checkpoint, output)
 
 
 def make_trainable(base: TrainConfig, mailbox: Any, cpus: float) -> Callable[[dict[str, Any]], None]:

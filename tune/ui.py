@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from tune.mlflow_store import (
     hide_password,
     is_server,
     sqlite_path,
+    trials_page,
     without_password,
 )
 
@@ -58,13 +60,13 @@ def run_ui(experiment: str | None, storage: Path, port: int | None) -> int:
     if is_server(uri):
         print(f"MLflow UI for {folder.name}: {_server_page(uri, folder.name)}")
         return 0
-    with _serve(uri, folder, _choose_port(port)) as (server, url):
-        print(f"MLflow UI for {folder.name}: {url}{_experiment_page(url, folder.name)}", flush=True)
-        print("Ctrl-C ends it.", file=sys.stderr, flush=True)
-        try:
+    try:
+        with _serve(uri, folder, _choose_port(port)) as (server, url):
+            print(f"MLflow UI for {folder.name}: {_local_page(url, folder.name)}", flush=True)
+            print("Ctrl-C ends it.", file=sys.stderr, flush=True)
             server.wait()
-        except KeyboardInterrupt:
-            return 0
+    except KeyboardInterrupt:
+        return 0
     raise TrackingError(f"the MLflow server ended by itself; see {folder / _LOG_NAME}")
 
 
@@ -101,12 +103,14 @@ def read_tracking_uri(folder: Path) -> str:
     if not isinstance(uri, str) or not uri:
         raise ExperimentError(f"{file}: has no tracking_uri")
     database = sqlite_path(uri)
-    if database is None or database.exists():
+    if database is None:
+        known = os.environ.get("MLFLOW_TRACKING_URI", "")
+        return known if without_password(known) == uri else uri  # the file keeps no password
+    if database.exists():
         return uri
-    moved = default_tracking_uri(folder)
     if not (folder / "mlflow.db").exists():
         raise ExperimentError(f"experiment {folder.name!r}: its MLflow store {database} is gone")
-    return moved
+    return default_tracking_uri(folder)
 
 
 def _choose_port(port: int | None) -> int:
@@ -143,18 +147,23 @@ def _serve(uri: str, folder: Path, port: int) -> Iterator[tuple[subprocess.Popen
     url = f"http://{HOST}:{port}"
     words = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     words += ["--artifacts-destination", default_artifact_root(folder).as_uri()]
-    with (folder / _LOG_NAME).open("wb") as log:
+    log = folder / _LOG_NAME
+    try:
+        output = log.open("wb")
+    except OSError as error:
+        raise TrackingError(f"the log of the MLflow server cannot be written: {error}") from error
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with output:
         server = subprocess.Popen(
             words,
-            stdout=log,
-            stderr=log,
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             env=_environment(uri),
             start_new_session=True,
         )
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        _wait_until_up(server, url, uri, folder / _LOG_NAME)
+        _wait_until_up(server, url, log)
         yield server, url
     finally:
         _stop(server)
@@ -163,7 +172,7 @@ def _serve(uri: str, folder: Path, port: int) -> Iterator[tuple[subprocess.Popen
 
 
 def _environment(uri: str) -> dict[str, str]:
-    """The server's environment. The store's address goes here: the list of processes would show its password."""
+    """The server's environment, with the store's address: as an argument, all could see its password."""
     environment = {name: value for name, value in os.environ.items() if name not in CREDENTIAL_VARIABLES}
     environment |= {
         "MLFLOW_BACKEND_STORE_URI": uri,
@@ -179,20 +188,24 @@ def _leave(number: int, frame: Any) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _wait_until_up(server: subprocess.Popen[bytes], url: str, uri: str, log: Path) -> None:
+def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
-            raise TrackingError(
-                f"the MLflow server for {hide_password(uri)} did not start: {hide_password(lines[-1])}; see {log}"
-            )
+            raise TrackingError(f"the MLflow server did not start: {_last_error(log)}; see {log}")
         try:
             with _DIRECT.open(f"{url}/health", timeout=2):
                 return
         except OSError:  # not listening yet
             time.sleep(0.1)
     raise TrackingError(f"the MLflow server did not answer within {_START_SECONDS:g} s; see {log}")
+
+
+def _last_error(log: Path) -> str:
+    """The last line of a log that names an exception; the last line, if none does."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)]
+    return hide_password((errors or lines or ["it said nothing"])[-1])
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
@@ -209,17 +222,16 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-def _experiment_page(url: str, name: str) -> str:
-    """The part of the address after the host: the experiment's runs, or the start page if it has none yet."""
+def _local_page(url: str, name: str) -> str:
+    """The page of the experiment's trials on our own server; the start page as long as it has none."""
     query = urllib.parse.urlencode({"experiment_name": name})
     try:
         with _DIRECT.open(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=10) as answer:
-            experiment_id = json.load(answer)["experiment"]["experiment_id"]
+            return url + trials_page(json.load(answer)["experiment"]["experiment_id"])
     except urllib.error.HTTPError as error:
-        if error.code == 404:  # the search has not reached its first record
-            return "/"
+        if error.code == 404:  # the search is not that far
+            return url
         raise
-    return f"/#/experiments/{experiment_id}/runs"
 
 
 def _server_page(uri: str, name: str) -> str:
@@ -230,10 +242,8 @@ def _server_page(uri: str, name: str) -> str:
     """
     from tune.mlflow_client import TrackingStore
 
-    known = os.environ.get("MLFLOW_TRACKING_URI", "")
-    # experiment.yaml keeps no password; the variable may hold it
-    store = TrackingStore(known if without_password(known) == uri else uri, name, None)
+    store = TrackingStore(uri, name, None)
     experiment_id = store.find_experiment()
     if experiment_id is None:
-        raise TrackingError(f"MLflow store {uri}: has no experiment {name!r}")
-    return f"{without_password(uri)}/#/experiments/{experiment_id}/runs"
+        raise TrackingError(f"MLflow store {hide_password(uri)}: has no experiment {name!r}")
+    return without_password(uri) + trials_page(experiment_id)

@@ -1,0 +1,38 @@
+"""What several test files share: where the test data lies, and a small set of the demo's clips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.config import TrainConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real speech; a user's checkout has none."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("needs the real speech of ../shared/data, which is not part of the checkout")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One feature cache for the whole run."""
+    return tmp_path_factory.mktemp("feature-cache")
+
+
+@pytest.fixture(scope="session")
+def small_config(feature_cache: Path) -> TrainConfig:
+    """The demo model on 48 training and 16 validation clips of the demo data."""
+    return TrainConfig(
+        cache_dir=str(feature_cache),
+        max_train_clips=48,
+        max_eval_clips=16,
+        generation_max_length=40,
+        learning_rate=1e-3,
+    )

@@ -1,0 +1,62 @@
+"""The plan of batches: exact evaluation points for every batch size."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from trainer.batches import BatchPlan, plan_points
+
+
+def plan(
+    batch: int, accumulation: int, points: tuple[int, ...] = (48, 144, 432), clips: int = 100
+) -> BatchPlan:
+    return BatchPlan(n_clips=clips, batch_size=batch, accumulation=accumulation, points=points, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation"), [(4, 1), (8, 4), (7, 3), (16, 4), (1, 1), (5, 1), (64, 8)]
+)
+def test_every_batch_size_lands_exactly_on_every_point(batch: int, accumulation: int) -> None:
+    made = plan(batch, accumulation)
+    seen = [made.samples_seen(step) for step in range(made.n_steps + 1)]
+    assert set(made.points) <= set(seen)
+    assert [point for step, point in enumerate(seen) if made.is_point(step)] == list(made.points)
+    sizes = [after - before for before, after in itertools.pairwise(seen)]
+    assert max(sizes) <= batch * accumulation
+    assert min(sizes) >= 1
+
+
+def test_steps_between_two_points_differ_by_one_sample_at_most() -> None:
+    made = plan(7, 3, points=(100,))
+    sizes = {int(made.boundaries[i + 1] - made.boundaries[i]) for i in range(made.n_steps)}
+    assert sizes <= {20}
+
+
+@pytest.mark.parametrize(("batch", "accumulation"), [(8, 4), (7, 3), (1, 16), (16, 1)])
+def test_micro_batches_cover_epochs_without_repeats(batch: int, accumulation: int) -> None:
+    made = plan(batch, accumulation)
+    chunks = list(made.micro_batches())
+    assert len(chunks) == made.n_steps * accumulation
+    assert max(map(len, chunks)) <= batch
+    stream = [clip for chunk in chunks for clip in chunk]
+    assert len(stream) == 432
+    for epoch in range(4):
+        assert sorted(stream[100 * epoch : 100 * (epoch + 1)]) == list(range(100))
+    assert stream[:100] != stream[100:200]
+
+
+def test_order_does_not_depend_on_the_batch_size_but_on_the_seed() -> None:
+    streams = [
+        [clip for chunk in plan(*sizes).micro_batches() for clip in chunk] for sizes in [(4, 1), (16, 4)]
+    ]
+    assert streams[0] == streams[1]
+    other = BatchPlan(n_clips=100, batch_size=4, accumulation=1, points=(48,), seed=4)
+    assert [clip for chunk in other.micro_batches() for clip in chunk] != streams[0][:48]
+
+
+def test_points_of_a_run_and_of_a_search() -> None:
+    assert plan_points(100, 4, None) == (25, 50, 75, 100)
+    assert plan_points(100, 4, (11, 33, 99)) == (11, 33, 99, 100)
+    assert plan_points(40, 4, (11, 33, 99)) == (11, 33, 40)

@@ -1,0 +1,172 @@
+"""The command line as others script it: frozen arguments, quick help, one clear line for every mistake."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from tune.cli import export_parser, main, search_parser, ui_parser
+
+FROZEN = {
+    "search": {
+        **{"--space": None, "--trials": 8, "--model": None, "--data": None, "--language": None},
+        **{"--experiment": None, "--storage": Path("experiments"), "--tracking-uri": None, "--epochs": None},
+        **{"--max-steps": None, "--set": [], "--gpus-per-trial": None, "--cpus-per-trial": None},
+        **{"--max-concurrent": None, "--seed": 0, "--dry-run": False},
+    },
+    "export": {"experiment": None, "--output": None, "--storage": Path("experiments"), "--trial": None},
+    "ui": {"experiment": None, "--storage": Path("experiments"), "--port": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "parser"), [("search", search_parser()), ("export", export_parser()), ("ui", ui_parser())]
+)
+def test_arguments_are_frozen(name: str, parser: object) -> None:
+    actions = [action for action in parser._actions if action.dest != "help"]  # type: ignore[attr-defined]
+    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN[name]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["export", "--help"], ["ui", "--help"]])
+def test_help_answers_within_half_a_second(words: list[str]) -> None:
+    seconds = []
+    for _ in range(5):  # the machine is shared: the best of five is the program's own time
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "tune", *words], capture_output=True, text=True, check=True
+        )
+        seconds.append(time.monotonic() - started)
+        assert done.stdout.startswith("usage: tune-whisper")
+    assert min(seconds) < 0.5
+
+
+def audio_table(folder: Path, header: str, rows: list[str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    soundfile.write(folder / "a.wav", [0.0, 0.1] * 8000, 16000)
+    (folder / "data.csv").write_text("\n".join([header, *rows]) + "\n")
+    return folder / "data.csv"
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+GOOD = "learning_rate: {type: float, low: 1e-5, high: 1e-3, log: true}\n"
+
+
+def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """Arguments of each mistake, and what its line must say."""
+    space = write(folder / "good.yaml", GOOD)
+    no_text = audio_table(folder / "no_text", "audio,speaker", ["a.wav,me"])
+    empty = audio_table(folder / "empty", "audio,text,split", ["a.wav,hello,train", "a.wav,there,train"])
+    (folder / "experiments" / "taken").mkdir(parents=True)
+    return {
+        "space missing": (["--space", "lr_bach"], ["lr_bach", "no such file", "lr_batch"]),
+        "bad yaml": (["--space", write(folder / "bad.yaml", GOOD + "a: [1, 2\n")], ["bad.yaml:3"]),
+        "unknown key": (
+            ["--space", write(folder / "key.yaml", "learning_rat: {type: float, low: 1, high: 2}\n")],
+            ["key.yaml:1", "learning_rat", "learning_rate"],
+        ),
+        "reversed bounds": (
+            ["--space", write(folder / "rev.yaml", "dropout: {type: float, low: 0.5, high: 0.1}\n")],
+            ["rev.yaml:1", "dropout", "0.5", "0.1"],
+        ),
+        "bad value type": (
+            [
+                "--space",
+                write(folder / "type.yaml", GOOD + "train_batch_size: {type: int, low: two, high: 8}\n"),
+            ],
+            ["type.yaml:2", "train_batch_size", "two"],
+        ),
+        "unknown model": (
+            ["--space", space, "--model", "whisper-gigantic"],
+            ["whisper-gigantic", "large-v3-turbo"],
+        ),
+        "missing data": (["--space", space, "--data", "/no/such/data"], ["/no/such/data"]),
+        "no text column": (["--space", space, "--data", str(no_text)], ["text", "audio, speaker"]),
+        "unknown language": (["--space", space, "--language", "belorusian"], ["belorusian", "belarusian"]),
+        "empty split": (
+            ["--space", space, "--data", str(empty), "--set", "row_filter=split=test"],
+            ["row_filter"],
+        ),
+        "no such split": (
+            ["--space", space, "--data", str(empty), "--set", "train_split=training2"],
+            ["train"],
+        ),
+        "existing experiment": (["--space", space, "--experiment", "taken"], ["taken", "exists"]),
+        "too many gpus": (["--space", space, "--gpus-per-trial", "64"], ["--gpus-per-trial 64", "GPU"]),
+        "gpus no number": (["--space", space, "--gpus-per-trial", "one"], ["--gpus-per-trial", "one"]),
+        "no trials": (["--space", space, "--trials", "0"], ["--trials 0", "at least 1"]),
+        "bad set": (["--space", space, "--set", "dropout=2"], ["dropout", "0.9"]),
+        "unknown set": (["--space", space, "--set", "drop_out=0.1"], ["drop_out", "dropout"]),
+        "two budgets": (["--space", space, "--epochs", "1", "--max-steps", "5"], ["--max-steps", "--epochs"]),
+        "store away": (["--space", space, "--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
+        "unknown experiment": (["export", "nothing", "--output", "out"], ["nothing", "not found"]),
+    }
+
+
+NAMES = [
+    *("space missing", "bad yaml", "unknown key", "reversed bounds", "bad value type", "unknown model"),
+    *(
+        "missing data",
+        "no text column",
+        "unknown language",
+        "empty split",
+        "no such split",
+        "existing experiment",
+    ),
+    *("too many gpus", "gpus no number", "no trials", "bad set", "unknown set", "two budgets", "store away"),
+    "unknown experiment",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistake_is_one_clear_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, expected = mistakes(tmp_path)[name]
+    before = sorted(tmp_path.rglob("*"))
+    assert main(words) == 2
+    printed = capfd.readouterr()
+    lines = [line for line in printed.err.splitlines() if line.strip()]
+    assert len(lines) == 1, printed.err
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in printed.out + printed.err
+    for text in expected:
+        assert text in lines[0]
+    assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
+
+
+def test_all_mistakes_are_tested(tmp_path: Path) -> None:
+    assert list(mistakes(tmp_path)) == NAMES
+    shutil.rmtree(tmp_path)
+
+
+def test_all_problems_of_a_space_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "dropout: {type: float, low: 0.5, high: 0.1}\nlearning_rat: 1\nwarmup_ratio: {type: flat, low: 0, high: 1}\n"
+    assert main(["--space", write(tmp_path / "many.yaml", text)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert [f"many.yaml:{number}" in line for number, line in enumerate(lines, start=1)] == [True] * 3
+
+
+def test_dry_run_shows_the_plan_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["--space", "lr_batch.yaml", "--trials", "5", "--epochs", "2", "--dry-run", "--seed", "3"]) == 0
+    )
+    printed = capsys.readouterr().out
+    for text in ("learning_rate", "001", "002", "003", "rungs at", "5 trials", "nothing was run"):
+        assert text in printed
+    assert "004 " not in printed
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,77 @@
+"""The one rule of the design: who may import whom, read from the source."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted([*(ROOT / "tune").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")])
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, at the top or inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+    return found
+
+
+def test_both_packages_were_found() -> None:
+    assert {"cli.py", "train.py"} <= {path.name for path in MODULES}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path) -> None:
+    names = imports(path)
+    if path.is_relative_to(ROOT / "trainer"):
+        forbidden = {name for name in names if name.split(".")[0] in {"tune", "ray", "optuna", "mlflow"}}
+        assert not forbidden, "trainer/ must not know who searches"
+        return
+    assert "tune" not in names, "import ray.tune and tune.x, never the bare package"
+    assert not {name for name in names if name == "ray" and "tune" in name}
+    if path.name != "trainable.py":
+        type_only = {"trainer.prepared", "trainer.train"}
+        runtime = runtime_imports(path)
+        assert {name for name in runtime if name.startswith("trainer")} <= {"trainer.config"}
+        assert {name for name in names - runtime if name.startswith("trainer")} <= type_only | {
+            "trainer.config"
+        }
+
+
+def runtime_imports(path: Path) -> set[str]:
+    """Imports that are executed: all but those under `if TYPE_CHECKING`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return found
+
+
+def test_nobody_writes_from_ray_import_tune() -> None:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "ray":
+                assert "tune" not in {alias.name for alias in node.names}, path
+
+
+def test_nothing_heavy_on_the_way_to_the_command_line() -> None:
+    import subprocess
+    import sys
+
+    heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'optuna', 'datasets'}"
+    code = f"import sys, tune.cli, tune.plan\nprint(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,314 @@
+"""The sharp edges of fine-tuning Whisper, each held by a test on the demo model."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperProcessor
+from transformers.models.whisper.modeling_whisper import shift_tokens_right
+
+from trainer.batches import BatchPlan
+from trainer.collator import IGNORED, WhisperCollator
+from trainer.config import TrainConfig
+from trainer.errors import ModelError
+from trainer.features import pad_features
+from trainer.model import default_learning_rate, load_model, load_processor
+from trainer.prepared import prepare
+from trainer.train import _make_trainer, evaluate, train
+from trainer.whisper_trainer import warmup_steps
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradient of the first step, before clipping."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        model = kwargs["model"]
+        self.kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def first_gradient(
+    config: TrainConfig, batch: int, accumulation: int, folder: Path
+) -> dict[str, torch.Tensor]:
+    config = config.replace(
+        train_batch_size=batch, gradient_accumulation_steps=accumulation, max_grad_norm=0.0
+    )
+    data = prepare(config)
+    plan = BatchPlan(
+        n_clips=len(data.splits["train"]), batch_size=batch, accumulation=accumulation, points=(16,), seed=0
+    )
+    assert plan.n_steps == 1
+    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
+    gradients = Gradients()
+    trainer.add_callback(gradients)
+    trainer.train()
+    return gradients.kept
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_accumulation_does_not_change_the_gradient(
+    small_config: TrainConfig, tmp_path: Path, label_smoothing: float
+) -> None:
+    config = small_config.replace(label_smoothing=label_smoothing)
+    data = prepare(config)
+    lengths = {len(data.splits["train"].labels(clip)) for clip in range(len(data.splits["train"]))}
+    assert len(lengths) > 3, "the test needs labels of unequal length"
+    reference = first_gradient(config, 16, 1, tmp_path)
+    assert math.sqrt(sum(float(g.norm()) ** 2 for g in reference.values())) > 0.1
+    for batch, accumulation in [(8, 2), (4, 4), (1, 16), (2, 16)]:  # the last leaves half of its passes empty
+        gradient = first_gradient(config, batch, accumulation, tmp_path)
+        assert gradient.keys() == reference.keys()
+        for name, value in gradient.items():
+            torch.testing.assert_close(value, reference[name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_collator_leaves_one_start_token(small_config: TrainConfig) -> None:
+    data = prepare(small_config)
+    processor = load_processor(small_config)
+    model = load_model(small_config, processor)
+    start, pad = model.config.decoder_start_token_id, model.config.pad_token_id
+    collator = WhisperCollator(data.splits["train"], start, pad, 2 * model.config.max_source_positions)
+    batch = collator([0, 1, 2, 3])
+    assert batch["input_features"].shape == (
+        4,
+        model.config.num_mel_bins,
+        2 * model.config.max_source_positions,
+    )
+    assert (batch["decoder_input_ids"] == start).sum(1).tolist() == [1, 1, 1, 1]
+    assert (batch["labels"] == start).sum() == 0
+    # the decoder's inputs are the model's own shift of the labels, up to the padding
+    shifted = shift_tokens_right(batch["labels"], pad, start)
+    kept = batch["labels"] != IGNORED
+    assert torch.equal(shifted[kept], batch["decoder_input_ids"][kept])
+    ids = processor.tokenizer(data.splits["train"].target(0)).input_ids
+    assert batch["labels"][0][kept[0]].tolist() == ids[1:]
+
+
+def test_collator_refuses_a_tokenizer_of_another_model(small_config: TrainConfig) -> None:
+    collator = WhisperCollator(prepare(small_config).splits["train"], 7, 8, 400)
+    with pytest.raises(ValueError, match="do not belong together"):
+        collator([0])
+
+
+def test_loss_is_the_models_own_mean_over_tokens(small_config: TrainConfig, tmp_path: Path) -> None:
+    """One step with batch 16 starts at the loss that plain transformers computes for the same clips."""
+    config = small_config.replace(train_batch_size=16, max_steps=1, evaluations=1)
+    rows: list[Mapping[str, float]] = []
+    train(config, lambda metrics, folder: rows.append(metrics))
+    data = prepare(config)
+    plan = BatchPlan(n_clips=48, batch_size=16, accumulation=1, points=(16,), seed=0)
+    processor = load_processor(config)
+    model = load_model(config, processor).eval()
+    collator = WhisperCollator(
+        data.splits["train"],
+        model.config.decoder_start_token_id,
+        model.config.pad_token_id,
+        2 * model.config.max_source_positions,
+    )
+    batch = collator(next(plan.micro_batches()))
+    with torch.no_grad():
+        expected = model(input_features=batch["input_features"], labels=batch["labels"]).loss.item()
+    assert rows[0]["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_run_reports_on_its_points_and_says_nothing_deprecated(
+    small_config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config.replace(
+        max_steps=4,
+        train_batch_size=4,
+        gradient_accumulation_steps=2,
+        evaluate_at=(10, 20),
+        gradient_checkpointing=True,
+    )
+    evaluations: list[tuple[int, str]] = []
+    progress: list[Mapping[str, float]] = []
+
+    def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        if checkpoint_dir is None:
+            progress.append(metrics)
+            return
+        names = {path.name for path in checkpoint_dir.iterdir()}
+        assert {
+            "model.safetensors",
+            "optimizer.pt",
+            "scheduler.pt",
+            "generation_config.json",
+            "train_config.json",
+        } <= names
+        evaluations.append((int(metrics["samples_seen"]), checkpoint_dir.name))
+        assert {"wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss", "learning_rate"} <= set(
+            metrics
+        )
+        assert metrics["finished"] == (metrics["samples_seen"] == 32)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        warnings.simplefilter("error", DeprecationWarning)
+        transformers.logging.set_verbosity_warning()
+        result = train(config, report)
+    assert [seen for seen, _ in evaluations] == [10, 20, 32]
+    assert result.samples_seen == 32
+    assert not result.diverged
+    assert result.wer is not None
+    assert {"samples_seen", "step", "epoch", "loss", "learning_rate"} <= set(progress[0])
+    printed = capfd.readouterr()
+    assert "deprecat" not in (printed.out + printed.err).lower()
+    assert "attention mask" not in printed.err
+
+
+def test_language_and_task_survive_save_and_load(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = small_config.replace(language="be", max_steps=1, train_batch_size=2, evaluations=1)
+    result = train(config, output_dir=tmp_path)
+    assert result.checkpoint is not None
+    model = WhisperForConditionalGeneration.from_pretrained(result.checkpoint)
+    processor = WhisperProcessor.from_pretrained(result.checkpoint)
+    assert model.generation_config.language == "be"
+    assert model.generation_config.task == "transcribe"
+    assert getattr(model.generation_config, "forced_decoder_ids", None) is None
+    assert model.generation_config.use_cache is True
+    features = torch.zeros(1, model.config.num_mel_bins, 2 * model.config.max_source_positions)
+    tokenizer = processor.tokenizer
+    expected = tokenizer.convert_tokens_to_ids(
+        ["<|startoftranscript|>", "<|be|>", "<|transcribe|>", "<|notimestamps|>"]
+    )
+    forced = model._retrieve_init_tokens(features, 1, model.generation_config, model.config, 400, {})
+    assert forced[0].tolist() == expected
+    assert json.loads((result.checkpoint / "train_config.json").read_text())["language"] == "be"
+
+
+def test_cache_is_off_in_training_and_on_in_generation(
+    small_config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+    original = WhisperForConditionalGeneration.forward
+
+    @functools.wraps(original)
+    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = original(self, *args, **kwargs)
+        seen.append((self.training, output.past_key_values is not None))
+        return output
+
+    monkeypatch.setattr(WhisperForConditionalGeneration, "forward", spy)
+    train(small_config.replace(max_steps=1, train_batch_size=2, evaluations=1, max_eval_clips=2))
+    assert {cached for training, cached in seen if training} == {False}
+    teacher_forced, *generated = [cached for training, cached in seen if not training]
+    assert teacher_forced is False
+    assert generated
+    assert all(generated)
+
+
+def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig) -> None:
+    found = evaluate(small_config)
+    processor = load_processor(small_config)
+    model = load_model(small_config, processor).eval()
+    split = prepare(small_config).splits["validation"]
+    clips = range(len(split))
+    features = pad_features(
+        [split.features(clip) for clip in clips],
+        [split.fill(clip) for clip in clips],
+        2 * model.config.max_source_positions,
+    )
+    texts = processor.batch_decode(model.generate(input_features=features), skip_special_tokens=True)
+    assert found.predictions == [text.strip() for text in texts]
+    assert found.clips == len(split) == 16
+
+
+def test_evaluation_does_not_depend_on_the_batch_size(small_config: TrainConfig) -> None:
+    rates = [evaluate(small_config.replace(eval_batch_size=size)) for size in (16, 5)]
+    assert rates[0].wer == rates[1].wer
+    assert rates[0].loss == pytest.approx(rates[1].loss, rel=1e-4)
+
+
+def test_a_loss_that_is_no_number_ends_the_training_as_diverged(small_config: TrainConfig) -> None:
+    rows: list[Mapping[str, float]] = []
+    config = small_config.replace(
+        learning_rate=1e30,
+        max_grad_norm=0.0,
+        max_steps=12,
+        train_batch_size=4,
+        warmup_ratio=0.0,
+        log_every_seconds=0.0,
+    )
+    result = train(config, lambda metrics, folder: rows.append(metrics))
+    assert result.diverged
+    assert result.steps < 12
+    assert all(math.isfinite(row["loss"]) for row in rows)
+
+
+def test_same_seed_same_result_other_seed_other_result(small_config: TrainConfig) -> None:
+    config = small_config.replace(max_steps=3, train_batch_size=4, evaluations=1, dropout=0.1)
+
+    def losses(seed: int) -> list[float]:
+        rows: list[Mapping[str, float]] = []
+        train(config.replace(seed=seed, log_every_seconds=0.0), lambda metrics, folder: rows.append(metrics))
+        return [row["loss"] for row in rows]
+
+    assert losses(1) == losses(1)
+    assert losses(1) != losses(2)
+
+
+@pytest.mark.parametrize(("ratio", "steps", "expected"), [(0.1, None, 10), (0.0, None, 0), (0.5, 7, 7)])
+def test_warmup(ratio: float, steps: int | None, expected: int) -> None:
+    assert warmup_steps(TrainConfig(warmup_ratio=ratio, warmup_steps=steps), 100) == expected
+
+
+def test_schedule_has_its_horizon_at_the_full_budget_whatever_the_evaluations(
+    small_config: TrainConfig,
+) -> None:
+    def rates(evaluate_at: tuple[int, ...]) -> list[float]:
+        rows: list[Mapping[str, float]] = []
+        config = small_config.replace(
+            max_steps=6, train_batch_size=4, evaluate_at=evaluate_at, log_every_seconds=0.0, warmup_ratio=0.34
+        )
+        train(config, lambda metrics, folder: folder is None and rows.append(metrics))  # type: ignore[func-returns-value]
+        return [row["learning_rate"] for row in rows]
+
+    assert rates((8,)) == rates((8, 16)) == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+def test_freeze_encoder_trains_the_decoder_only(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = small_config.replace(
+        freeze_encoder=True, max_steps=1, train_batch_size=4, evaluations=1, warmup_ratio=0.0
+    )
+    result = train(config, output_dir=tmp_path)
+    before = load_model(config, load_processor(config)).state_dict()
+    after = WhisperForConditionalGeneration.from_pretrained(result.checkpoint).state_dict()
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed
+    assert not {name for name in changed if ".encoder." in name}
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [((384, 4), 3.75e-5), ((512, 6), 2.5e-5), ((768, 12), 1.25e-5), ((1280, 32), 4.375e-6)],
+)
+def test_default_learning_rate_by_size(tmp_path: Path, size: tuple[int, int], expected: float) -> None:
+    transformers.WhisperConfig(d_model=size[0], encoder_layers=size[1]).save_pretrained(tmp_path)
+    assert default_learning_rate(TrainConfig(model=str(tmp_path))) == expected
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "./nothing", "nonsense"])
+def test_unknown_model_is_one_line(name: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_processor(TrainConfig(model=name))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_is_not_whisper(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    config = TrainConfig(model=str(tmp_path))
+    with pytest.raises(ModelError, match="only Whisper"):
+        load_model(config, load_processor(TrainConfig()))

@@ -1,0 +1,243 @@
+"""`tune-whisper ui` in a process of its own: it answers, opens the right page, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tune import ui
+from tune.errors import ExperimentError, TrackingError
+from tune.mlflow_logging import MlflowRecorder
+from tune.mlflow_store import default_artifact_root, default_tracking_uri
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two experiments; `new one` holds four trials and is the newest."""
+    storage = tmp_path_factory.mktemp("my experiments")
+    write_experiment(storage / "old", "http://tracking.example")
+    os.utime(storage / "old" / "experiment.yaml", (1, 1))
+    folder = storage / "new one"
+    write_experiment(folder, default_tracking_uri(folder))
+    recorder = MlflowRecorder(default_tracking_uri(folder), folder.name, default_artifact_root(folder))
+    files = [folder / "experiment.yaml"]
+    recorder.start(params={}, tags={}, description="", artifacts=files, compare=SETTINGS)
+    for number in range(4):
+        settings = dict(
+            zip(SETTINGS, (1e-4 * (number + 1), 0.1 * number, 4 + 4 * number, 1 + number), strict=True)
+        )
+        trial = f"{number:03d}"
+        recorder.trial_started(trial, name=f"{trial} trial", params=settings | {"model": "demo"}, tags={})
+        for step in range(3):
+            recorder.log(trial, {"wer": 60.0 / (step + 1) + number, "cer": 20.0}, step=100 * (step + 1))
+        recorder.trial_ended(trial, "early_stopped" if number == 3 else "completed")
+    assert recorder.finish("completed") is None
+    return storage
+
+
+def write_experiment(folder: Path, uri: str) -> None:
+    folder.mkdir()
+    (folder / "experiment.yaml").write_text(yaml.safe_dump({"experiment": folder.name, "tracking_uri": uri}))
+
+
+@contextmanager
+def running_ui(storage: Path, port: int | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command in a process of its own, as a terminal starts it, and the address that it prints."""
+    code = f"from pathlib import Path; from tune.ui import run_ui; import sys; port = {port}\n"
+    code += f"sys.exit(run_ui(None, Path({str(storage)!r}), port))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.fullmatch(r"MLflow UI for new one: (http://127\.0\.0\.1:\d+/#/experiments/1/\S+)\n", line)
+        assert match, line + (process.communicate()[1] if process.poll() is not None else "")
+        yield process, match.group(1)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def processes_with(words: str) -> list[str]:
+    """Command lines of running processes that hold `words`."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it ended while we looked
+            continue
+        if words in line and file.parent.name != str(os.getpid()):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_it_serves_until_it_is_told_to_stop(storage: Path, number: int, code: int) -> None:
+    port = free_port()
+    with running_ui(storage, port) as (process, url):
+        base = url.split("/#/")[0]
+        assert base == f"http://127.0.0.1:{port}"
+        with DIRECT.open(base) as page:
+            assert b"<title>MLflow</title>" in page.read()
+        runs = search(base, 'tags.role = "trial"')
+        assert [run["info"]["run_name"] for run in runs] == [
+            "000 trial",
+            "001 trial",
+            "002 trial",
+            "003 trial",
+        ]
+        parent = search(base, 'tags.role = "experiment"')[0]["info"]["run_id"]
+        with DIRECT.open(f"{base}/get-artifact?path=experiment.yaml&run_uuid={parent}") as artifact:
+            assert artifact.read() == (storage / "new one" / "experiment.yaml").read_bytes()
+        assert len(processes_with(f"--port {port}")) == 2  # mlflow and its one worker
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert (output, errors) == ("", "Ctrl-C ends it.\n")
+    assert processes_with(f"--port {port}") == []
+    assert "Uvicorn running" in (storage / "new one" / "mlflow_ui.log").read_text()
+
+
+def search(base: str, query: str) -> list[dict[str, Any]]:
+    body = {"experiment_ids": ["1"], "filter": query, "order_by": ["metrics.wer ASC"]}
+    request = urllib.request.Request(
+        f"{base}/api/2.0/mlflow/runs/search", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with DIRECT.open(request) as answer:
+        runs: list[dict[str, Any]] = json.load(answer)["runs"]
+        return runs
+
+
+def test_a_port_that_is_taken(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with pytest.raises(TrackingError, match=f"--port {taken}: Address already in use; choose another"):
+            ui.run_ui("new one", storage, taken)
+        monkeypatch.setattr(ui, "FIRST_PORT", taken)
+        assert taken < ui._choose_port(None) < taken + 100
+    with pytest.raises(TrackingError, match="--port 70000: must be from 1 to 65535"):
+        ui.run_ui("new one", storage, 70000)
+
+
+def test_a_server_that_does_not_start(tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    write_experiment(folder, default_tracking_uri(folder))
+    (folder / "mlflow.db").write_text("no database at all, but long enough to be looked at " * 20)
+    before = time.monotonic()
+    with pytest.raises(TrackingError, match=r"did not start: .*file is not a database"):
+        ui.run_ui("broken", tmp_path, free_port())
+    assert time.monotonic() - before < 60
+
+
+def test_which_experiment(storage: Path, tmp_path: Path) -> None:
+    assert ui.find_experiment(None, storage) == storage / "new one"
+    assert ui.find_experiment("old", storage) == storage / "old"
+    with pytest.raises(ExperimentError, match=f"no experiment 'newone' in {storage}; there is new one"):
+        ui.run_ui("newone", storage, None)
+    with pytest.raises(ExperimentError, match="no experiment in"):
+        ui.run_ui(None, tmp_path, None)
+
+
+def test_a_folder_that_was_moved(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db")
+    with pytest.raises(ExperimentError, match=r"its MLflow store .*before/mlflow.db is gone"):
+        ui.read_tracking_uri(tmp_path / "moved")
+    (tmp_path / "moved" / "mlflow.db").touch()
+    assert ui.read_tracking_uri(tmp_path / "moved") == default_tracking_uri(tmp_path / "moved")
+
+
+@pytest.mark.parametrize("content", ["{", "a list\n", "trials: 8\n", "tracking_uri: 5\n"])
+def test_an_experiment_file_that_is_broken(content: str, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "experiment.yaml").write_text(content)
+    with pytest.raises(ExperimentError, match=r"experiment\.yaml: (cannot be read|has no tracking_uri)"):
+        ui.run_ui("x", tmp_path, None)
+
+
+def test_a_tracking_server_has_its_own_ui(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["Authorization"])
+            body = json.dumps(
+                {"experiment": {"experiment_id": "7", "name": "x", "lifecycle_stage": "active"}}
+            )
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    write_experiment(tmp_path / "x", f"http://{address}")
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{address}")
+    assert ui.run_ui("x", tmp_path, None) == 0
+    server.shutdown()
+    output = capsys.readouterr().out
+    assert output.startswith(f"MLflow UI for x: http://{address}/#/experiments/7/runs")
+    assert asked[0] is not None
+    assert "secret" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
+def test_a_browser_shows_wer_and_settings_side_by_side(storage: Path, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("screenshot", ROOT / "docs" / "screenshot.py")
+    assert spec is not None
+    assert spec.loader is not None
+    screenshot = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(screenshot)
+    with running_ui(storage, free_port()) as (_, url), screenshot.chromium(2000, 2000) as browser:
+        compared = screenshot.photograph_compare_view(
+            browser, screenshot.compare_url(url), str(tmp_path / "compare.png")
+        )
+        listed = screenshot.photograph_list(browser, url, str(tmp_path / "list.png"))
+    assert "Comparing 4 Runs from 1 Experiment" in compared
+    for text in (compared, listed):
+        for word in (*SETTINGS, "wer", "000 trial", "003 trial"):
+            assert word[:13] in text  # the list cuts long names
+    assert "early_stopped" in listed
+    assert (tmp_path / "compare.png").stat().st_size > 50_000

@@ -1,0 +1,121 @@
+"""`python -m trainer config.yaml`: one fine-tuning by itself, with the WER before and after."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train as the YAML file says; exit code 2 and one line for a mistake in it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer",
+        description="Fine-tune Whisper once; prints the WER before and after.",
+        epilog="settings of the YAML file:\n" + _field_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG", help="YAML file of settings, KEY: VALUE a line")
+    arguments = parser.parse_args(argv)
+    try:
+        return _run(read_config(Path(arguments.config)))
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return 2
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The settings of a YAML file.
+
+    Raises:
+        ConfigError: the file is missing, no YAML mapping, or has a wrong setting.
+    """
+    import yaml
+
+    try:
+        # Scalars stay text, as written: YAML would read the language `no` as false and `1e-5` as text anyway.
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+    if values in ("", None):
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must hold settings, KEY: VALUE a line")
+    try:
+        return TrainConfig.from_dict(
+            {key: None if value in ("", "null", "~") else value for key, value in values.items()}
+        )
+    except ConfigError as error:
+        raise ConfigError("\n".join(f"{path}: {problem}" for problem in str(error).split("; "))) from error
+
+
+def _run(config: TrainConfig) -> int:
+    output = Path(config.output_dir)
+    if output.exists() and any(output.iterdir()):
+        raise ConfigError(
+            f"output_dir={config.output_dir!r}: is not empty; choose another folder or empty it"
+        )
+
+    from trainer.prepared import prepare
+    from trainer.train import evaluate, train
+
+    data = prepare(config)
+    for note in data.notes:
+        print(f"note: {note}")
+    before = evaluate(config, data=data)
+    print(
+        f"before: WER {before.wer:.2f} %, CER {before.cer:.2f} % on {before.clips} validation clips",
+        flush=True,
+    )
+    if data.drops:
+        output.mkdir(parents=True, exist_ok=True)
+        data.write_dropped(output / "dropped_clips.jsonl")
+    result = train(config, _print_report, data=data, output_dir=output)
+    if result.diverged or result.wer is None:
+        print(
+            f"diverged after {result.samples_seen:,} samples: the loss is no finite number; lower the learning rate"
+        )
+        return 1
+    print(f"after:  WER {result.wer:.2f} %, CER {result.cer:.2f} % (best checkpoint: {result.checkpoint})")
+    return 0
+
+
+def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+    position = f"step {metrics['step']:.0f}, epoch {metrics['epoch']:.2f}"
+    if checkpoint_dir is None:
+        print(
+            f"{position}: loss {metrics['loss']:.4f}, learning rate {metrics['learning_rate']:.3g}",
+            flush=True,
+        )
+    else:
+        print(f"{position}: WER {metrics['wer']:.2f} %, CER {metrics['cer']:.2f} %", flush=True)
+
+
+def _field_help() -> str:
+    """Every setting with its default and docstring, from the source of `TrainConfig`."""
+    tree = ast.parse(inspect.getsource(TrainConfig)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+    lines = []
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text: Any = following.value.value if isinstance(following, ast.Expr) else ""  # type: ignore[attr-defined]
+            default = defaults[statement.target.id]
+            lines.append(f"  {statement.target.id}: {'null' if default is None else default}\n      {text}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

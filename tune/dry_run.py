@@ -1,0 +1,54 @@
+"""`--dry-run`: the resolved space, the first configurations and the budget, without running anything."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from tune.display import key_settings
+from tune.experiment import describe_plan
+from tune.searcher import TRIAL_ID, make_searcher
+from tune.trainable import count_clips
+
+if TYPE_CHECKING:
+    from tune.plan import SearchPlan
+
+_SAMPLES = 3
+
+
+def show_plan(plan: SearchPlan, console: Console) -> None:
+    """Print what the search would do; reads the data's tables but no audio, and writes nothing.
+
+    Raises:
+        UserError: the data cannot be used.
+    """
+    counts, notes = count_clips(plan.base)
+    for line in describe_plan(plan):
+        console.print(line, soft_wrap=True)
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    console.print(
+        f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, none dropped yet"
+    )
+    console.print("\nthe first trials:")
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    searcher = make_searcher(plan.space, experiment=plan.name, seed=plan.request.seed)
+    for number in range(min(_SAMPLES, plan.request.trials)):
+        config = searcher.suggest(f"dry-{number}") or {}
+        trial_id = config.pop(TRIAL_ID)
+        resolved = plan.base.replace(**config)
+        console.print(
+            f"  {trial_id} {key_settings(config)} (effective batch {resolved.effective_batch_size})",
+            soft_wrap=True,
+        )
+    rungs = plan.rungs(counts["train"])
+    trials = plan.request.trials
+    least = trials * rungs[0]
+    console.print(
+        f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / counts['train']:.2f} epochs), "
+        f"rungs at {', '.join(f'{rung:,}' for rung in rungs)}: "
+        f"between {least:,} and {trials * rungs[-1]:,} samples in all\nnothing was run",
+        soft_wrap=True,
+    )
