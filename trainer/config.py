@@ -121,7 +121,7 @@ class TrainConfig:
     gradient_accumulation_steps: int = 1
     """Forward passes in one optimiser step; effective batch = batch size x accumulation x workers."""
     epochs: float | None = None
-    """Budget in passes over the training clips, also fractional; 3 where neither budget is given."""
+    """Budget in passes over the training clips, also fractional; 3 (demo data: 4) where no budget is given."""
     max_steps: int | None = None
     """Budget in optimiser steps; excludes `epochs`."""
     evaluations: int = 4
@@ -139,7 +139,7 @@ class TrainConfig:
     eval_batch_size: int = 16
     """Clips in one evaluation batch."""
     generation_max_length: int | None = None
-    """Most tokens of a transcript in evaluation; `null` takes the longest that the model can write."""
+    """Most tokens of a transcript in evaluation; `null` takes the model's own limit (448)."""
     generation_num_beams: int = 1
     """Beams of the search for the transcript; 1 is greedy."""
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"

@@ -11,8 +11,7 @@ from trainer.model import load_model, load_processor
 def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
     """Write weights (safetensors), processor and generation config of `checkpoint` to `output`.
 
-    What belongs to training only stays behind: optimiser, dropout, SpecAugment, the limit on the transcripts'
-    length in evaluation.
+    What belongs to training only stays behind: optimiser, dropout, SpecAugment.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
@@ -22,7 +21,6 @@ def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
         dropout=0.0,
         spec_augment=False,
         freeze_encoder=False,
-        generation_max_length=None,
     )
     processor = load_processor(plain)
     model = load_model(plain, processor)

@@ -33,7 +33,10 @@ def read_hub_dataset(config: TrainConfig) -> tuple[dict[str, list[Table]], list[
 
 def _load(name: str, data_config: str | None, **options: Any) -> Any:
     from datasets import load_dataset
+    from huggingface_hub.utils import logging
 
+    # Every retry of every file would be a line of its own; a failure is told once, by who calls us.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     return load_dataset(name, data_config, **options)
 
 

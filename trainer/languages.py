@@ -142,5 +142,7 @@ def resolve_language(name: str) -> str:
     if key in by_name:
         return by_name[key]
     near = difflib.get_close_matches(key, [*by_name, *LANGUAGES], n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else "use a code such as en, de, be or an English name"
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else "use a code such as en, de, be or an English name"
+    )
     raise ConfigError(f"language={name!r}: Whisper does not know this language; {hint}")

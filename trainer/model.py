@@ -145,4 +145,4 @@ def _set_generation(
     generation.num_beams = config.generation_num_beams
     generation.max_new_tokens = None
     limit = model.config.max_target_positions
-    generation.max_length = min(config.generation_max_length or limit, limit)
+    generation.max_length = min(config.generation_max_length or generation.max_length or limit, limit)

@@ -19,7 +19,7 @@ from transformers import (
 
 from trainer.batches import BatchPlan, PlannedBatches
 from trainer.collator import IGNORED, SplitDataset, WhisperCollator
-from trainer.config import TrainConfig
+from trainer.config import ConfigError, TrainConfig
 from trainer.metrics import error_rates
 from trainer.prepared import PreparedSplit
 
@@ -92,14 +92,14 @@ class WhisperTrainer(Seq2SeqTrainer):
 
     def _step_loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         """Cross entropy summed over the tokens of a micro-batch / label tokens of the whole effective batch."""
-        total = functional.cross_entropy(
+        total: torch.Tensor = functional.cross_entropy(
             outputs.logits.float().flatten(0, 1),
             labels.flatten(),
             ignore_index=IGNORED,
             reduction="sum",
             label_smoothing=self._label_smoothing,
         )
-        return total / num_items_in_batch
+        return total / torch.as_tensor(num_items_in_batch)
 
     def prediction_step(
         self,
@@ -212,9 +212,15 @@ def warmup_steps(config: TrainConfig, n_steps: int) -> int:
 
 
 def resolve_precision(precision: str) -> str:
-    """`auto` as what the device does well: bf16 from Ampere on, fp16 on older GPUs, fp32 elsewhere."""
+    """`auto` as what the device does well: bf16 from Ampere on, fp16 on older GPUs, fp32 elsewhere.
+
+    Raises:
+        ConfigError: fp16 was asked for without a GPU.
+    """
+    if not torch.cuda.is_available():
+        if precision == "fp16":
+            raise ConfigError("precision='fp16': needs a GPU; use auto, fp32 or bf16")
+        return "fp32" if precision == "auto" else precision
     if precision != "auto":
         return precision
-    if not torch.cuda.is_available():
-        return "fp32"
     return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.config import ConfigError, UserError
+from trainer.config import ConfigError, UserError, check_value
 
 _EXIT_USER_ERROR = 2
 _EXIT_FAILED = 1
@@ -61,7 +61,9 @@ def search_parser() -> argparse.ArgumentParser:
     what.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
     budget = what.add_mutually_exclusive_group()
     budget.add_argument(
-        "--epochs", metavar="E", help="budget of a trial in passes over the training data (default: 3)"
+        "--epochs",
+        metavar="E",
+        help="budget of a trial in passes over the training data (default: 3, demo: 4)",
     )
     budget.add_argument("--max-steps", metavar="S", help="budget of a trial in optimiser steps")
     what.add_argument(
@@ -146,6 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = {"export": _export, "ui": _ui}
     command = commands.get(words[0]) if words else None
     try:
+        if words and command is None and not words[0].startswith("-"):
+            raise ConfigError(
+                f"{words[0]!r}: no such command; there are {' and '.join(commands)}, and --space starts a search"
+            )
         return command(words[1:]) if command else _search(words)
     except UserError as error:
         for line in str(error).splitlines():
@@ -187,12 +193,11 @@ def _search(words: list[str]) -> int:
         show_plan(plan, console)
         return 0
 
-    from tune.experiment import describe_plan, run_search
+    from tune.experiment import run_search
+    from tune.summary import print_summary
 
-    for line in describe_plan(plan):
-        console.print(line, soft_wrap=True)
     outcome = run_search(plan, console)
-    outcome.print(console)
+    print_summary(outcome, console)
     if outcome.mlflow_problem:
         print(f"warning: {outcome.mlflow_problem}", file=sys.stderr)
     if outcome.interrupted:
@@ -209,12 +214,17 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         for name in ("model", "data", "language", "epochs", "max_steps")
         if getattr(arguments, name) is not None
     }
+    for name, value in flags.items():
+        try:
+            flags[name] = check_value(name, value)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(f"{name}=", f"--{name.replace('_', '-')} ", 1)) from error
     given = parse_set(arguments.set)
     for name in flags.keys() & given.keys():
         raise ConfigError(f"--set {name}: is given as --{name.replace('_', '-')} too; remove one")
     if "seed" in given:
         raise ConfigError("--set seed: use --seed")
-    return parse_set([f"{name}={value}" for name, value in flags.items()]) | given
+    return flags | given
 
 
 def _export(words: list[str]) -> int:

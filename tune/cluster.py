@@ -33,8 +33,12 @@ def ray_session() -> Iterator[None]:
     os.environ.setdefault("RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS", "0")
     # A trial that is stopped leaves its thread by itself; the default waits 2 s for it, too short after a save.
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "30")
+    # Our own callbacks write what there is to keep; Ray's would add CSV, JSON and TensorBoard files to each trial.
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     import ray
 
+    # Failed trials are told on the screen in a line and in full in their folder.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     ray.init(
         log_to_driver=False,
         include_dashboard=False,

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from tune.plan import SearchPlan
     from tune.records import Records, TrialRecord
 
 _SHORT = {
@@ -47,6 +48,22 @@ def short_value(value: Any) -> str:
 def key_settings(config: dict[str, Any]) -> str:
     """The searched settings of a trial in one line: `lr=0.00035 warmup=0.1 batch=8`."""
     return " ".join(f"{_SHORT.get(name, name)}={short_value(value)}" for name, value in config.items())
+
+
+def print_plan(plan: SearchPlan, console: Console) -> None:
+    """The head of the output: what is searched, on what."""
+    lines = [
+        f"experiment {plan.name} in {plan.folder}",
+        f"model {plan.base.model} · data {plan.base.data} · language {plan.base.language} · {plan.base.task}",
+        f"space {plan.space.path.name}:",
+        *(f"  {name}: {text}" for name, text in plan.space.describe()),
+    ]
+    shown = {"model", "data", "language", "task"}
+    fixed = {name: getattr(plan.base, name) for name in plan.space.fixed if name not in shown}
+    if fixed:
+        lines.append("fixed: " + ", ".join(f"{name}={value}" for name, value in fixed.items()))
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tune.display import key_settings
-from tune.experiment import describe_plan
+from tune.display import key_settings, print_plan
 from tune.searcher import TRIAL_ID, make_searcher
 from tune.trainable import count_clips
 
@@ -25,8 +24,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         UserError: the data cannot be used.
     """
     counts, notes = count_clips(plan.base)
-    for line in describe_plan(plan):
-        console.print(line, soft_wrap=True)
+    print_plan(plan, console)
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
     console.print(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainer.config import TrainConfig
 from tune.cluster import TrialResources, ray_session, trial_resources
-from tune.display import SearchDisplay
+from tune.display import SearchDisplay, print_plan
 from tune.errors import ExperimentError, UserError
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.mlflow_logging import MlflowRecorder
@@ -40,13 +39,14 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
         UserError: the data, the cluster or the tracking store cannot be used; the folder is removed again.
     """
     started = time.monotonic()
+    count_clips(plan.base)  # mistakes in the data show here, before anything starts
     with ray_session():
         import ray
 
         resources = trial_resources(plan.request, ray.cluster_resources())
-        count_clips(plan.base)  # mistakes in the data show here, before anything is written or computed
         with _new_folder(plan):
             recorder = _start_recorder(plan, console)
+            print_plan(plan, console)
             try:
                 data = _prepare(plan, console)
                 baseline = _measure_baseline(plan, resources, console)
@@ -179,7 +179,7 @@ def _run_trials(
     from tune.searcher import TRIAL_ID, make_searcher
 
     mailbox = start_mailbox()
-    callback = SearchCallback(base, records, recorder, display)
+    callback = SearchCallback(base, plan.folder / TRIALS_FOLDER, records, recorder, display)
     tuner = ray.tune.Tuner(
         ray.tune.with_resources(
             make_trainable(base, mailbox, resources.cpus), {"cpu": resources.cpus, "gpu": resources.gpus}
@@ -215,21 +215,3 @@ def _run_trials(
 def _headline(baseline: Evaluation) -> dict[str, float]:
     rates = baseline.rates()
     return {name: rates[name] for name in ("wer", "cer", "wer_orthographic", "cer_orthographic")}
-
-
-def describe_plan(plan: SearchPlan) -> list[str]:
-    """The head of the output: what is searched, on what."""
-    lines = [
-        f"experiment {plan.name} in {plan.folder}",
-        f"model {plan.base.model} · data {plan.base.data} · language {plan.base.language} · {plan.base.task}",
-        f"space {plan.space.path.name}:",
-    ]
-    lines += [f"  {name}: {text}" for name, text in plan.space.describe()]
-    changed = {
-        field.name: getattr(plan.base, field.name)
-        for field in dataclasses.fields(TrainConfig)
-        if field.name in plan.space.fixed
-    }
-    if changed:
-        lines.append("fixed: " + ", ".join(f"{name}={value}" for name, value in changed.items()))
-    return lines

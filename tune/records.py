@@ -95,9 +95,9 @@ class Records:
             return [self._trials[key] for key in sorted(self._trials)]
 
     def best(self) -> TrialRecord | None:
-        """The trial with the lowest WER at any of its evaluations, failed ones left out."""
+        """The trial with the lowest WER at any of its evaluations, also where it failed or diverged later."""
         return min(
-            (record for record in self.all() if record.best_wer is not None and record.status != "failed"),
+            (record for record in self.all() if record.best_wer is not None),
             key=lambda record: record.best_wer if record.best_wer is not None else math.inf,
             default=None,
         )

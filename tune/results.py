@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from tune.display import clock, trial_table
 from tune.errors import ExperimentError
 from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri, package_versions, without_password
 from tune.records import TrialRecord
@@ -19,8 +18,6 @@ from tune.scheduler import METRIC
 from tune.searcher import TRIAL_ID
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from trainer.config import TrainConfig
     from trainer.prepared import PreparedData
     from trainer.train import Evaluation
@@ -96,6 +93,8 @@ class SearchOutcome:
     checkpoints: dict[str, str]
     """The best checkpoint's folder of each trial that has one."""
     seconds: float
+    interrupted: bool
+    """Whether the search ended before all its trials had."""
     run_ids: dict[str, str | None] = dataclasses.field(default_factory=dict)
     mlflow_problem: str | None = None
 
@@ -110,14 +109,12 @@ class SearchOutcome:
             if kept and result.config:
                 checkpoint, _ = min(kept, key=lambda pair: pair[1][METRIC])
                 checkpoints[result.config[TRIAL_ID]] = checkpoint.path
-        for record in records.all():
-            record.end("failed")
-        return cls(plan, records.all(), records.best(), baseline, checkpoints, seconds)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether fewer trials ran than were asked for."""
-        return len(self.trials) < self.plan.request.trials
+        # Trials that still ran were stopped by who interrupted the search, not by a failure.
+        running = [record for record in records.all() if record.status == "running"]
+        for record in running:
+            record.end("early_stopped")
+        interrupted = bool(running) or len(records.all()) < plan.request.trials
+        return cls(plan, records.all(), records.best(), baseline, checkpoints, seconds, interrupted)
 
     @property
     def gained(self) -> bool:
@@ -181,50 +178,6 @@ class SearchOutcome:
         temporary = self.plan.folder / f".{RESULTS_FILE}"
         temporary.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         temporary.replace(self.plan.folder / RESULTS_FILE)
-
-    def print(self, console: Console) -> None:
-        """The last table, the best trial, its gain, and what to do next."""
-        folder = self.plan.folder
-        storage = (
-            ""
-            if folder.parent == Path("experiments").absolute()
-            else f" --storage {shlex.quote(str(folder.parent))}"
-        )
-        console.print()
-        console.print(trial_table(self.trials, self.best))
-        console.print()
-        statuses = [trial.status for trial in self.trials]
-        counts = ", ".join(
-            f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)
-        )
-        console.print(f"{len(self.trials)} trials in {clock(self.seconds)}: {counts}")
-        if self.best is None or self.best.best_wer is None:
-            console.print("[red]no trial reached an evaluation[/]; see the errors above")
-            return
-        gain = self.baseline.wer - self.best.best_wer
-        console.print(f"baseline  WER {self.baseline.wer:6.2f} %  ({self.plan.base.model} untouched)")
-        console.print(
-            f"[bold]best      WER {self.best.best_wer:6.2f} %  trial {self.best.trial_id}: "
-            + ", ".join(
-                f"{name}={value if not isinstance(value, float) else format(value, '.4g')}"
-                for name, value in self.best.config.items()
-            )
-            + "[/]",
-            soft_wrap=True,
-        )
-        if self.gained:
-            console.print(
-                f"gain      {gain:10.2f} points, {100 * gain / self.baseline.wer:.0f} % fewer errors"
-            )
-        else:
-            console.print(
-                "[yellow]no trial beat the untouched base model: keep it, or widen the space or the budget[/]"
-            )
-        console.print(f"results   {folder / RESULTS_FILE}", soft_wrap=True)
-        console.print(f"compare   tune-whisper ui {self.plan.name}{storage}", soft_wrap=True)
-        console.print(
-            f"export    tune-whisper export {self.plan.name} --output my-model{storage}", soft_wrap=True
-        )
 
 
 def load_results(storage: Path, experiment: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray.tune
+from rich.markup import escape
 
 from tune.display import key_settings
 from tune.searcher import TRIAL_ID
@@ -23,8 +26,14 @@ class SearchCallback(ray.tune.Callback):
     """Runs in the driver's main thread; `progress` is called by the mailbox's thread."""
 
     def __init__(
-        self, base: TrainConfig, records: Records, recorder: MlflowRecorder, display: SearchDisplay
+        self,
+        base: TrainConfig,
+        trials_folder: Path,
+        records: Records,
+        recorder: MlflowRecorder,
+        display: SearchDisplay,
     ) -> None:
+        self._trials_folder = trials_folder
         self._base = base
         self._records = records
         self._recorder = recorder
@@ -77,12 +86,12 @@ class SearchCallback(ray.tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Close the trial as failed, with the last line of its error on the screen."""
         record = self._record(trial)
-        record.error = (trial.get_pickled_error() and str(trial.get_pickled_error())) or "unknown error"
-        self._end(record, "failed")
-        lines = [line for line in record.error.splitlines() if line.strip()]
+        record.error = Path(trial.error_file).read_text(encoding="utf-8")
         self._display.event(
-            f"[red]trial {record.trial_id} failed[/]: {lines[-1]}\n      see {trial.error_file}"
+            f"[red]trial {record.trial_id} failed[/]: {escape(error_line(record.error).rstrip('.'))}; "
+            f"all of it is in {self._trials_folder / record.trial_id / 'error.txt'}"
         )
+        self._end(record, "failed")
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
         """Take in loss and learning rate between two evaluations."""
@@ -105,6 +114,13 @@ class SearchCallback(ray.tune.Callback):
             word = "stopped early" if outcome == "early_stopped" else "diverged"
             self._display.event(f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}")
         self._display.event(self._display.summary())
+
+
+def error_line(report: str) -> str:
+    """The line of Ray's failure report that names the error: a traceback's last one, else the first."""
+    lines = [line for line in report.splitlines() if line.strip() and not line.startswith("Failure #")]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b.*:", line)]
+    return named[-1] if named else lines[0] if lines else "unknown error"
 
 
 def _named(metrics: dict[str, float]) -> dict[str, float]:

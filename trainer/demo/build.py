@@ -167,8 +167,8 @@ def word_error_rate(
     features, heard = extract(processor, rows).float(), []
     model.eval()
     with torch.inference_mode():
-        for batch in features.split(48):
-            tokens = model.generate(input_features=batch, max_length=40)
+        for start in range(0, len(rows), 48):
+            tokens = model.generate(input_features=features[start : start + 48], max_length=40)
             heard += tokenizer.batch_decode(tokens, skip_special_tokens=True)
     return 100 * float(jiwer.wer([row.text for row in rows], [text.strip() for text in heard]))
 
@@ -247,7 +247,11 @@ def main() -> None:
     options = parser.parse_args()
     speech.check_espeak()
     import torch
+    from transformers.utils import logging
 
+    # Whisper's generate() warns of arguments that it passes to itself; nothing here can change that.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     torch.set_num_threads(options.threads)
     build(options.output, options.clips, options.steps, options.seed)
 

@@ -84,8 +84,8 @@ BASE_ACCENTS = ("en-us", "en-gb")
 BASE_VARIANTS = ("m1", "m2", "m3", "m4", "m5", "m6", "m7", "f1", "f2", "f3", "f4")
 
 LINE = (80.0, 5000.0)
-# The target speakers: accents and voices the base model never heard, with some noise, three of them through a narrow
-# line. It hears over half of their words wrong, but a few hundred clips are enough to learn them.
+# The target speakers: accents (and mostly voices) the base model never heard, with some noise, three of them
+# through a narrow line. It hears most of their words wrong, but a few hundred clips are enough to learn them.
 TARGET_SPEAKERS = (
     Speaker("isla", "en-gb-scotland", "klatt", 175, 60, "pink", (26, 34)),
     Speaker("hamish", "en-gb-scotland", "m3", 185, 35, "white", (26, 34), LINE),
@@ -197,7 +197,7 @@ def through_channel(wave: Wave, speaker: Speaker, rng: np.random.Generator, babb
 
 
 def encode(wave: Wave, small: bool = True) -> bytes:
-    """Encode as OGG/Opus at about 21 kbit/s (its headers are far smaller than Vorbis'), or as FLAC, which is quick."""
+    """Encode as OGG/Opus at about 21 kbit/s (smaller headers than Vorbis'), or as FLAC, which is quick."""
     import soundfile
 
     buffer = io.BytesIO()

@@ -1,0 +1,91 @@
+"""Real faults in mid-search: a worker killed, the user's Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 4, reduction_factor: 2}\n"
+WORDS = [
+    "--space",
+    "space.yaml",
+    "--experiment",
+    "x",
+    "--set",
+    "max_train_clips=150",
+    "--set",
+    "max_eval_clips=20",
+]
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    (folder / "space.yaml").write_text(SPACE)
+    output = (folder / "log").open("wb")
+    command = [sys.executable, "-m", "tune", *WORDS, *words]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], seconds: float = 120) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        assert process.poll() is None, "the search ended too early"
+        time.sleep(0.2)
+    raise AssertionError("waited too long")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "experiments" / "x" / "results.json").read_text())
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_worker_fails_its_trial_and_no_other(tmp_path: Path) -> None:
+    process = start(tmp_path, "--trials", "3", "--epochs", "6", "--max-concurrent", "1")
+    log = tmp_path / "log"
+    wait_for(lambda: "trial 001 epoch" in log.read_text(), process)
+    workers = [p for p in psutil.process_iter() if p.name().startswith("ray::ImplicitFunc")]
+    mine = [p for p in workers if process.pid in [parent.pid for parent in p.parents()]]
+    assert len(mine) == 1
+    mine[0].kill()
+    assert process.wait(240) == 0, log.read_text()
+    found = results(tmp_path)
+    assert found["trials"][0]["status"] == "failed"
+    assert {trial["status"] for trial in found["trials"][1:]} <= {"completed", "early_stopped"}
+    assert len(found["trials"]) == 3
+    printed = log.read_text()
+    assert "trial 001 failed: The actor died unexpectedly" in printed
+    assert "Traceback" not in printed
+    assert "actor died" in found["trials"][0]["error"]
+    assert (tmp_path / "experiments" / "x" / "trials" / "001" / "error.txt").is_file()
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
+    process = start(tmp_path, "--trials", "20", "--epochs", "20", "--max-concurrent", "1")
+    log = tmp_path / "log"
+    wait_for(lambda: "trial 001 epoch" in log.read_text(), process)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130, log.read_text()
+    printed = log.read_text()
+    assert "interrupted" in printed
+    assert "Traceback" not in printed
+    found = results(tmp_path)
+    assert found["best"]["trial_id"] == "001"
+    assert (Path(found["best"]["checkpoint"]) / "model.safetensors").is_file()
+    left = [p for p in psutil.process_iter() if p.name().startswith(("ray::", "raylet", "gcs_server"))]
+    assert not [p for p in left if process.pid in [parent.pid for parent in p.parents()]]
