@@ -94,8 +94,6 @@ def photograph_compare_view(browser: webdriver.Chrome, url: str, path: str) -> s
             _choose(browser, box, name)
         browser.find_element(By.TAG_NAME, "h2").click()
     _wait_for(browser, f"//*[local-name()='text' and text()='{METRIC}']")
-    row = browser.find_element(By.XPATH, f"//a[text()='{METRIC}']")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'nearest'})", row)
     browser.execute_script("document.querySelector('h2').scrollIntoView({block: 'end'})")
     browser.save_screenshot(path)
     return browser.find_element(By.TAG_NAME, "body").text

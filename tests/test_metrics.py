@@ -66,7 +66,9 @@ def test_metrics_work_without_network() -> None:
 @pytest.mark.parametrize(
     ("language", "normalizer", "text", "expected"),
     [
-        ("en", "auto", "It's Mr. Smith, isn't it?", "it is mister smith is not it"),
+        ("en", "whisper", "It's Mr. Smith, isn't it?", "it is mister smith is not it"),
+        ("en", "whisper", "seven three two", "732"),
+        ("en", "auto", "Seven, three -- isn't it?", "seven three isn't it"),
         ("be", "auto", "Раз'яднаць, сёння!", "раз'яднаць сёння"),
         ("hi", "auto", "हिन्दी।", "हिन्दी"),
         ("be", "whisper", "Раз'яднаць", "раз яднаць"),

@@ -143,7 +143,7 @@ class TrainConfig:
     generation_num_beams: int = 1
     """Beams of the search for the transcript; 1 is greedy."""
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"
-    """Text normalisation before WER: `whisper` (English rules), `basic` (any language), `none`; `auto` by language."""
+    """Text normalisation before WER: `basic` (case, punctuation), `whisper` (its own rules), `none`; `auto`: `basic`."""
 
     # Output
     output_dir: str = "whisper-finetuned"
@@ -193,14 +193,12 @@ class TrainConfig:
 
     @property
     def normalizer_name(self) -> str:
-        """The normaliser that `normalizer` stands for: `auto` is Whisper's for English, `basic` for the rest.
+        """The normaliser that `normalizer` stands for: `auto` is `basic`.
 
-        Whisper's own normaliser for other languages splits words at apostrophes and strips vowel signs from
-        Indic and Thai text, which makes the WER wrong; so `auto` does not use it there.
+        Whisper's own rules split words at apostrophes and strip vowel signs from Indic and Thai text, and for
+        English write numbers as digits and run them together, so that their WER is not that of the words.
         """
-        if self.normalizer != "auto":
-            return self.normalizer
-        return "whisper" if self.language in (None, "en") or self.task == "translate" else "basic"
+        return "basic" if self.normalizer == "auto" else self.normalizer
 
     @property
     def model_source(self) -> str:
