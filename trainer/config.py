@@ -143,7 +143,7 @@ class TrainConfig:
     generation_num_beams: int = 1
     """Beams of the search for the transcript; 1 is greedy."""
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"
-    """Text normalisation before WER: `basic` (case, punctuation), `whisper` (its own rules), `none`; `auto`: `basic`."""
+    """Text normalisation before WER: `basic` (case, punctuation), `whisper` (its own), `none`; `auto` is `basic`."""
 
     # Output
     output_dir: str = "whisper-finetuned"
