@@ -7,6 +7,8 @@ import itertools
 import pytest
 
 from trainer.batches import BatchPlan, plan_points
+from trainer.config import TrainConfig
+from trainer.train import plan_batches
 
 
 def plan(
@@ -54,6 +56,21 @@ def test_order_does_not_depend_on_the_batch_size_but_on_the_seed() -> None:
     assert streams[0] == streams[1]
     other = BatchPlan(n_clips=100, batch_size=4, accumulation=1, points=(48,), seed=4)
     assert [clip for chunk in other.micro_batches() for clip in chunk] != streams[0][:48]
+
+
+@pytest.mark.parametrize("max_steps", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize(("batch", "accumulation"), [(8, 1), (7, 3), (16, 4), (1, 2)])
+@pytest.mark.parametrize("rungs", [(14, 42, 128), (5, 15, 45, 135), None])
+def test_a_budget_in_steps_is_kept_to_the_step(
+    max_steps: int, batch: int, accumulation: int, rungs: tuple[int, ...] | None
+) -> None:
+    config = TrainConfig(
+        max_steps=max_steps, train_batch_size=batch, gradient_accumulation_steps=accumulation, evaluate_at=rungs
+    )
+    made = plan_batches(config, 100)
+    assert made.n_steps == max_steps
+    assert made.samples_seen(max_steps) <= max_steps * batch * accumulation
+    assert all(point in made.points for point in rungs or () if point < made.points[-1])
 
 
 def test_points_of_a_run_and_of_a_search() -> None:

@@ -75,6 +75,29 @@ def budget_samples(config: TrainConfig, n_train: int) -> int:
     return max(1, round(epochs * n_train))
 
 
+def plan_batches(config: TrainConfig, n_train: int) -> BatchPlan:
+    """The batches of a whole training on `n_train` clips, at most `max_steps` of them where that is the budget.
+
+    Cutting the steps at the evaluation points can take a few more of them for the same samples; a budget in
+    steps then ends at the last step that it allows.
+    """
+
+    def plan(points: tuple[int, ...]) -> BatchPlan:
+        return BatchPlan(
+            n_clips=n_train,
+            batch_size=config.train_batch_size,
+            accumulation=config.gradient_accumulation_steps,
+            points=points,
+            seed=config.seed,
+        )
+
+    full = plan(plan_points(budget_samples(config, n_train), config.evaluations, config.evaluate_at))
+    if config.max_steps is None or full.n_steps <= config.max_steps:
+        return full
+    last = full.samples_seen(config.max_steps)
+    return plan((*(point for point in full.points if point < last), last))
+
+
 def train(
     config: TrainConfig,
     report: Report = ignore,
@@ -100,15 +123,7 @@ def train(
     data = data or prepare(config)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))
-    plan = BatchPlan(
-        n_clips=len(data.splits["train"]),
-        batch_size=config.train_batch_size,
-        accumulation=config.gradient_accumulation_steps,
-        points=plan_points(
-            budget_samples(config, len(data.splits["train"])), config.evaluations, config.evaluate_at
-        ),
-        seed=config.seed,
-    )
+    plan = plan_batches(config, len(data.splits["train"]))
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         folder = output_dir or Path(scratch)
         trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)

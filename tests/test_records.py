@@ -1,0 +1,79 @@
+"""Records of the trials, and the time that is left."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tune.display import clock, key_settings, time_left
+from tune.records import Records
+
+
+def evaluation(samples: int, wer: float) -> dict[str, float]:
+    return {"samples_seen": samples, "wer": wer, "cer": wer / 2, "epoch": samples / 100}
+
+
+def test_the_best_row_counts_not_the_last() -> None:
+    records = Records()
+    trial = records.start("001", {"dropout": 0.1})
+    for samples, wer in [(100, 40.0), (300, 12.0), (900, 15.0)]:
+        trial.add_evaluation(evaluation(samples, wer))
+    trial.end("completed")
+    assert (trial.wer, trial.best_wer, trial.best_cer, trial.best_samples_seen) == (15.0, 12.0, 6.0, 300)
+    assert records.best() is trial
+
+
+def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
+    records = Records()
+    trial = records.start("001", {})
+    trial.add_evaluation(evaluation(100, 30.0))
+    trial.add_evaluation(evaluation(150, math.nan))
+    assert trial.end("completed") == "diverged"
+    assert trial.status == "diverged"
+    assert trial.best_wer == 30.0
+    assert trial.evaluations == [(100, 30.0)]
+
+
+def test_a_trial_started_again_keeps_its_record() -> None:
+    records = Records()
+    records.start("001", {}).add_evaluation(evaluation(100, 30.0))
+    assert records.start("001", {}).best_wer == 30.0
+
+
+def test_late_progress_does_not_turn_back() -> None:
+    trial = Records().start("001", {})
+    trial.add_evaluation(evaluation(300, 30.0))
+    trial.add_progress({"samples_seen": 200, "epoch": 2.0, "loss": 1.0})
+    assert (trial.samples_seen, trial.epoch) == (300, 3.0)
+    trial.add_progress({"samples_seen": 400, "epoch": 4.0, "loss": 0.5})
+    assert (trial.samples_seen, trial.epoch, trial.loss) == (400, 4.0, 0.5)
+
+
+def test_time_left() -> None:
+    records = Records()
+    assert time_left(records, 4, 900, 10.0) is None
+    running = records.start("001", {})
+    running.add_evaluation(evaluation(300, 30.0))
+    # 300 samples in 10 s; 600 to go here and three trials of 900 to come
+    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 3 * 900) / 30)
+    stopped = records.start("002", {})
+    stopped.add_evaluation(evaluation(100, 60.0))
+    stopped.end("early_stopped")
+    # the two to come are now taken to be as long as the one that ended
+    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 2 * 100) / 40)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "00:00"), (205.9, "03:25"), (3805, "1:03:25")])
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_key_settings() -> None:
+    config = {
+        "learning_rate": 0.000351234,
+        "train_batch_size": 8,
+        "scheduler_type": "cosine",
+        "spec_augment": True,
+    }
+    assert key_settings(config) == "lr=0.000351 batch=8 scheduler_type=cosine spec_augment=True"
