@@ -185,8 +185,9 @@ def _search(words: list[str]) -> int:
         seed=arguments.seed,
     )
     check_numbers(request)
-    plan = make_plan(request)
     console = make_console()
+    with console.status("checking the space and the model ..."):
+        plan = make_plan(request)
     if arguments.dry_run:
         from tune.dry_run import show_plan
 

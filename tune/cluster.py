@@ -8,6 +8,8 @@ import logging
 import os
 from collections.abc import Iterator
 
+from rich.console import Console
+
 from tune.errors import ResourceError
 from tune.mlflow_store import worker_environment
 from tune.plan import SearchRequest
@@ -26,11 +28,11 @@ class TrialResources:
 
 
 @contextlib.contextmanager
-def ray_session() -> Iterator[None]:
+def ray_session(console: Console) -> Iterator[None]:
     """Ray, quiet, for the length of the block."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's own table would print over ours, also with verbose=0.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    os.environ.setdefault("RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS", "0")
     # A trial that is stopped leaves its thread by itself; the default waits 2 s for it, too short after a save.
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "30")
     # Our own callbacks write what there is to keep; Ray's would add CSV, JSON and TensorBoard files to each trial.
@@ -39,13 +41,14 @@ def ray_session() -> Iterator[None]:
 
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    ray.init(
-        log_to_driver=False,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        # Only this process writes to MLflow; no worker gets to see the store's credentials.
-        runtime_env={"env_vars": worker_environment()},
-    )
+    with console.status("starting Ray ..."):
+        ray.init(
+            log_to_driver=False,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            # Only this process writes to MLflow; no worker gets to see the store's credentials.
+            runtime_env={"env_vars": worker_environment()},
+        )
     try:
         yield
     finally:

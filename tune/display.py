@@ -150,8 +150,13 @@ class SearchDisplay:
             self._live = None
 
     def event(self, text: str) -> None:
-        """Print one line with the time since the start; with the best WER and the time left off a terminal."""
+        """Print one line with the time since the start."""
         self._console.print(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", soft_wrap=True)
+
+    def trial_ended(self) -> None:
+        """Say how far the search is, where no live table shows it."""
+        if self._live is None:
+            self.event(self.summary())
 
     def summary(self) -> str:
         """How far the search is: trials ended, best so far, time left."""

@@ -39,8 +39,9 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
         UserError: the data, the cluster or the tracking store cannot be used; the folder is removed again.
     """
     started = time.monotonic()
-    count_clips(plan.base)  # mistakes in the data show here, before anything starts
-    with ray_session():
+    with console.status("looking at the data ..."):
+        count_clips(plan.base)  # mistakes in the data show here, before anything starts
+    with ray_session(console):
         import ray
 
         resources = trial_resources(plan.request, ray.cluster_resources())

@@ -113,7 +113,7 @@ class SearchCallback(ray.tune.Callback):
         if outcome in ("early_stopped", "diverged"):
             word = "stopped early" if outcome == "early_stopped" else "diverged"
             self._display.event(f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}")
-        self._display.event(self._display.summary())
+        self._display.trial_ended()
 
 
 def error_line(report: str) -> str:
