@@ -60,16 +60,21 @@ def test_order_does_not_depend_on_the_batch_size_but_on_the_seed() -> None:
 
 @pytest.mark.parametrize("max_steps", [1, 2, 3, 7, 50])
 @pytest.mark.parametrize(("batch", "accumulation"), [(8, 1), (7, 3), (16, 4), (1, 2)])
-@pytest.mark.parametrize("rungs", [(14, 42, 128), (5, 15, 45, 135), None])
+@pytest.mark.parametrize("rungs", [(14, 42, 128), (5, 15, 45, 135), (64, 192), None])
 def test_a_budget_in_steps_is_kept_to_the_step(
     max_steps: int, batch: int, accumulation: int, rungs: tuple[int, ...] | None
 ) -> None:
     config = TrainConfig(
-        max_steps=max_steps, train_batch_size=batch, gradient_accumulation_steps=accumulation, evaluate_at=rungs
+        max_steps=max_steps,
+        train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        evaluate_at=rungs,
     )
     made = plan_batches(config, 100)
     assert made.n_steps == max_steps
-    assert made.samples_seen(max_steps) <= max_steps * batch * accumulation
+    asked = max_steps * batch * accumulation
+    on_batches = all(rung % (batch * accumulation) == 0 for rung in rungs or ())
+    assert made.samples_seen(max_steps) == asked if on_batches else made.samples_seen(max_steps) <= asked
     assert all(point in made.points for point in rungs or () if point < made.points[-1])
 
 
@@ -77,3 +82,5 @@ def test_points_of_a_run_and_of_a_search() -> None:
     assert plan_points(100, 4, None) == (25, 50, 75, 100)
     assert plan_points(100, 4, (11, 33, 99)) == (11, 33, 99, 100)
     assert plan_points(40, 4, (11, 33, 99)) == (11, 33, 40)
+    assert plan_points(100, 4, None, batch=16) == (32, 48, 80, 100)
+    assert plan_points(16, 4, None, batch=8) == (8, 16)

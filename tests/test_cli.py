@@ -108,7 +108,7 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
         "unknown set": (["--space", space, "--set", "drop_out=0.1"], ["drop_out", "dropout"]),
         "two budgets": (["--space", space, "--epochs", "1", "--max-steps", "5"], ["--max-steps", "--epochs"]),
         "store away": (["--space", space, "--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
-        "unknown experiment": (["export", "nothing", "--output", "out"], ["nothing", "not found"]),
+        "unknown experiment": (["export", "nothing", "--output", "out"], ["nothing", "no experiment"]),
     }
 
 

@@ -28,25 +28,39 @@ def request(**changes: Any) -> SearchRequest:
         ({"gpus_per_trial": 0.0}, {"CPU": 16, "GPU": 2}, TrialResources(gpus=0, cpus=1, concurrent=16)),
         ({"max_concurrent": 1}, {"CPU": 4}, TrialResources(gpus=0, cpus=1, concurrent=1)),
         ({"cpus_per_trial": 2.0}, {"CPU": 5}, TrialResources(gpus=0, cpus=2, concurrent=2)),
+        ({"cpus_per_trial": 2.0}, [{"CPU": 5}, {"CPU": 3}], TrialResources(gpus=0, cpus=2, concurrent=3)),
+        (
+            {},
+            [{"CPU": 8}, {"CPU": 8, "GPU": 2}, {"CPU": 4, "GPU": 1}],
+            TrialResources(gpus=1, cpus=4, concurrent=3),
+        ),
     ],
 )
-def test_resources(asked: dict[str, Any], available: dict[str, float], expected: TrialResources) -> None:
-    assert trial_resources(request(**asked), available) == expected
+def test_resources(asked: dict[str, Any], available: Any, expected: TrialResources) -> None:
+    assert (
+        trial_resources(request(**asked), available if isinstance(available, list) else [available])
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "available", "message"),
     [
-        ({"gpus_per_trial": 1.0}, {"CPU": 4}, "--gpus-per-trial 1: the cluster has 0 GPUs; use 0"),
+        ({"gpus_per_trial": 1.0}, {"CPU": 4}, "--gpus-per-trial 1: this machine has 0 GPUs; use 0"),
         (
             {"gpus_per_trial": 4.0},
             {"CPU": 4, "GPU": 1},
-            "--gpus-per-trial 4: the cluster has 1 GPU; lower it",
+            "--gpus-per-trial 4: this machine has 1 GPU; lower it",
         ),
-        ({"cpus_per_trial": 8.0}, {"CPU": 4}, "--cpus-per-trial 8: the cluster has 4 CPUs; lower it"),
+        ({"cpus_per_trial": 8.0}, {"CPU": 4}, "--cpus-per-trial 8: this machine has 4 CPUs; lower it"),
+        (
+            {"gpus_per_trial": 2.0},
+            [{"CPU": 4, "GPU": 1}] * 3,
+            "no node of the cluster has more than 1 GPU; lower",
+        ),
     ],
 )
-def test_asking_for_too_much(asked: dict[str, Any], available: dict[str, float], message: str) -> None:
+def test_asking_for_too_much(asked: dict[str, Any], available: Any, message: str) -> None:
     with pytest.raises(ResourceError) as caught:
-        trial_resources(request(**asked), available)
+        trial_resources(request(**asked), available if isinstance(available, list) else [available])
     assert message in str(caught.value)

@@ -149,7 +149,7 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         TrainConfig(dropout=2, seed=-1)
     assert str(error.value) == (
-        "dropout=2: must be a number from 0 to 0.9; seed=-1: must be a whole number from 0 to 4294967295"
+        "dropout=2: must be a number from 0 to 0.9\nseed=-1: must be a whole number from 0 to 4294967295"
     )
 
 
@@ -177,11 +177,12 @@ def test_plain_values_and_back() -> None:
 
 def test_unknown_settings_get_the_nearest_name() -> None:
     with pytest.raises(ConfigError) as error:
-        TrainConfig.from_dict({"lr": 1, "weight_decy": 1, "xyzzy": 1})
+        TrainConfig.from_dict({"lr": 1, "weight_decy": 1, "xyzzy": 1, "train_batch_size": 0})
     assert str(error.value) == (
-        "unknown setting 'lr'; did you mean learning_rate?; "
-        "unknown setting 'weight_decy'; did you mean weight_decay?; "
-        "unknown setting 'xyzzy'; python -m trainer --help lists them"
+        "unknown setting 'lr'; did you mean learning_rate?\n"
+        "unknown setting 'weight_decy'; did you mean weight_decay?\n"
+        "unknown setting 'xyzzy'; python -m trainer --help lists them\n"
+        "train_batch_size=0: must be a whole number of at least 1"
     )
     assert nearest_field("batch_size") == "train_batch_size"
     assert nearest_field("xyzzy") is None

@@ -21,7 +21,7 @@ from make_data import (
     write_manifest,
 )
 
-from trainer.audio import read_audio
+from trainer.audio import AudioError, read_audio
 from trainer.config import TrainConfig
 from trainer.data import ClipTable, load_clips
 from trainer.errors import ConfigError, DataError
@@ -226,6 +226,9 @@ def test_shared_common_voice_uses_its_test_split() -> None:
     assert any(
         note.startswith("WARNING") and "test split is used for validation" in note for note in table.notes
     )
+    told = "WARNING: the release has only language language_id, trained as en (set language to change that)"
+    assert told in table.notes
+    assert not any("model card" in note for note in table.notes)
 
 
 def rows_with(**columns: list[str]) -> list[dict[str, str]]:
@@ -304,9 +307,21 @@ def test_language_is_chosen_where_there_are_several(folder: Path, tmp_path: Path
     path = write_manifest(folder / "languages.csv", records(ROWS))
     table = load(path, language="en")
     assert table.notes[0].startswith("kept 6 of 12 rows: of several languages, those with language=en")
-    table = load(path, language="fr")
-    assert table.total == 12
-    assert "column language has de, en but not language=fr; the rows of all languages are kept" in table.notes
+    # Nothing is trained as French that is not.
+    words = "language='fr': column language has de, en and nothing in this language; give one of them with "
+    with pytest.raises(DataError, match=words + "--language, or choose rows with row_filter=language=de$"):
+        load(path, language="fr")
+    assert load(path, language="fr", row_filter=ALL_LANGUAGES).total == 12
+    english = load(path, language="fr", row_filter="language=en")
+    assert english.total == 6
+    assert not any("WARNING" in note for note in english.notes)
+    with pytest.raises(
+        DataError, match=r"^language='de': no row of the validation split is left; column langu"
+    ):
+        load(path, language="de")
+    # Only the rows that another filter leaves count.
+    ages = [row | {"age": row["language"]} for row in records(ROWS)]
+    assert load(write_manifest(folder / "ages.csv", ages), language="fr", row_filter="age=en").total == 6
     locales = [row | {"language": "Belarusian"} for row in records(ROWS)]
     assert load(write_manifest(folder / "one.csv", locales), language="be").notes == []
     mixed = rows_with(audio=FILES, text=TEXTS, locale=["en-US", "en_GB", "de", "English"] * 3)
@@ -320,7 +335,30 @@ def test_jsonl_values(folder: Path) -> None:
         {"audio": FILES[2], "text": "six"},
     ]
     table = load(write_manifest(folder / "values.jsonl", rows))
-    assert sorted(clip.text for clips in table.splits.values() for clip in clips) == ["", "5", "six"]
+    assert sorted(clip.text for clips in table.splits.values() for clip in clips) == ["5", "six"]
+    assert [(drop.split, drop.name, drop.reason) for drop in table.drops] == [
+        ("train", FILES[1], "empty_text")
+    ]
+    number = write_manifest(folder / "nan.jsonl", [*rows, {"audio": FILES[3], "text": float("nan")}])
+    assert len(load(number).drops) == 2
+
+
+def test_audio_as_an_object(folder: Path) -> None:
+    """As `datasets` writes an audio column to JSON."""
+    rows = [
+        {"audio": {"bytes": None, "path": f"clips/{row.file}"}, "text": row.text, "split": row.split}
+        for row in ROWS
+    ]
+    assert content(load(write_manifest(folder / "objects.jsonl", rows))) == expected(folder)
+    for row in rows:
+        row["audio"] = {"path": row["audio"]["path"]}  # type: ignore[index]
+    assert content(load(write_manifest(folder / "objects.jsonl", rows))) == expected(folder)
+    assert content(load(write_manifest(folder / "objects.parquet", rows))) == expected(folder)
+    rows[0]["audio"] = {"bytes": "UklGRg=="}
+    [clip] = [
+        clip for clip in load(write_manifest(folder / "objects.jsonl", rows)).splits["train"] if not clip.path
+    ]
+    assert clip.name == "train[0]"
 
 
 @pytest.mark.parametrize(
@@ -334,6 +372,13 @@ def test_jsonl_values(folder: Path) -> None:
         ("x.txt", "a", "no kind of manifest"),
         ("x.csv", "audio,text\n", "the train split is empty"),
         ("x.csv", "audio,text\na.wav,one\n", "one training clip and no other split"),
+        (
+            "x.csv",
+            "audio,text, text\na.wav,one,two\n",
+            "2 columns are named 'text'; every column needs a name",
+        ),
+        ("x.tsv", "audio\ttext\taudio\na.wav\tone\tb.wav\n", "2 columns are named 'audio'"),
+        ("x.csv", "audio,text\na.wav,...\nb.wav,\n", "no clip of the train split can be used: 2 no text"),
     ],
 )
 def test_bad_manifests(tmp_path: Path, name: str, text: str, words: str) -> None:
@@ -347,6 +392,47 @@ def test_not_utf_8(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes("audio,text\na.wav,Ä\n".encode("latin-1"))
     with pytest.raises(DataError, match="is not UTF-8 text"):
         load(tmp_path / "x.csv")
+
+
+def test_parquet_with_one_name_twice(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = pa.table([["a.wav"], ["one"], ["two"]], names=["audio", "text", "text"])
+    pq.write_table(columns, tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="2 columns are named 'text'"):
+        load(tmp_path / "x.parquet")
+
+
+def test_columns_without_a_name(folder: Path) -> None:
+    """The index that pandas writes, and the separators that spreadsheets leave at the end."""
+    lines = [",audio,text,,", *(f"{number},{FILES[number]},text {number},," for number in range(12))]
+    (folder / "unnamed.csv").write_text("\n".join(lines))
+    assert load(folder / "unnamed.csv").total == 12
+
+
+@pytest.mark.parametrize("name", ["~take.wav", "said " * 80, "a\0b"])
+def test_names_that_no_file_has(folder: Path, name: str) -> None:
+    """They are dropped like other files that are not there, and do not end the program."""
+    path = write_manifest(folder / "names.jsonl", rows_with(audio=[name, *FILES[1:]], text=TEXTS))
+    clips = [clip for clips in load(path).splits.values() for clip in clips]
+    [clip] = [clip for clip in clips if clip.name == name.strip()]
+    assert clip.identity({}).endswith(":missing")
+    with pytest.raises(AudioError):
+        read_audio(clip.source())
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("~nobody_of_this_name/data", "nobody here has this name"),
+        ("x" * 300, "cannot be read: File name too long"),
+    ],
+)
+def test_places_that_cannot_be(data: str, words: str) -> None:
+    with pytest.raises(DataError, match=f"data='{data}': {words}") as caught:
+        load(data)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -389,17 +475,162 @@ def test_validation_is_made_from_train(folder: Path) -> None:
     assert {role: len(clips) for role, clips in table.splits.items()} == {"train": 8, "validation": 4}
     assert table.notes == [
         "no validation split in the data: 4 of the 12 training clips (33%) were set apart as one "
-        "(data_seed=0)"
+        "(data_seed=0)",
+        "no test split in the data, and too few training clips to make one (12; it takes 20, and 10 must be "
+        "left to train on): there is none, and the model card will have no test WER",
     ]
     learned, judged = (
         {clip.text.strip("!") for clip in table.splits[role]} for role in ("train", "validation")
     )
     assert not learned & judged
+    assert not table.drops
     assert load(path, validation_share=0.35).splits == table.splits
     others = [load(path, validation_share=0.35, data_seed=seed).splits["validation"] for seed in range(1, 4)]
     assert any(other != table.splits["validation"] for other in others)
     same = write_manifest(folder / "same.csv", rows_with(audio=FILES, text=["yes"] * 12))
     assert len(load(same, validation_share=0.25).splits["validation"]) == 3
+
+
+def plain(folder: Path, count: int, *, name: str = "many.csv", split: str = "") -> Path:
+    """A manifest of so many clips without any split, or with one more clip in `split`."""
+    rows = [{"audio": f"{number}.wav", "text": f"text {number}", "split": "train"} for number in range(count)]
+    if split:
+        rows.append({"audio": "other.wav", "text": "another text", "split": split})
+    return write_manifest(folder / name, rows)
+
+
+def sizes(table: ClipTable) -> dict[str, int]:
+    return {role: len(clips) for role, clips in table.splits.items()}
+
+
+def test_test_is_made_from_train(tmp_path: Path) -> None:
+    path = plain(tmp_path, 40)
+    table = load(path)
+    assert sizes(table) == {"train": 32, "validation": 4, "test": 4}
+    assert table.notes == [
+        f"no {role} split in the data: 4 of the 40 training clips (10%) were set apart as one (data_seed=0)"
+        for role in ("validation", "test")
+    ]
+    assert len({clip.name for clips in table.splits.values() for clip in clips}) == 40
+    assert load(path).splits == table.splits
+    assert load(path, data_seed=1).splits["test"] != table.splits["test"]
+    # What the search judges by does not depend on whether there is a test split.
+    with_test = plain(tmp_path, 40, name="with_test.csv", split="test")
+    assert load(with_test).splits["validation"] == table.splits["validation"]
+    assert sizes(load(path, max_train_clips=5, max_eval_clips=2)) == {"train": 5, "validation": 2, "test": 2}
+
+
+def test_only_what_is_missing_is_made(tmp_path: Path) -> None:
+    table = load(plain(tmp_path, 30, split="dev"))
+    assert sizes(table) == {"train": 27, "validation": 1, "test": 3}
+    assert table.notes == [
+        "no test split in the data: 3 of the 30 training clips (10%) were set apart as one (data_seed=0)"
+    ]
+    table = load(plain(tmp_path, 30, split="test"))
+    assert sizes(table) == {"train": 27, "validation": 3, "test": 1}
+    assert len(table.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "expected_sizes"),
+    [
+        (19, 0.1, {"train": 17, "validation": 2}),
+        (20, 0.1, {"train": 16, "validation": 2, "test": 2}),
+        (20, 0.25, {"train": 10, "validation": 5, "test": 5}),
+        (20, 0.3, {"train": 14, "validation": 6}),
+        (40, 0.9, {"train": 4, "validation": 36}),
+    ],
+)
+def test_train_is_not_used_up_by_a_test_split(
+    tmp_path: Path, count: int, share: float, expected_sizes: dict[str, int]
+) -> None:
+    table = load(plain(tmp_path, count), validation_share=share)
+    assert sizes(table) == expected_sizes
+    none = [note for note in table.notes if "too few training clips to make one" in note]
+    assert len(none) == ("test" not in expected_sizes)
+
+
+def test_a_test_split_of_a_few_sentences_leaves_enough(tmp_path: Path) -> None:
+    """Sentences stay whole, so that a split may come out larger than its share."""
+    rows = [{"audio": f"{number}.wav", "text": f"text {number % 3}"} for number in range(24)]
+    table = load(write_manifest(tmp_path / "x.csv", rows))
+    assert sizes(table) == {"train": 16, "validation": 8}
+    assert "too few training clips to make one (24;" in table.notes[-1]
+
+
+def test_sentences_of_a_made_test_split_are_in_no_other(tmp_path: Path) -> None:
+    rows = [{"audio": f"{number}.wav", "text": f"text {number // 3}"} for number in range(90)]
+    table = load(write_manifest(tmp_path / "x.csv", rows))
+    assert sizes(table) == {"train": 72, "validation": 9, "test": 9}
+    texts = [{clip.text for clip in clips} for clips in table.splits.values()]
+    assert sum(map(len, texts)) == 30
+
+
+def test_clips_without_words_are_left_out_before_splits_are_made(tmp_path: Path) -> None:
+    texts = ["...", "", " \u2013 ", "?!", "\u266a"]
+    rows = [
+        {"audio": f"{number}.wav", "text": f"text {number}" if number >= 20 else texts[number % 5]}
+        for number in range(60)
+    ]
+    table = load(write_manifest(tmp_path / "x.csv", rows))
+    assert sizes(table) == {"train": 32, "validation": 4, "test": 4}
+    assert {drop.detail for drop in table.drops} == {
+        *("no letter or digit in '...'", "no letter or digit in '\u2013'", "no letter or digit in '?!'"),
+        *("no letter or digit in '\u266a'", "no text"),
+    }
+    assert {(drop.split, drop.reason) for drop in table.drops} == {("train", "empty_text")}
+    assert len(table.drops) == 20
+    # Of few clips out of many, so many are counted as bad as were met while these were chosen.
+    few = load(tmp_path / "x.csv", max_train_clips=8)
+    assert sizes(few)["train"] == 8
+    assert 0 < len(few.drops) < 12
+    assert few.drops == load(tmp_path / "x.csv", max_train_clips=8).drops
+
+
+@pytest.mark.parametrize("text", ["5", "\u0915\u093f", "\u4f60\u597d", "a.", "\u00bd"])
+def test_a_letter_or_digit_is_a_text(tmp_path: Path, text: str) -> None:
+    rows = [{"audio": "a.wav", "text": text}, {"audio": "b.wav", "text": text}]
+    assert load(write_manifest(tmp_path / "x.jsonl", rows)).total == 2
+
+
+def test_an_evaluation_split_without_words(tmp_path: Path) -> None:
+    rows = [
+        {"audio": f"{split}.wav", "text": "..." if split == "dev" else "yes", "split": split}
+        for split in ("train", "dev", "test")
+    ]
+    words = (
+        r"no clip of the validation split can be used: 1 no text \(the first is dev\.wav: no letter or digit in "
+        r"'\.\.\.'\); mend them, or name another split with validation_split"
+    )
+    with pytest.raises(DataError, match=words):
+        load(write_manifest(tmp_path / "x.csv", rows))
+
+
+def test_the_only_language_is_another(folder: Path, tmp_path: Path) -> None:
+    release = write_common_voice(tmp_path / "cv", ROWS, language="de")
+    told = "WARNING: {} has only language de, trained as en (set language to change that)"
+    assert load(release).notes == [told.format("the release")]  # once, though the rows say so too
+    assert content(load(release)) == expected(folder)
+    assert load(release, language="de").notes == []
+    assert load(release / "de").notes == [told.format("column locale")]
+    rows = [row | {"language": "Castilian"} for row in records(ROWS)]
+    path = write_manifest(folder / "only_one.csv", rows)
+    assert load(path, language="es").notes == []
+    assert any(
+        "column language has only language Castilian, trained as en" in note for note in load(path).notes
+    )
+    # Not a name that Whisper has: it may well be English.
+    coded = [row | {"language": "eng"} for row in records(ROWS)]
+    assert load(write_manifest(folder / "coded.csv", coded)).notes == []
+
+
+def test_a_language_column_in_some_of_the_files(folder: Path) -> None:
+    place = folder / "some"
+    place.mkdir()
+    rows = records(ROWS, clips=f"{folder}/clips/")
+    write_manifest(place / "train.csv", rows)
+    write_manifest(place / "test.csv", [{"audio": row["audio"], "text": row["text"]} for row in rows])
+    assert sizes(load(place, validation_share=0.2)) == {"train": 5, "validation": 1, "test": 12}
 
 
 def test_subsets(folder: Path) -> None:

@@ -76,7 +76,7 @@ def test_results_file(search: tuple[Path, str]) -> None:
         assert set(trial["config"]) == {
             *("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"),
         }
-        assert [row["samples_seen"] for row in trial["evaluations"]] == [60, 120, 240][
+        assert [row["samples_seen"] for row in trial["evaluations"]] == [64, 128, 240][
             : len(trial["evaluations"])
         ]
         assert trial["best_wer"] == min(row["wer"] for row in trial["evaluations"])
@@ -104,7 +104,7 @@ def test_what_the_screen_shows(search: tuple[Path, str]) -> None:
 def test_experiment_file_is_enough_to_run_it_again(search: tuple[Path, str]) -> None:
     folder = search[0] / "experiments" / "small"
     settings = yaml.safe_load((folder / "experiment.yaml").read_text())
-    assert settings["rungs"] == [60, 120, 240]
+    assert settings["rungs"] == [64, 128, 240]
     assert settings["clips"]["train"] == 120
     assert settings["versions"]["ray"]
     command = settings["run_again"].split()
@@ -212,7 +212,7 @@ def test_export_of_another_trial_and_refusals(search: tuple[Path, str]) -> None:
     for words, text in [
         (["small", "--output", "other"], "exists already"),
         (["small", "--output", "new", "--trial", "099"], "has trials 001"),
-        (["smal", "--output", "new"], "not found"),
+        (["smal", "--output", "new"], "there is small"),
     ]:
         refused = tune_whisper("export", *words, cwd=folder)
         assert refused.returncode == 2

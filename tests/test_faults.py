@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import psutil
 import pytest
 
@@ -75,11 +76,12 @@ def test_a_killed_worker_fails_its_trial_and_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_keeps_what_was_found(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--trials", "20", "--epochs", "20", "--max-concurrent", "1")
     log = tmp_path / "log"
     wait_for(lambda: "trial 001 epoch" in log.read_text(), process)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     assert process.wait(60) == 130, log.read_text()
     printed = log.read_text()
     assert "interrupted" in printed
@@ -87,5 +89,9 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     found = results(tmp_path)
     assert found["best"]["trial_id"] == "001"
     assert (Path(found["best"]["checkpoint"]) / "model.safetensors").is_file()
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'experiments' / 'x' / 'mlflow.db'}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "x"]
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.info.status for run in runs} == {"KILLED"}
     left = [p for p in psutil.process_iter() if p.name().startswith(("ray::", "raylet", "gcs_server"))]
     assert not [p for p in left if process.pid in [parent.pid for parent in p.parents()]]

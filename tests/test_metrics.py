@@ -74,6 +74,8 @@ def test_metrics_work_without_network() -> None:
         ("be", "whisper", "Раз'яднаць", "раз яднаць"),
         ("en", "none", " As It Is. ", "As It Is."),
         ("en", "basic", "It's - HERE!", "it's here"),
+        ("en", "basic", "don\u2019t", "don't"),
+        ("be", "basic", "раз\u02bcяднаць", "раз'яднаць"),
     ],
 )
 def test_normalizers(language: str, normalizer: str, text: str, expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -11,7 +12,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +54,7 @@ def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
 
 def caches(config: TrainConfig) -> list[str]:
     """Finished and unfinished folders in the cache; not the locks, which stay."""
-    return sorted(path.name for path in Path(config.cache_dir).iterdir() if path.is_dir())
+    return sorted(path.name for path in Path(config.cache_dir).glob("*") if path.is_dir())
 
 
 def snapshot(data: PreparedData) -> dict[str, list[object]]:
@@ -206,13 +209,14 @@ def test_drops_are_counted_and_listed(config: TrainConfig, tmp_path: Path) -> No
     details = {(line["reason"], line["detail"]) for line in lines}
     assert ("too_long_audio", "2.50 s, over the model's window of 2 s") in details
     assert ("unreadable_audio", "file not found") in details
-    assert ("empty_text", "nothing is left of '?!'") in details
+    assert ("empty_text", "no letter or digit in '?!'") in details
+    assert ("empty_text", "no text") in details
     assert ("too_long_text", "65 tokens; the model writes at most 64") in details
     assert any(note.startswith("dropped 7 of 22 clips: 2 unreadable audio") for note in data.notes)
-    # The same features: with other text settings, other texts are dropped.
+    # The same features, whatever the text settings: a text without words is none even where marks are kept.
     again = prepare(config)
     assert again.reused
-    assert again.drop_counts()["empty_text"] == 1
+    assert again.drops == data.drops
     assert snapshot(again).keys() == snapshot(data).keys()
 
 
@@ -227,14 +231,100 @@ def test_too_many_drops_stop(config: TrainConfig, tmp_path: Path) -> None:
     assert "max_dropped_share=0.25 allows fewer" in message
     share = re.search(r"--set max_dropped_share=([\d.]+)", message)
     assert share is not None
-    assert len(prepare(config.replace(max_dropped_share=float(share[1]))).drops) == 7
+    # The features stay, for this very next run.
+    data = prepare(config.replace(max_dropped_share=float(share[1])))
+    assert len(data.drops) == 7
+    assert data.reused
 
 
 def test_a_split_with_nothing_left(config: TrainConfig, tmp_path: Path) -> None:
     rows = [row | {"text": "" if row["split"] == "validation" else row["text"]} for row in records(ROWS)]
     path = write_manifest(tmp_path / "silent.csv", rows)
-    with pytest.raises(DataError, match="no usable clip is left in the validation split; dropped: 3 no text"):
+    with pytest.raises(DataError, match="no clip of the validation split can be used: 3 no text"):
         prepare(config.replace(data=str(path)))
+    assert not Path(config.cache_dir).exists()
+
+
+NOTHING_LEFT = {
+    "missing": "3 unreadable audio (the first is clips/none_02.flac: file not found)",
+    "texts": "3 text longer than the model writes (the first is clips/clip_02.flac: 65 tokens",
+    "window": "3 audio longer than the model's window of 2 s (the first is clips/long.wav: 2.50 s, over",
+}
+
+
+@pytest.mark.parametrize("mistake", NOTHING_LEFT)
+@pytest.mark.parametrize("there", [False, True])
+def test_features_that_no_one_can_use_are_not_left_behind(
+    config: TrainConfig, tmp_path: Path, mistake: str, there: bool
+) -> None:
+    soundfile.write(tmp_path / "clips" / "long.wav", tone(2.5), 16_000)
+    rows = records(ROWS)
+    for row in rows:
+        if row["split"] == "validation":
+            if mistake == "texts":
+                row["text"] = "x" * 60
+            else:
+                file = "clips/long.wav" if mistake == "window" else row["audio"].replace("clip_", "none_")
+                row["audio"] = file
+    cache = tmp_path / "some" / "where" / "cache"
+    if there:
+        cache.mkdir(parents=True)
+        (cache / "of_another").touch()
+    path = write_manifest(tmp_path / "useless.csv", rows)
+    # No share that may be dropped would help, so none is advised.
+    with pytest.raises(DataError) as caught:
+        prepare(config.replace(data=str(path), cache_dir=str(cache), max_dropped_share=0.1))
+    message = str(caught.value)
+    assert f"no clip of the validation split can be used: {NOTHING_LEFT[mistake]}" in message
+    assert "name another split with validation_split" in message
+    assert "max_dropped_share" not in message
+    if there:
+        assert [path.name for path in cache.iterdir()] == ["of_another"]
+    else:
+        assert not (tmp_path / "some").exists()
+
+
+def test_features_of_others_stay(config: TrainConfig, processor_folder: Path, tmp_path: Path) -> None:
+    """They were there before: a model that writes shorter texts cannot use them, others can."""
+    first = prepare(config)
+    short = write_processor(tmp_path / "short", max_tokens=5)
+    with pytest.raises(DataError, match="no clip of the train split can be used: 6 text longer than"):
+        prepare(config.replace(model=str(short)))
+    assert prepare(config).reused
+    assert caches(config) == [first.folder.name]
+
+
+def test_a_lock_that_is_taken_away(tmp_path: Path) -> None:
+    """Who waits for a lock whose holder fails and removes it must not share the work with a third."""
+    folder = tmp_path / "made" / "key"
+    held, go_on, order = threading.Event(), threading.Event(), []
+
+    def fail(_: Path) -> dict[str, object]:
+        held.set()
+        go_on.wait(20)
+        order.append("failed")
+        raise DataError("no")
+
+    def build(_: Path) -> dict[str, object]:
+        order.append("built")
+        return {}
+
+    def ask(how: Callable[[Path], dict[str, object]]) -> None:
+        with contextlib.suppress(DataError), trainer.cache.found_or_built(folder, how):
+            assert (folder.parent / ".key.lock").is_file()
+
+    first = threading.Thread(target=ask, args=(fail,))
+    others = [threading.Thread(target=ask, args=(build,)) for _ in range(3)]
+    first.start()
+    assert held.wait(20)
+    for thread in others:
+        thread.start()
+    time.sleep(0.2)
+    go_on.set()
+    for thread in (first, *others):
+        thread.join(20)
+    assert order == ["failed", "built"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == [".key.lock", "key"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "index", "manifest", "gone", "empty"])
@@ -348,7 +438,7 @@ def test_disk_full(config: TrainConfig, monkeypatch: pytest.MonkeyPatch, number:
     with pytest.raises(DataError, match=words) as caught:
         prepare(config)
     assert "\n" not in str(caught.value)
-    assert caches(config) == []
+    assert not Path(config.cache_dir).exists()
 
 
 @pytest.mark.skipif(
@@ -361,9 +451,12 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
             file.write(bytes(100_000))
         return {}
 
-    with pytest.raises(DataError, match=r"do not fit \(No space left on device\)"):
-        trainer.cache.find_or_build(tmp_path / "key", build)
-    assert [path.name for path in tmp_path.iterdir()] == [".key.lock"]
+    with (
+        pytest.raises(DataError, match=r"do not fit \(No space left on device\)"),
+        trainer.cache.found_or_built(tmp_path / "key", build),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_cache_dir_that_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
@@ -385,7 +478,7 @@ def test_ctrl_c_leaves_nothing(config: TrainConfig) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         prepare(config, on_progress=interrupt)
-    assert caches(config) == []
+    assert not Path(config.cache_dir).exists()
 
 
 def test_nothing_is_left_behind_by_a_mistake(config: TrainConfig) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tune.display import clock, key_settings, time_left
+from tune.display import clock, key_settings, most_telling, time_left
 from tune.records import Records
 
 
@@ -77,3 +77,15 @@ def test_key_settings() -> None:
         "spec_augment": True,
     }
     assert key_settings(config) == "lr=0.000351 batch=8 scheduler_type=cosine spec_augment=True"
+
+
+def test_a_low_screen_shows_running_trials_and_the_best() -> None:
+    records = Records()
+    for number in range(1, 33):
+        trial = records.start(f"{number:03d}", {})
+        trial.add_evaluation(evaluation(100, 20.0 if number == 3 else 50.0))
+        if number < 31:
+            trial.end("early_stopped")
+    shown = most_telling(records.all(), records.best(), 5)
+    assert [trial.trial_id for trial in shown] == ["003", "029", "030", "031", "032"]
+    assert len(most_telling(records.all(), records.best(), 100)) == 32

@@ -21,12 +21,28 @@ CONTINUE, STOP = "CONTINUE", "STOP"
         (1000, 10, 4, (1, 10, 100, 1000)),
         (3600, 2, 4, (450, 900, 1800, 3600)),
         (5, 3, 3, (1, 3, 5)),
+        (1000, 2, 3, (250, 500, 1000)),
         (1, 3, 3, (1,)),
         (600, 3, 1, (600,)),
     ],
 )
 def test_rungs(budget: int, factor: float, rungs: int, expected: tuple[int, ...]) -> None:
     assert rung_grid(budget, factor, rungs) == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "multiple", "expected"),
+    [
+        (3200, 64, (384, 1088, 3200)),
+        (640, 64, (64, 192, 640)),
+        (240, 64, (27, 80, 240)),
+        (640, 5040, (71, 213, 640)),
+    ],
+)
+def test_rungs_on_whole_batches_where_they_are_large_enough(
+    budget: int, multiple: int, expected: tuple[int, ...]
+) -> None:
+    assert rung_grid(budget, 3, 3, multiple) == expected
 
 
 def decide(scheduler: Any, trial: str, samples: int, wer: float) -> str:

@@ -40,7 +40,6 @@ def test_states_values_and_steps(searcher: Any) -> None:
     searcher.on_trial_result("a", result(100, 30.0))
     searcher.on_trial_result("a", result(900, 12.0))
     searcher.on_trial_complete("a", result(900, 12.0, finished=True))
-    searcher.on_trial_result("b", result(100, 70.0))
     searcher.on_trial_complete("b", result(100, 70.0))
     searcher.on_trial_result("c", result(150, math.nan))
     searcher.on_trial_complete("c", result(150, math.nan))

@@ -126,7 +126,7 @@ def test_run_reports_on_its_points_and_says_nothing_deprecated(
     small_config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = small_config.replace(
-        max_steps=4,
+        epochs=2 / 3,  # 32 of 48 clips
         train_batch_size=4,
         gradient_accumulation_steps=2,
         evaluate_at=(10, 20),
@@ -312,3 +312,62 @@ def test_a_model_that_is_not_whisper(tmp_path: Path) -> None:
     config = TrainConfig(model=str(tmp_path))
     with pytest.raises(ModelError, match="only Whisper"):
         load_model(config, load_processor(TrainConfig()))
+
+
+def test_spec_augment_masks_training_and_not_evaluation(small_config: TrainConfig) -> None:
+    masked = small_config.replace(spec_augment=True, mask_time_prob=0.3, mask_feature_prob=0.3)
+
+    def first_loss(config: TrainConfig) -> float:
+        rows: list[Mapping[str, float]] = []
+        train(
+            config.replace(max_steps=1, train_batch_size=8, evaluations=1, max_eval_clips=2),
+            lambda metrics, folder: rows.append(metrics),
+        )
+        return rows[0]["loss"]
+
+    assert first_loss(masked) > 1.05 * first_loss(small_config)
+    assert evaluate(masked).wer == evaluate(small_config).wer
+
+
+@pytest.fixture
+def multilingual_processor(shared_data: Path) -> str:
+    return str(shared_data / "whisper_tiny_processor")
+
+
+@pytest.mark.parametrize("language", ["yue", None])
+def test_a_language_that_the_model_does_not_have_is_refused(
+    multilingual_processor: str, language: str
+) -> None:
+    with pytest.raises(ModelError, match="language="):
+        load_processor(TrainConfig(model=multilingual_processor, language=language))
+
+
+def test_the_prefix_is_that_of_the_language(multilingual_processor: str) -> None:
+    processor = load_processor(TrainConfig(model=multilingual_processor, language="be", task="translate"))
+    assert processor.tokenizer.prefix_tokens == [50258, 50330, 50358, 50363]
+
+
+@pytest.mark.parametrize(
+    ("language", "task", "refused"),
+    [("en", "transcribe", False), ("de", "transcribe", True), ("en", "translate", True)],
+)
+def test_english_models_transcribe_english(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, task: str, refused: bool
+) -> None:
+    # the demo's vocabulary stands for an English one, which is told by the number of its end token
+    monkeypatch.setattr("trainer.model._is_english_only", lambda processor: True)
+    config = TrainConfig(language=language, task=task)
+    if refused:
+        with pytest.raises(ModelError, match="only transcribes English"):
+            load_processor(config)
+    else:
+        load_processor(config)
+
+
+def test_bf16_runs_without_a_gpu(small_config: TrainConfig) -> None:
+    result = train(
+        small_config.replace(
+            precision="bf16", max_steps=1, train_batch_size=4, evaluations=1, max_eval_clips=2
+        )
+    )
+    assert result.steps == 1

@@ -43,29 +43,34 @@ def read_config(path: Path) -> TrainConfig:
 
     try:
         # Scalars stay text, as written: YAML would read the language `no` as false and `1e-5` as text anyway.
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
         raise ConfigError(f"{path}: cannot be read: {reason}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
-    if values in ("", None):
-        values = {}
-    if not isinstance(values, dict):
+    if not isinstance(node, yaml.MappingNode) or any(
+        not isinstance(v, yaml.ScalarNode) for _, v in node.value
+    ):
         raise ConfigError(f"{path}: must hold settings, KEY: VALUE a line")
+    names = [str(key.value) for key, _ in node.value]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError("\n".join(f"{path}: {name}: is given twice; remove one" for name in twice))
+    values = {
+        key.value: None if value.value in ("", "null", "~") else value.value for key, value in node.value
+    }
     try:
-        return TrainConfig.from_dict(
-            {key: None if value in ("", "null", "~") else value for key, value in values.items()}
-        )
+        return TrainConfig.from_dict(values)
     except ConfigError as error:
-        raise ConfigError("\n".join(f"{path}: {problem}" for problem in str(error).split("; "))) from error
+        raise ConfigError("\n".join(f"{path}: {problem}" for problem in str(error).splitlines())) from error
 
 
 def _run(config: TrainConfig) -> int:
     output = Path(config.output_dir)
-    if output.exists() and any(output.iterdir()):
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(
-            f"output_dir={config.output_dir!r}: is not empty; choose another folder or empty it"
+            f"output_dir={config.output_dir!r}: is there already; choose another folder or remove it"
         )
 
     from trainer.prepared import prepare

@@ -96,8 +96,15 @@ class PlannedBatches:
         return self.plan.n_steps * self.plan.accumulation
 
 
-def plan_points(budget: int, evaluations: int, evaluate_at: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Samples seen at which to evaluate: the given ones below `budget`, or evenly spread ones, then `budget`."""
+def plan_points(
+    budget: int, evaluations: int, evaluate_at: tuple[int, ...] | None, batch: int = 1
+) -> tuple[int, ...]:
+    """Samples seen at which to evaluate: those given below `budget`, or evenly spread ones, then `budget`.
+
+    Points of our own choice lie on whole effective batches of `batch` clips.
+    """
     if evaluate_at is None:
-        evaluate_at = tuple(round(budget * (i + 1) / evaluations) for i in range(evaluations))
+        evaluate_at = tuple(
+            round(budget * (i + 1) / evaluations / batch) * batch for i in range(evaluations - 1)
+        )
     return (*sorted({point for point in evaluate_at if 0 < point < budget}), budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-#: Inclusive bounds; `None` is open. The second pair says whether the bound itself is excluded.
+#: Least and greatest value, both allowed; `None` is open.
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "dropout": (0, 0.9),
     "mask_time_prob": (0, 1),

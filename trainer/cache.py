@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainer.errors import DataError
 
@@ -22,33 +22,48 @@ MANIFEST = "manifest.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def find_or_build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
-    """The manifest of a complete `folder`, building it where it is missing or damaged.
+@contextlib.contextmanager
+def found_or_built(
+    folder: Path, build: Callable[[Path], dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The manifest of a complete `folder`, built where it is missing or damaged, and whether it was there.
 
     Several processes may ask for one folder at once: one builds, the others wait and take what it built.
+    Where building fails, or what the `with` block does with what was built, nothing of it is left.
 
     Args:
         folder: where the result shall be; its parent is made.
         build: fills the folder that it is given and returns a manifest (plain values).
-
-    Returns:
-        The manifest, and whether it was there already.
 
     Raises:
         DataError: the disk is full or the place cannot be written.
     """
     manifest = read_complete(folder)
     if manifest is not None:
-        return manifest, True
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(folder) as alone:
+        yield manifest, True
+        return
+    with contextlib.ExitStack() as stack:
+        with _told_of_disk(folder):
+            alone = stack.enter_context(_lock(folder))
             manifest = read_complete(folder)
-            if manifest is not None:
-                return manifest, True
-            if alone:
-                _remove_partial(folder)
-            return _build(folder, build), False
+            reused = manifest is not None
+            if manifest is None:
+                if alone:
+                    _remove_partial(folder)
+                manifest = _build(folder, build)
+        try:
+            yield manifest, reused
+        except BaseException:
+            # Without a lock another process may be using it already.
+            if alone and not reused:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _told_of_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno in _FULL:
             raise DataError(
@@ -143,16 +158,49 @@ def _remove_partial(folder: Path) -> None:
 def _lock(folder: Path) -> Iterator[bool]:
     """Wait until no other process builds `folder`; false where the disk knows no locks.
 
-    The kernel lets go of the lock when a process dies, however it dies, so nobody waits for the dead.
+    The kernel lets go of the lock when a process dies, however it dies, so nobody waits for the dead. The
+    lock's file stays for the next; only after an error it goes, and the folders that were made for it.
     """
+    path = folder.parent / f".{folder.name}.lock"
+    missing = [place for place in (path.parent, *path.parent.parents) if not place.exists()]
+    try:
+        file, alone = _take_lock(path)
+        with file:
+            try:
+                yield alone
+            except BaseException:
+                if alone:  # those who wait for this very file see that it is gone, and make a new one
+                    path.unlink(missing_ok=True)
+                raise
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty: others have put something there
+            for place in missing:
+                place.rmdir()
+        raise
+
+
+def _take_lock(path: Path) -> tuple[IO[str], bool]:
+    """The file of a lock, open, and whether it is locked."""
     import fcntl
 
-    with (folder.parent / f".{folder.name}.lock").open("a") as file:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = path.open("a")
+        except FileNotFoundError:  # whoever made the folder has just removed it
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file, True
+        except FileNotFoundError:
+            pass
         except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise
-            yield False
-            return
-        yield True
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                return file, False
+            file.close()
+            raise
+        except BaseException:
+            file.close()
+            raise
+        file.close()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DataError
-from trainer.sources import is_language
+from trainer.sources import is_language, language_code, only_language
 from trainer.tables import Table
+
+#: Some rows of a table.
+Part: TypeAlias = "tuple[Table, Sequence[int]]"
 
 #: Usual names, in the order in which they are looked for.
 AUDIO_NAMES = (
@@ -102,7 +107,7 @@ def parse_row_filter(text: str | None) -> dict[str, list[str]]:
     return wanted
 
 
-def select_rows(table: Table, rows: Iterable[int], wanted: dict[str, list[str]]) -> list[int]:
+def select_rows(table: Table, rows: Iterable[int], wanted: Mapping[str, list[str]]) -> list[int]:
     """Those of `rows` that have the wanted values.
 
     Raises:
@@ -121,7 +126,7 @@ def select_rows(table: Table, rows: Iterable[int], wanted: dict[str, list[str]])
 
 def cell_text(value: Any) -> str:
     """A cell as a filter or a split name is compared with it: `1.0` and `true` as they are typed."""
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
         return str(value).lower()
@@ -130,31 +135,47 @@ def cell_text(value: Any) -> str:
     return str(value).strip()
 
 
-def values_of(tables: Iterable[Table], column: str) -> list[str]:
-    """The different values of a column, the most frequent first."""
-    counts: dict[str, int] = {}
-    for table in tables:
-        for value in table.columns.get(column, ()):
-            counts[cell_text(value)] = counts.get(cell_text(value), 0) + 1
+def audio_path(value: Any) -> str:
+    """The path in a cell of an audio column: plain, or in an object such as `{"path": "a.wav"}`."""
+    return cell_text(value.get("path") if isinstance(value, Mapping) else value)
+
+
+def values_of(parts: Iterable[Part], column: str) -> list[str]:
+    """The different values of a column in some rows, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for table, rows in parts:
+        if column in table.columns:
+            values = table.columns[column]
+            counts.update(cell_text(values[row]) for row in rows)
     return sorted(counts, key=lambda value: (-counts[value], value))
 
 
 def language_filter(
-    tables: Sequence[Table], code: str, wanted: dict[str, list[str]]
+    parts: Sequence[Part], code: str, wanted: Mapping[str, list[str]]
 ) -> tuple[dict[str, list[str]], str | None]:
-    """What to filter by where the data has several languages and the user said nothing.
+    """What to filter by where the data has several languages and the user named none of them.
 
     Returns:
         The filter (empty: none is needed) and a note where it is worth one.
+
+    Raises:
+        DataError: the data has several languages, and not the one that is trained.
     """
-    column = _named(LANGUAGE_NAMES, tables[0].columns)
+    column = next((name for table, _ in parts if (name := _named(LANGUAGE_NAMES, table.columns))), None)
     if column is None or column in wanted:
         return {}, None
-    values = [value for value in values_of(tables, column) if value]
+    values = [value for value in values_of(parts, column) if value]
     mine = [value for value in values if is_language(value, code)]
-    if len(values) < 2 or len(mine) == len(values):
+    if len(mine) == len(values):
         return {}, None
+    if len(values) == 1:
+        # Other ways to write a language (`eng`) are many; a warning must be right.
+        known = language_code(values[0]) is not None
+        return {}, only_language(f"column {column}", values[0], code) if known else None
     if not mine:
-        shown = ", ".join(values[:8])
-        return {}, f"column {column} has {shown} but not language={code}; the rows of all languages are kept"
+        shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
+        raise DataError(
+            f"language={code!r}: column {column} has {shown} and nothing in this language; give one of them "
+            f"with --language, or choose rows with row_filter={column}={values[0]}"
+        )
     return {column: mine}, f"of several languages, those with {column}={'/'.join(mine)}"

@@ -77,9 +77,9 @@ class TrainConfig:
     validation_split: str = "validation"
     """Name of the split that WER is measured on; made from the training split where it is missing."""
     test_split: str = "test"
-    """Name of the split kept for the model card; never seen by the search."""
+    """Name of the split kept for the model card, never seen by the search; made from train where it is missing."""
     validation_share: float = 0.1
-    """Share of the training clips that become the validation split where the data has none."""
+    """Share of the training clips that become the validation split, or the test split, where the data has none."""
     audio_column: str | None = None
     """Column that holds the audio or its path; found by the usual names when `null`."""
     text_column: str | None = None
@@ -164,19 +164,24 @@ class TrainConfig:
                 f"epochs={self.epochs:g} and max_steps={self.max_steps}: only one budget can be given; remove one"
             )
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError("\n".join(problems))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
         """Make a config from plain values, as a YAML file holds them.
 
         Raises:
-            ConfigError: a key is unknown (the nearest right name is given) or a value is not allowed.
+            ConfigError: keys are unknown (the nearest right name is given) or values not allowed; a line each.
         """
-        unknown = [key for key in values if key not in _HINTS]
-        if unknown:
-            raise ConfigError("; ".join(unknown_field_message(key) for key in unknown))
-        return cls(**values)
+        problems = [unknown_field_message(key) for key in values if key not in _HINTS]
+        known = {key: value for key, value in values.items() if key in _HINTS}
+        try:
+            config = cls(**known)
+        except ConfigError as error:
+            problems += str(error).splitlines()
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return config
 
     def replace(self, **changes: Any) -> TrainConfig:
         """A copy with some fields changed, validated again."""

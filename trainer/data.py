@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trainer.columns import (
+    Part,
+    audio_path,
     cell_text,
     find_audio_column,
     find_text_column,
@@ -17,11 +19,13 @@ from trainer.columns import (
     values_of,
 )
 from trainer.config import TrainConfig
+from trainer.drops import Drop, check_usable, empty_text
 from trainer.embedded import EmbeddedAudio, find_file
 from trainer.errors import DataError
-from trainer.sources import SPLIT_ALIASES, read_source
-from trainer.splits import complete_splits, find_splits
+from trainer.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
+from trainer.splits import complete_splits, cut_splits, find_splits
 from trainer.tables import Table
+from trainer.text import has_words
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,18 +65,23 @@ def _file_identity(path: str, seen: dict[str, str]) -> str:
         try:
             status = Path(path).stat()
             seen[path] = f"{path}:{status.st_size}:{status.st_mtime_ns}"
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name that no file can have
             seen[path] = f"{path}:missing"
     return seen[path]
 
 
 @dataclasses.dataclass(frozen=True)
 class ClipTable:
-    """A data set: clips by role (`train` and `validation` always, `test` where there is one), and notes."""
+    """A data set: clips by role (`train` and `validation` always, `test` where there is one), and notes.
+
+    The texts of all clips have words; those that have none are not in the splits, whoever made these.
+    """
 
     splits: Mapping[str, Sequence[Clip]]
     notes: list[str]
     """Sentences for the user: what was chosen, filtered or made."""
+    drops: list[Drop] = dataclasses.field(default_factory=list)
+    """Clips left out because their texts have no words."""
 
     @property
     def total(self) -> int:
@@ -80,50 +89,71 @@ class ClipTable:
         return sum(len(clips) for clips in self.splits.values())
 
 
-_Part = tuple[Table, Sequence[int]]
-"""Some rows of a table: what belongs to one split."""
-
-
 def load_clips(config: TrainConfig) -> ClipTable:
     """The clips of `config.data`, with filters, splits and limits applied. No audio is read.
 
     Raises:
-        DataError: the data, a column or a split is not there, or a split is empty.
+        DataError: the data, a column, a split or the language is not there, or a split is empty.
         ConfigError: `row_filter` is malformed, or one split is given two roles.
     """
-    wanted = parse_row_filter(config.row_filter)
+    wanted, code = parse_row_filter(config.row_filter), config.language or "en"
     tables, notes = read_source(config)
     parts = _divide(tables)
     roles = find_splits(config, parts)
-    used = {id(table): table for name in roles.values() for table, _ in parts[name]}
-    by_language, language_note = language_filter(list(used.values()), config.language or "en", wanted)
-    wanted |= by_language
-    splits: dict[str, list[Clip]] = {}
-    before = 0
-    for role, name in roles.items():
-        chosen = [(table, select_rows(table, rows, wanted)) for table, rows in parts[name]]
-        splits[role] = [clip for table, rows in chosen for clip in _clips(config, table, rows, name or role)]
-        before += sum(len(rows) for _, rows in parts[name])
-    _require_rows(config, splits, list(used.values()), wanted)
+    given = {role: parts[name] for role, name in roles.items()}
+    asked = {role: _select(group, wanted) for role, group in given.items()}
+    _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
+    everything = [part for group in asked.values() for part in group]
+    by_language, language_note = language_filter(everything, code, wanted)
+    chosen = {role: _select(group, by_language, where_known=True) for role, group in asked.items()}
+    _require_rows(config, asked, chosen, f"language={code!r}", by_language)
+    splits = {
+        role: [clip for table, rows in group for clip in _clips(config, table, rows, roles[role] or role)]
+        for role, group in chosen.items()
+    }
+    before = sum(len(rows) for group in given.values() for _, rows in group)
     after = sum(len(clips) for clips in splits.values())
     if before > after:
         how = [config.row_filter] if config.row_filter else []
         how += [language_note] if language_note and by_language else []
         notes.append(f"kept {after} of {before} rows: {' and '.join(how)}")
-    if language_note and not by_language:
+    # Of a release with one language it was said already.
+    if language_note and not by_language and not any(ONLY_LANGUAGE in note for note in notes):
         notes.append(language_note)
-    notes += _column_note(config, next(iter(used.values())))
+    notes += _column_note(config, everything[0][0])
     unused = [name or "(no name)" for name in parts if name not in roles.values()]
     if unused:
         notes.append(f"splits that are not used: {', '.join(unused)}")
     if "test" in splits and not splits["test"]:
         del splits["test"]
-        notes.append("the test split is left out: it has no rows")
-    complete, more = complete_splits(config, splits)
-    return ClipTable(complete, notes + more)
+        notes.append("the test split has no rows and so counts as missing")
+    usable = {role: [clip for clip in clips if has_words(clip.text)] for role, clips in splits.items()}
+    silent = {role: [clip for clip in clips if not has_words(clip.text)] for role, clips in splits.items()}
+    check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
+    complete, made_notes = complete_splits(config, usable)
+    if "test" in silent and "test" not in complete:
+        silent["validation"] = silent.pop("test")
+    cut, silent, cut_notes = cut_splits(config, complete, silent)
+    return ClipTable(cut, notes + made_notes + cut_notes, _drops(silent))
 
 
-def _divide(tables: Mapping[str, list[Table]]) -> dict[str, list[_Part]]:
+def _drops(silent: Mapping[str, Sequence[Clip]]) -> list[Drop]:
+    return [empty_text(role, clip.name, clip.text) for role, clips in silent.items() for clip in clips]
+
+
+def _select(
+    group: Sequence[Part], wanted: Mapping[str, list[str]], *, where_known: bool = False
+) -> list[Part]:
+    """The rows with the wanted values; `where_known`: of tables that have the column, and all of others."""
+    if not where_known:
+        return [(table, select_rows(table, rows, wanted)) for table, rows in group]
+    return [
+        (table, select_rows(table, rows, {name: wanted[name] for name in wanted if name in table.columns}))
+        for table, rows in group
+    ]
+
+
+def _divide(tables: Mapping[str, list[Table]]) -> dict[str, list[Part]]:
     """Rows by split: as the source divides them, or by a `split` column where it does not.
 
     Where there is neither, everything is training data.
@@ -131,14 +161,18 @@ def _divide(tables: Mapping[str, list[Table]]) -> dict[str, list[_Part]]:
     if len(tables) == 1:
         [(name, group)] = tables.items()
         known = {alias for names in SPLIT_ALIASES.values() for alias in names}
-        if any(value.lower() in known for value in values_of(group, "split")):
+        if any(value.lower() in known for value in values_of(_whole(group), "split")):
             return _divide_by_column(group)
         tables = {name or "train": group}
-    return {name: [(table, range(len(table))) for table in group] for name, group in tables.items()}
+    return {name: _whole(group) for name, group in tables.items()}
 
 
-def _divide_by_column(group: Sequence[Table]) -> dict[str, list[_Part]]:
-    parts: dict[str, list[_Part]] = {}
+def _whole(group: Iterable[Table]) -> list[Part]:
+    return [(table, range(len(table))) for table in group]
+
+
+def _divide_by_column(group: Sequence[Table]) -> dict[str, list[Part]]:
+    parts: dict[str, list[Part]] = {}
     for table in group:
         rows: dict[str, list[int]] = {}
         for row, value in enumerate(table.columns.get("split", [""] * len(table))):
@@ -158,28 +192,27 @@ def _clips(config: TrainConfig, table: Table, rows: Iterable[int], split: str) -
             column = table.embedded[audio]
             clips.append(Clip(column.names[row] or f"{split}[{row}]", spoken, "", column, row))
         else:
-            told = cell_text(table.columns[audio][row])
+            told = audio_path(table.columns[audio][row])
             clips.append(Clip(told or f"{split}[{row}]", spoken, find_file(told, table.bases)))
     return clips
 
 
 def _require_rows(
     config: TrainConfig,
-    splits: Mapping[str, list[Clip]],
-    tables: Sequence[Table],
-    wanted: dict[str, list[str]],
+    before: Mapping[str, list[Part]],
+    after: Mapping[str, list[Part]],
+    told: str,
+    wanted: Mapping[str, list[str]],
 ) -> None:
-    for role, clips in splits.items():
-        if clips or (role == "test" and any(splits.values())):
+    """Stop where a split is empty, and say whether it was before the rows wanted (`told` as such) were chosen."""
+    for role, group in after.items():
+        if role == "test" or any(rows for _, rows in group):
             continue
-        if any(len(table) for table in tables) and wanted:
+        if any(rows for _, rows in before[role]):
             column = next(iter(wanted))
-            values = values_of(tables, column)
+            values = values_of([part for parts in before.values() for part in parts], column)
             shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
-            told = ",".join(f"{name}={value}" for name, values in wanted.items() for value in values)
-            raise DataError(
-                f"row_filter={told!r}: no row of the {role} split is left; column {column} has {shown}"
-            )
+            raise DataError(f"{told}: no row of the {role} split is left; column {column} has {shown}")
         raise DataError(
             f"data={config.data!r}: the {role} split is empty; give one that has clips with {role}_split"
         )

@@ -45,11 +45,19 @@ def _has_path(kind: pa.DataType) -> bool:
 
 def find_file(told: str, bases: Sequence[Path]) -> str:
     """The absolute path of a file named relative to the first of `bases` that has it; empty for no name."""
-    path = Path(told).expanduser()
+    # Only the user's own home: `~take.wav` is a file, not the home of somebody called take.wav.
+    path = Path(told).expanduser() if told.startswith("~/") else Path(told)
     if path.is_absolute() or not told:
         return str(path) if told else ""
     places = [(base / path).absolute() for base in bases] or [path.absolute()]
-    return str(next((place for place in places if place.is_file()), places[0]))
+    return str(next((place for place in places if _is_file(place)), places[0]))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a sentence in the place of a path is too long for a file name
+        return False
 
 
 def _content_or_path(value: Any, bases: Sequence[Path]) -> bytes | str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """Labels of the clips that have usable texts; the lists run in parallel."""
+    """Labels of the clips whose texts are not too long; the lists run in parallel."""
 
     rows: list[int]
     """Positions of these clips among all that were given."""
@@ -34,14 +34,14 @@ def make_labels(
     split: str,
     index: dict[str, Sequence[str]],
 ) -> tuple[Labels, list[Drop]]:
-    """Labels of one split, and the clips dropped because of their texts.
+    """Labels of one split, and the clips dropped because their texts are too long.
 
     Args:
         config: says how texts are written.
         processor: its tokenizer has language and task set.
         longest: most tokens that the model can write, prefix included.
         split: role of the split, for the list of drops.
-        index: `name` and `text` of every clip.
+        index: `name` and `text` of every clip; each text has a letter or digit, so something is left of it.
     """
     targets = [
         prepare_target(
@@ -56,13 +56,9 @@ def make_labels(
     tokens = processor.tokenizer(targets).input_ids if targets else []
     labels, drops = Labels([], [], []), []
     for row, (target, ids) in enumerate(zip(targets, tokens, strict=True)):
-        name, text = index["name"][row], index["text"][row]
-        if not target:
-            detail = f"nothing is left of {text!r}" if text.strip() else "no text"
-            drops.append(Drop(split, name, "empty_text", detail))
-        elif len(ids) > longest:
+        if len(ids) > longest:
             detail = f"{len(ids)} tokens; the model writes at most {longest}"
-            drops.append(Drop(split, name, "too_long_text", detail))
+            drops.append(Drop(split, index["name"][row], "too_long_text", detail))
         else:
             labels.rows.append(row)
             labels.targets.append(target)

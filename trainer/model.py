@@ -69,14 +69,38 @@ def load_model_config(config: TrainConfig) -> WhisperConfig:
 
 
 def load_processor(config: TrainConfig) -> WhisperProcessor:
-    """Feature extractor and tokenizer, with language and task set on the tokenizer's prefix."""
+    """Feature extractor and tokenizer, with language and task set on the tokenizer's prefix.
+
+    Raises:
+        ModelError: the model cannot be loaded, or does not know the language or the task.
+    """
     from transformers import WhisperProcessor
 
     processor = _load(WhisperProcessor, config, "processor")
-    if is_multilingual(processor):
-        processor.tokenizer.set_prefix_tokens(
-            language=config.language, task=config.task, predict_timestamps=False
+    if not is_multilingual(processor):
+        if config.language not in (None, "en") or config.task != "transcribe":
+            raise ModelError(
+                f"language={config.language!r}, task={config.task!r}: {config.model} only transcribes English; "
+                "take a model without .en"
+            )
+        return processor  # type: ignore[no-any-return]
+    tokenizer = processor.tokenizer
+    # Looked up by name: transformers computes the id by counting, which for a language that is not in the
+    # vocabulary (yue before large-v3) gives some other token.
+    token = f"<|{config.language}|>"
+    known = tokenizer.convert_tokens_to_ids(token)
+    if config.language is None or known in (None, tokenizer.unk_token_id):
+        raise ModelError(
+            f"language={config.language!r}: {config.model} has no such language; "
+            + (
+                "give one (null is for .en models)"
+                if config.language is None
+                else "take a newer or another model"
+            )
         )
+    tokenizer.set_prefix_tokens(language=config.language, task=config.task, predict_timestamps=False)
+    if tokenizer.prefix_tokens[1] != known:
+        raise ModelError(f"model={config.model!r}: its tokenizer puts no {token} in front of transcripts")
     return processor  # type: ignore[no-any-return]
 
 

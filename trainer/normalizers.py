@@ -29,11 +29,15 @@ def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer) -> Callabl
     return lambda text: normalize(text).strip()
 
 
+#: The apostrophe of typesetting, the modifier letter, the opening quote that stands for either: all the same word.
+_APOSTROPHES = str.maketrans({"\u2019": "'", "\u02bc": "'", "\u2018": "'"})
+
+
 def _unchanged(text: str) -> str:
     return text.strip()
 
 
 def _basic(text: str) -> str:
     """Lower case, no punctuation, single spaces; combining marks and apostrophes inside words are kept."""
-    composed = unicodedata.normalize("NFKC", text)
+    composed = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES)
     return " ".join(prepare_target(composed, lowercase=True, remove_punctuation=True).split())

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.build import CODE_VERSION, build_features
-from trainer.cache import find_or_build
+from trainer.cache import found_or_built
 from trainer.config import TrainConfig
 from trainer.data import ClipTable, load_clips
-from trainer.drops import Drop, check_drops, count_by_reason
+from trainer.drops import Drop, check_drops, check_usable, count_by_reason
 from trainer.features import extractor_settings, window_seconds
 from trainer.labels import Labels, make_labels
 from trainer.model import load_model_config, load_processor
@@ -131,17 +131,20 @@ def prepare(
     build = functools.partial(
         build_features, table=table, extractor=extractor, on_progress=on_progress, workers=workers
     )
-    manifest, reused = find_or_build(folder, build)
-    drops = [Drop(**values) for values in manifest["drops"]]
-    splits = {}
-    for role in table.splits:
-        index = pq.read_table(folder / f"{role}.index.parquet").to_pydict()
-        labels, dropped = make_labels(config, processor, longest, split=role, index=index)
-        splits[role] = PreparedSplit(folder / f"{role}.f16", manifest["n_mels"], index, labels)
-        drops += dropped
-    left = {role: len(split) for role, split in splits.items()}
-    notes = check_drops(config, drops, total=table.total, left=left, window=window_seconds(extractor))
-    return PreparedData(folder, table.notes + notes, reused, splits, drops, table.total)
+    splits, window = {}, window_seconds(extractor)
+    with found_or_built(folder, build) as (manifest, reused):
+        drops = [Drop(**values) for values in manifest["drops"]] + table.drops
+        for role in table.splits:
+            index = pq.read_table(folder / f"{role}.index.parquet").to_pydict()
+            labels, dropped = make_labels(config, processor, longest, split=role, index=index)
+            splits[role] = PreparedSplit(folder / f"{role}.f16", manifest["n_mels"], index, labels)
+            drops += dropped
+        left = {role: len(split) for role, split in splits.items()}
+        check_usable(config, drops, left=left, window=window)
+    # Not inside: the features are what the next run needs, once the user allows for more drops.
+    total = table.total + len(table.drops)
+    notes = check_drops(config, drops, total=total, window=window)
+    return PreparedData(folder, table.notes + notes, reused, splits, drops, total)
 
 
 def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:

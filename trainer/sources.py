@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 from trainer.config import TrainConfig
-from trainer.errors import DataError
+from trainer.errors import ConfigError, DataError
 from trainer.hub_data import read_hub_dataset
-from trainer.languages import LANGUAGES
+from trainer.languages import resolve_language
 from trainer.tables import MANIFEST_SUFFIXES, Table, read_manifest, table_of_dataset
 
 DEMO_DATA = Path(__file__).parent / "demo" / "data"
@@ -33,7 +34,20 @@ def read_source(config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]
     """
     if config.data == "demo":
         return _read_folder(DEMO_DATA, config)
-    path = Path(config.data).expanduser()
+    try:
+        path = Path(config.data).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"data={config.data!r}: nobody here has this name; write the path in full") from error
+    try:
+        return _read_path(path, config)
+    except OSError as error:  # a folder that is not the user's, a name that is too long
+        reason = (error.strerror or str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"data={config.data!r}: cannot be read: {reason}; give a file or folder that can be read"
+        ) from error
+
+
+def _read_path(path: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
     if path.is_file():
         if path.suffix.lower() not in MANIFEST_SUFFIXES:
             kinds = ", ".join(MANIFEST_SUFFIXES)
@@ -99,9 +113,11 @@ def _common_voice_folder(folder: Path, config: TrainConfig) -> tuple[Path, list[
     languages = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and _is_common_voice(entry))
     if not languages:
         return None
-    if len(languages) == 1:
-        return folder / languages[0], []
     code = config.language or "en"
+    if len(languages) == 1:
+        [name] = languages
+        notes = [] if is_language(name, code) else [only_language("the release", name, code)]
+        return folder / name, notes
     for name in languages:
         if is_language(name, code):
             return folder / name, [f"took {name} of the release's languages {', '.join(languages)}"]
@@ -113,8 +129,25 @@ def _common_voice_folder(folder: Path, config: TrainConfig) -> tuple[Path, list[
 
 def is_language(value: object, code: str) -> bool:
     """Whether a cell or folder name (`en`, `English`, `en-US`, `en_us`) means the language of `code`."""
+    return language_code(value) == code
+
+
+def language_code(value: object) -> str | None:
+    """Whisper's code for a cell or folder name; none where Whisper has no such language."""
     text = str(value or "").strip().lower()
-    return text in (code, LANGUAGES.get(code)) or re.split(r"[-_]", text)[0] == code
+    for name in (text, re.split(r"[-_]", text)[0]):
+        with contextlib.suppress(ConfigError):
+            return resolve_language(name)
+    return None
+
+
+#: How `only_language` begins what it says; several places may notice the same.
+ONLY_LANGUAGE = "has only language"
+
+
+def only_language(place: str, value: str, code: str) -> str:
+    """What the user is told where data of another language is taken."""
+    return f"WARNING: {place} {ONLY_LANGUAGE} {value}, trained as {code} (set language to change that)"
 
 
 def _is_common_voice(folder: Path) -> bool:

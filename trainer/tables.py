@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,7 +100,17 @@ def _separated_columns(path: Path, text: str) -> dict[str, list[Any]]:
         ) from error
     if not any(header):
         raise DataError(f"{path}: is empty; its first line must name the columns")
-    return {name: [row[column] for row in rows] for column, name in enumerate(header)}
+    _require_different(path, header)
+    # Spreadsheets end lines with separators, and pandas writes its index: columns without a name.
+    return {name: [row[column] for row in rows] for column, name in enumerate(header) if name}
+
+
+def _require_different(path: Path, names: Sequence[str]) -> None:
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"{path}: {names.count(twice)} columns are named {twice!r}; every column needs a name of its own"
+        )
 
 
 def _tsv_is_quoted(text: str) -> bool:
@@ -145,6 +156,7 @@ def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
+            _require_different(path, schema.names)
             embedded = {
                 field.name: ParquetAudio(path, field.name, bases)
                 for field in schema

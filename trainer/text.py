@@ -23,6 +23,11 @@ _UNSPOKEN_SYMBOLS = frozenset("`^~|<>\u00b4\u00a8\u266a\u266b")
 _INSIDE_WORDS = frozenset("\u055b\u055c\u055e")
 
 
+def has_words(text: str) -> bool:
+    """Whether anything is said: a text without a single letter or digit has nothing to learn or to measure."""
+    return any(unicodedata.category(char)[0] in "LNM" for char in text)
+
+
 def prepare_target(
     text: str, *, lowercase: bool, remove_punctuation: bool, language: str | None = None
 ) -> str:

@@ -91,7 +91,8 @@ def plan_batches(config: TrainConfig, n_train: int) -> BatchPlan:
             seed=config.seed,
         )
 
-    full = plan(plan_points(budget_samples(config, n_train), config.evaluations, config.evaluate_at))
+    budget = budget_samples(config, n_train)
+    full = plan(plan_points(budget, config.evaluations, config.evaluate_at, config.effective_batch_size))
     if config.max_steps is None or full.n_steps <= config.max_steps:
         return full
     last = full.samples_seen(config.max_steps)

@@ -187,6 +187,8 @@ def training_arguments(
         activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
         bf16=precision == "bf16",
         fp16=precision == "fp16",
+        # Without it bf16 is refused where there is no GPU. (Not set otherwise: it would switch DeepSpeed off.)
+        use_cpu=precision == "bf16" and not torch.cuda.is_available(),
         seed=config.seed,
         dataloader_num_workers=config.dataloader_workers,
         dataloader_pin_memory=torch.cuda.is_available(),

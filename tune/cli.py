@@ -76,6 +76,11 @@ def search_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--seed", type=int, default=0, metavar="S", help="seed of searcher and training (default: 0)"
     )
+    _add_where_and_how(parser)
+    return parser
+
+
+def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it goes")
     where.add_argument("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
     _add_storage(where)
@@ -98,7 +103,6 @@ def search_parser() -> argparse.ArgumentParser:
         "--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)"
     )
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
-    return parser
 
 
 def export_parser() -> argparse.ArgumentParser:

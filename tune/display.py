@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -38,6 +39,11 @@ def make_console(*, error: bool = False) -> Console:
     return console if console.is_terminal else Console(highlight=False, stderr=error, width=120)
 
 
+def say(console: Console, text: str) -> None:
+    """Print one line as it is: paths and names may hold what rich takes for markup, and are not broken."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
 def short_value(value: Any) -> str:
     """A setting as people read it: `0.00035`, `8`, `cosine`."""
     if isinstance(value, float):
@@ -63,7 +69,7 @@ def print_plan(plan: SearchPlan, console: Console) -> None:
     if fixed:
         lines.append("fixed: " + ", ".join(f"{name}={value}" for name, value in fixed.items()))
     for line in lines:
-        console.print(line, soft_wrap=True)
+        say(console, line)
 
 
 def clock(seconds: float) -> str:
@@ -150,13 +156,13 @@ class SearchDisplay:
             self._live = None
 
     def event(self, text: str) -> None:
-        """Print one line with the time since the start."""
+        """Print one line, which may hold rich's markup, with the time since the start."""
         self._console.print(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", soft_wrap=True)
 
     def trial_ended(self) -> None:
         """Say how far the search is, where no live table shows it."""
         if self._live is None:
-            self.event(self.summary())
+            self.event(escape(self.summary()))
 
     def summary(self) -> str:
         """How far the search is: trials ended, best so far, time left."""
@@ -176,6 +182,19 @@ class SearchDisplay:
         return " · ".join(parts)
 
     def _render(self) -> Group:
-        return Group(
-            trial_table(self._records.all(), self._records.best()), Text(self.summary(), style="bold")
-        )
+        trials, best = self._records.all(), self._records.best()
+        # What does not fit would be cut off at the bottom, where the running trials are.
+        shown = most_telling(trials, best, self._console.height - 5)
+        hidden = len(trials) - len(shown)
+        more = [Text(f"... and {hidden} that ended earlier", style="dim")] if hidden else []
+        return Group(Text(self.summary(), style="bold"), trial_table(shown, best), *more)
+
+
+def most_telling(trials: list[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:
+    """At most `rows` trials by number: the running ones and the best first, then those that ended last."""
+
+    def rank(trial: TrialRecord) -> tuple[bool, bool, str]:
+        return trial.status == "running", best is not None and trial.trial_id == best.trial_id, trial.trial_id
+
+    chosen = sorted(trials, key=rank, reverse=True)[: max(1, rows)]
+    return sorted(chosen, key=lambda trial: trial.trial_id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tune.display import key_settings, print_plan
+from tune.cluster import check_precision, this_machine, trial_resources
+from tune.display import key_settings, print_plan, say
+from tune.mlflow_store import check_store
 from tune.searcher import TRIAL_ID, make_searcher
 from tune.trainable import count_clips
 
@@ -21,14 +24,18 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     """Print what the search would do; reads the data's tables but no audio, and writes nothing.
 
     Raises:
-        UserError: the data cannot be used.
+        UserError: the data, the store or the resources asked for cannot be used.
     """
     counts, notes = count_clips(plan.base)
+    check_store(plan.tracking_uri)
+    if "RAY_ADDRESS" not in os.environ:  # what another cluster has shows only when it is joined
+        check_precision(plan, trial_resources(plan.request, [this_machine()]))
     print_plan(plan, console)
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
-    console.print(
-        f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, none dropped yet"
+    say(
+        console,
+        f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, none dropped yet",
     )
     console.print("\nthe first trials:")
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -37,16 +44,16 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         config = searcher.suggest(f"dry-{number}") or {}
         trial_id = config.pop(TRIAL_ID)
         resolved = plan.base.replace(**config)
-        console.print(
+        say(
+            console,
             f"  {trial_id} {key_settings(config)} (effective batch {resolved.effective_batch_size})",
-            soft_wrap=True,
         )
     rungs = plan.rungs(counts["train"])
     trials = plan.request.trials
     least = trials * rungs[0]
-    console.print(
+    say(
+        console,
         f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / counts['train']:.2f} epochs), "
         f"rungs at {', '.join(f'{rung:,}' for rung in rungs)}: "
         f"between {least:,} and {trials * rungs[-1]:,} samples in all\nnothing was run",
-        soft_wrap=True,
     )

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from trainer.config import TrainConfig
-from tune.cluster import TrialResources, ray_session, trial_resources
-from tune.display import SearchDisplay, print_plan
+from tune.cluster import TrialResources, check_precision, ray_session, trial_resources
+from tune.display import SearchDisplay, print_plan, say
 from tune.errors import ExperimentError, UserError
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.mlflow_logging import MlflowRecorder
-from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
+from tune.mlflow_store import check_store, default_artifact_root, is_server
 from tune.records import Records
 from tune.results import SearchOutcome, write_experiment_file
 from tune.scheduler import METRIC
@@ -36,61 +37,62 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
     """Run the planned search; everything it leaves is in `plan.folder`.
 
     Raises:
-        UserError: the data, the cluster or the tracking store cannot be used; the folder is removed again.
+        UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
     """
     started = time.monotonic()
-    with console.status("looking at the data ..."):
+    with console.status("looking at the data and the MLflow store ..."):
         count_clips(plan.base)  # mistakes in the data show here, before anything starts
-    with ray_session(console):
+        check_store(plan.tracking_uri)
+    with ray_session(console), contextlib.ExitStack() as stack:
         import ray
 
-        resources = trial_resources(plan.request, ray.cluster_resources())
+        resources = trial_resources(
+            plan.request, [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        )
+        check_precision(plan, resources)
+        print_plan(plan, console)
+        data = _prepare(plan, console)
         with _new_folder(plan):
-            recorder = _start_recorder(plan, console)
-            print_plan(plan, console)
-            try:
-                data = _prepare(plan, console)
-                baseline = _measure_baseline(plan, resources, console)
-            except BaseException:
-                recorder.finish("failed")
-                raise
-        rungs = plan.rungs(len(data.splits["train"]))
-        base = plan.base.replace(evaluate_at=rungs)
-        write_experiment_file(plan, base, data, resources, rungs, baseline)
-        recorder.log(None, {f"baseline_{name}": rate for name, rate in _headline(baseline).items()}, step=0)
-        records = Records()
-        console.print(
+            recorder = stack.enter_context(_recorder(plan, console))
+            if data.drops:
+                data.write_dropped(plan.folder / DROPPED_FILE)
+                say(console, f"the dropped clips are listed in {plan.folder / DROPPED_FILE}")
+            baseline = _measure_baseline(plan, resources, console)
+            rungs = plan.rungs(len(data.splits["train"]))
+            base = plan.base.replace(evaluate_at=rungs)
+            write_experiment_file(plan, base, data, resources, rungs, baseline)
+        recorder.log(None, {f"baseline_{name}": rate for name, rate in baseline.rates().items()}, step=0)
+        say(
+            console,
             f"each trial sees up to {rungs[-1]:,} samples; rungs at {', '.join(f'{rung:,}' for rung in rungs)}; "
             f"{resources.concurrent} at a time with {resources.gpus:g} GPU and {resources.cpus:g} CPU each\n",
-            soft_wrap=True,
         )
-        display = SearchDisplay(
+        records = Records()
+        with SearchDisplay(
             console,
             records,
             n_trials=plan.request.trials,
             budget=rungs[-1],
             baseline=baseline.wer,
             trouble=lambda: recorder.problem,
-        )
-        with display:
+        ) as display:
             grid = _run_trials(plan, base, resources, rungs, records, recorder, display)
         outcome = SearchOutcome.collect(plan, records, baseline, grid, seconds=time.monotonic() - started)
-    outcome.finish(recorder, data)
+        outcome.finish(recorder)
     return outcome
 
 
 @contextlib.contextmanager
 def _new_folder(plan: SearchPlan) -> Iterator[None]:
-    """Make the experiment's folder, and remove it again where the search ends before it began."""
+    """Make the experiment's folder, and remove it again where the search ends before its first trial."""
     made = [path for path in (plan.folder, *plan.folder.parents) if not path.exists()]
     try:
         plan.folder.mkdir(parents=True)
-    except OSError as error:
-        raise ExperimentError(
-            f"--storage {plan.request.storage}: cannot make {plan.folder}: {error.strerror}"
-        ) from error
-    try:
         (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
+    except OSError as error:
+        where = f"--storage {plan.request.storage}"
+        raise ExperimentError(f"{where}: cannot make {plan.folder}: {error.strerror}") from error
+    try:
         yield
     except BaseException:
         shutil.rmtree(plan.folder)
@@ -100,13 +102,12 @@ def _new_folder(plan: SearchPlan) -> Iterator[None]:
         raise
 
 
-def _start_recorder(plan: SearchPlan, console: Console) -> MlflowRecorder:
-    uri = plan.request.tracking_uri
-    local = uri is None
+@contextlib.contextmanager
+def _recorder(plan: SearchPlan, console: Console) -> Iterator[MlflowRecorder]:
+    """The open MLflow store with the parent run; a block that fails ends the run as failed."""
+    local = not is_server(plan.tracking_uri)
     recorder = MlflowRecorder(
-        default_tracking_uri(plan.folder) if uri is None else absolute_tracking_uri(uri),
-        plan.name,
-        plan.folder / "mlartifacts" if local else None,
+        plan.tracking_uri, plan.name, default_artifact_root(plan.folder) if local else None
     )
     with console.status("opening the MLflow store ..."):
         recorder.start(
@@ -122,7 +123,13 @@ def _start_recorder(plan: SearchPlan, console: Console) -> MlflowRecorder:
             artifacts=[plan.folder / "space.yaml"],
             compare=list(plan.space.parameters),
         )
-    return recorder
+    try:
+        yield recorder
+    except BaseException as error:
+        problem = recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        if problem:
+            say(console, f"warning: {problem}")
+        raise
 
 
 def _prepare(plan: SearchPlan, console: Console) -> PreparedData:
@@ -133,13 +140,10 @@ def _prepare(plan: SearchPlan, console: Console) -> PreparedData:
         task = progress.add_task("features", total=None)
         data = prepare_data(plan.base, lambda done, total: progress.update(task, completed=done, total=total))
     for note in data.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+        say(console, f"note: {note}")
     sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
     how = "found in the cache" if data.reused else f"computed in {time.monotonic() - begun:.1f} s"
-    console.print(f"data {plan.base.data}: {sizes} clips (features {how})", soft_wrap=True)
-    if data.drops:
-        data.write_dropped(plan.folder / DROPPED_FILE)
-        console.print(f"the dropped clips are listed in {plan.folder / DROPPED_FILE}", soft_wrap=True)
+    say(console, f"data {plan.base.data}: {sizes} clips (features {how})")
     return data
 
 
@@ -156,9 +160,10 @@ def _measure_baseline(plan: SearchPlan, resources: TrialResources, console: Cons
             if isinstance(error.cause, UserError):
                 raise error.cause from error
             raise
-    console.print(
+    say(
+        console,
         f"baseline: {plan.base.model} untouched has WER {baseline.wer:.2f} %, CER {baseline.cer:.2f} % "
-        f"on {baseline.clips} validation clips"
+        f"on {baseline.clips} validation clips",
     )
     return baseline
 
@@ -211,8 +216,5 @@ def _run_trials(
         return tuner.fit()
     finally:
         reader.stop()
-
-
-def _headline(baseline: Evaluation) -> dict[str, float]:
-    rates = baseline.rates()
-    return {name: rates[name] for name in ("wer", "cer", "wer_orthographic", "cer_orthographic")}
+        if reader.error is not None:
+            display.event(f"loss and learning rate between rungs were lost: {escape(str(reader.error))}")

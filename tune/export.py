@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from trainer.config import TrainConfig
-from tune.errors import ExperimentError
-from tune.model_card import model_card
+from tune.display import say
+from tune.errors import DataError, ExperimentError
+from tune.model_card import Rates, model_card
 from tune.results import load_results
 from tune.trainable import evaluate_model, export_model, prepare_data
-
-if TYPE_CHECKING:
-    from trainer.train import Evaluation
 
 TOLERANCE = 0.1
 """WER points by which the exported model may differ from what the search reported."""
@@ -27,42 +27,39 @@ TOLERANCE = 0.1
 def export_trial(
     storage: Path, experiment: str, output: Path, trial_id: str | None, console: Console
 ) -> dict[str, Any]:
-    """Export a trial's best checkpoint to `output` and measure it and the base model on validation and test.
+    """Export a trial's best checkpoint to `output` and measure it on validation and test.
+
+    Where the data has gone, the model is written all the same, with the figures of the search.
 
     Returns:
         What `evaluation.json` in the folder holds.
 
     Raises:
         ExperimentError: experiment, trial or checkpoint is not there, or `output` cannot be written.
-        DataError: the experiment's data has gone.
     """
     folder, settings, results = load_results(storage, experiment)
     trial = _find_trial(results, trial_id, experiment)
     checkpoint = _find_checkpoint(folder, trial)
-    output = output.expanduser().absolute()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ExperimentError(f"--output {output}: exists already; choose another folder or remove it")
     base = TrainConfig.from_dict(settings["train_config"])
     config = base.replace(**trial["config"])
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        partial = output.with_name(f".{output.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-    except OSError as error:
-        raise ExperimentError(f"--output {output}: cannot be written: {error.strerror}") from error
-    try:
-        export_model(config, checkpoint, partial)
-        with console.status("measuring the exported model and the base model ..."):
-            rates = _measure(base, config, partial)
+    with _new_folder(output.expanduser().absolute()) as partial:
+        with console.status("writing and measuring the model ..."):
+            export_model(config, checkpoint, partial)
+            try:
+                rates = _measure(base, config.replace(model=str(partial)), settings["baseline"])
+            except DataError as error:
+                say(console, f"warning: not measured again, the figures are those of the search: {error}")
+                reported = {
+                    "wer": trial["best_wer"],
+                    "cer": trial["best_cer"],
+                    "clips": settings["baseline"]["clips"],
+                }
+                rates = {"validation": {"before": settings["baseline"], "after": reported}}
         summary = {
             "experiment": experiment,
             "trial_id": trial["trial_id"],
             "reported_validation_wer": trial["best_wer"],
-            "evaluations": {
-                split: {name: evaluation.rates() for name, evaluation in pair.items()}
-                for split, pair in rates.items()
-            },
+            "evaluations": rates,
         }
         (partial / "evaluation.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         (partial / "train_config.json").write_text(
@@ -71,28 +68,43 @@ def export_trial(
         (partial / "README.md").write_text(
             model_card(settings, results, trial, config, rates), encoding="utf-8"
         )
+    _print(console, output, trial, rates)
+    return summary
+
+
+@contextlib.contextmanager
+def _new_folder(output: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name only once it is complete."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ExperimentError(f"--output {output}: exists already; choose another folder or remove it")
+    partial = output.with_name(f".{output.name}.partial")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+    except OSError as error:
+        raise ExperimentError(f"--output {output}: cannot be written: {error.strerror}") from error
+    try:
+        yield partial
         if output.exists():
             output.rmdir()
         partial.rename(output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    _print(console, output, trial, rates)
-    return summary
 
 
-def _measure(base: TrainConfig, config: TrainConfig, model: Path) -> dict[str, dict[str, Evaluation]]:
-    """Error rates before and after, by split."""
+def _measure(base: TrainConfig, exported: TrainConfig, baseline: dict[str, Any]) -> Rates:
+    """Error rates before and after, by split; the base model's on validation are known from the search."""
     data = prepare_data(base)
     cpus = float(os.cpu_count() or 1)
-    after = config.replace(model=str(model))
-    return {
-        split: {
-            "before": evaluate_model(base, split, cpus, data=data),
-            "after": evaluate_model(after, split, cpus, data=data),
-        }
-        for split in ("validation", "test")
-        if split in data.splits
-    }
+
+    def rates(config: TrainConfig, split: str) -> dict[str, Any]:
+        return evaluate_model(config, split, cpus, data=data).rates()
+
+    found: Rates = {"validation": {"before": baseline, "after": rates(exported, "validation")}}
+    if "test" in data.splits:
+        found["test"] = {"before": rates(base, "test"), "after": rates(exported, "test")}
+    return found
 
 
 def _find_trial(results: dict[str, Any], trial_id: str | None, experiment: str) -> dict[str, Any]:
@@ -103,6 +115,7 @@ def _find_trial(results: dict[str, Any], trial_id: str | None, experiment: str) 
             )
         trial_id = results["best"]["trial_id"]
     trials: dict[str, dict[str, Any]] = {trial["trial_id"]: trial for trial in results["trials"]}
+    trial_id = trial_id.zfill(3)  # 7 is as good as 007
     if trial_id not in trials:
         raise ExperimentError(f"--trial {trial_id}: experiment {experiment!r} has trials {', '.join(trials)}")
     return trials[trial_id]
@@ -120,28 +133,20 @@ def _find_checkpoint(folder: Path, trial: dict[str, Any]) -> Path:
     )
 
 
-def _print(
-    console: Console, output: Path, trial: dict[str, Any], rates: dict[str, dict[str, Evaluation]]
-) -> None:
+def _print(console: Console, output: Path, trial: dict[str, Any], rates: Rates) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("split", "clips", "WER before", "WER after", "CER before", "CER after"):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split, pair in rates.items():
-        before, after = pair["before"], pair["after"]
-        table.add_row(
-            split,
-            str(after.clips),
-            *(f"{rate:.2f} %" for rate in (before.wer, after.wer, before.cer, after.cer)),
-        )
-    console.print(f"exported trial {trial['trial_id']} to {output}", soft_wrap=True)
+        figures = [pair[when][rate] for rate in ("wer", "cer") for when in ("before", "after")]
+        table.add_row(split, str(pair["after"]["clips"]), *(f"{figure:.2f} %" for figure in figures))
+    say(console, f"exported trial {trial['trial_id']} to {output}")
     console.print(table)
-    drift = abs(rates["validation"]["after"].wer - trial["best_wer"])
+    drift = abs(rates["validation"]["after"]["wer"] - trial["best_wer"])
     if drift > TOLERANCE:
-        console.print(
-            f"[yellow]warning[/]: the search reported a validation WER of {trial['best_wer']:.2f} %; here it is "
-            f"{drift:.2f} points off, as other hardware or precision can make it",
-            soft_wrap=True,
+        say(
+            console,
+            f"warning: the search reported a validation WER of {trial['best_wer']:.2f} %; here it is {drift:.2f} "
+            "points off, as other hardware or precision can make it",
         )
-    console.print(
-        f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")', soft_wrap=True
-    )
+    say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')

@@ -50,24 +50,13 @@ class MailboxReader(threading.Thread):
         self._mailbox = mailbox
         self._receive = receive
         self._done = threading.Event()
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
+        """Why no more messages are fetched; the search itself goes on without progress between rungs."""
 
     def run(self) -> None:
-        import ray
-
-        while not self._done.wait(1.0):
-            try:
-                self._fetch()
-            except (ray.exceptions.RayError, OSError) as error:
-                # The search itself goes on without progress between rungs; who stops us tells the user.
-                self.error = error
-                return
-
-    def _fetch(self) -> None:
-        import ray
-
-        for trial_id, metrics, timestamp in ray.get(self._mailbox.drain.remote()):
-            self._receive(trial_id, metrics, timestamp)
+        """The thread's life."""
+        while self.error is None and not self._done.wait(1.0):
+            self._fetch()
 
     def stop(self) -> None:
         """Fetch what is left and end the thread."""
@@ -75,3 +64,12 @@ class MailboxReader(threading.Thread):
         self.join()
         if self.error is None:
             self._fetch()
+
+    def _fetch(self) -> None:
+        import ray
+
+        try:
+            for trial_id, metrics, timestamp in ray.get(self._mailbox.drain.remote()):
+                self._receive(trial_id, metrics, timestamp)
+        except (ray.exceptions.RayError, OSError) as error:
+            self.error = error

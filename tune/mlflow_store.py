@@ -7,6 +7,8 @@ import json
 import os
 import platform
 import re
+import socket
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,6 +73,28 @@ def sqlite_path(uri: str) -> Path | None:
     """The file of a SQLite store; None for any other store."""
     path = uri.removeprefix("sqlite:///")
     return None if path in (uri, "", ":memory:") else Path(path)
+
+
+def check_store(uri: str) -> None:
+    """Find out in seconds whether a store can be there at all; what it says is found out when it is opened.
+
+    Raises:
+        TrackingError: nothing listens at a server's address, or the store is of a kind that MLflow has no more.
+    """
+    shown = hide_password(uri)
+    if is_server(uri):
+        parts = urllib.parse.urlsplit(uri)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=10).close()
+        except OSError as error:
+            raise TrackingError(
+                f"MLflow store {shown}: cannot be reached: {error.strerror or error}; is the server running?"
+            ) from error
+    elif "://" not in uri and not uri.startswith(("sqlite:", "databricks", "uc:")):
+        raise TrackingError(
+            f"MLflow store {shown}: a plain folder is no store any more; give sqlite:///FILE, a database or a server"
+        )
 
 
 def is_server(uri: str) -> bool:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import yaml
 
 from trainer.config import TrainConfig
 
-if TYPE_CHECKING:
-    from trainer.train import Evaluation
-
-    Rates = dict[str, dict[str, Evaluation]]
-    """Error rates by split, `before` and `after`."""
+Rates: TypeAlias = dict[str, dict[str, dict[str, Any]]]
+"""Error rates in percent by split, `before` and `after`."""
 
 _CARD = """\
 ---
@@ -68,7 +65,6 @@ def model_card(
         rates: error rates by split, `before` and `after`.
     """
     best = results["best"] is not None and results["best"]["trial_id"] == trial["trial_id"]
-    seen = min(trial["evaluations"], key=lambda row: row["wer"])["samples_seen"]
     return _CARD.format(
         metadata=yaml.safe_dump(_metadata(config, rates), sort_keys=False, allow_unicode=True).strip(),
         language=config.language or "en",
@@ -79,7 +75,7 @@ def model_card(
         normalizer=config.normalizer_name,
         rates="\n".join(_rates_table(rates)),
         data="\n".join(_data_list(config, settings)),
-        samples=seen,
+        samples=trial["best_samples_seen"],
         settings="\n".join(_settings_table(trial["config"])),
     )
 
@@ -101,8 +97,8 @@ def _metadata(config: TrainConfig, rates: Rates) -> dict[str, Any]:
             "task": {"type": "automatic-speech-recognition"},
             "dataset": {"name": _short(config.data), "type": _short(config.data), "split": split},
             "metrics": [
-                {"type": "wer", "value": round(pair["after"].wer, 2)},
-                {"type": "cer", "value": round(pair["after"].cer, 2)},
+                {"type": "wer", "value": round(pair["after"]["wer"], 2)},
+                {"type": "cer", "value": round(pair["after"]["cer"], 2)},
             ],
         }
         for split, pair in rates.items()
@@ -119,8 +115,10 @@ def _rates_table(rates: Rates) -> list[str]:
     for split, pair in rates.items():
         for name, what in (("before", "base model"), ("after", "this model")):
             found = pair[name]
-            figures = f"{found.wer:.2f} | {found.cer:.2f} | {found.wer_orthographic:.2f}"
-            rows.append(f"| {split} | {found.clips} | {what} | {figures} |")
+            figures = [
+                f"{found[rate]:.2f}" if rate in found else "" for rate in ("wer", "cer", "wer_orthographic")
+            ]
+            rows.append(f"| {split} | {found['clips']} | {what} | {' | '.join(figures)} |")
     return rows
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from tune.errors import ConfigError, ExperimentError
+from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.scheduler import rung_grid
 from tune.search_space import ChoiceParameter, load_space
 
@@ -53,31 +54,40 @@ class SearchPlan:
     """The settings that all trials share; paths absolute."""
 
     @property
-    def largest_batch(self) -> int:
-        """The largest effective batch size in the space."""
-        sizes = [self._largest(name) for name in ("train_batch_size", "gradient_accumulation_steps")]
-        return math.prod(sizes)
+    def tracking_uri(self) -> str:
+        """The MLflow store: the one asked for, else a database in the experiment's folder."""
+        if self.request.tracking_uri is None:
+            return default_tracking_uri(self.folder)
+        return absolute_tracking_uri(self.request.tracking_uri)
 
-    def _largest(self, name: str) -> int:
+    @property
+    def batch_sizes(self) -> list[int]:
+        """All effective batch sizes in the space, in rising order."""
+        sizes = (self._values("train_batch_size"), self._values("gradient_accumulation_steps"))
+        return sorted({batch * accumulation for batch in sizes[0] for accumulation in sizes[1]})
+
+    def _values(self, name: str) -> list[int]:
         parameter = self.space.parameters.get(name)
         if parameter is None:
-            return int(getattr(self.base, name))
+            return [int(getattr(self.base, name))]
         if isinstance(parameter, ChoiceParameter):
-            return int(max(parameter.values))
-        return int(parameter.high or 1)
+            return [int(value) for value in parameter.values]
+        low, high = int(parameter.low or 1), int(parameter.high or 1)
+        return list(range(low, high + 1, int(parameter.step or 1)))
 
     def budget(self, n_train: int) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget."""
         from tune.trainable import full_budget
 
         if self.base.max_steps is not None:
-            return self.base.max_steps * self.largest_batch
+            return self.base.max_steps * self.batch_sizes[-1]
         return full_budget(self.base, n_train)
 
     def rungs(self, n_train: int) -> tuple[int, ...]:
         """Samples seen at which trials are measured; the last one is the full budget."""
         settings = self.space.scheduler
-        return rung_grid(self.budget(n_train), settings.reduction_factor, settings.rungs)
+        common = math.lcm(*self.batch_sizes)
+        return rung_grid(self.budget(n_train), settings.reduction_factor, settings.rungs, common)
 
 
 def make_plan(request: SearchRequest) -> SearchPlan:
@@ -103,10 +113,11 @@ def make_plan(request: SearchRequest) -> SearchPlan:
     base = TrainConfig.from_dict(
         {"cache_dir": str(storage / FEATURE_CACHE), "seed": request.seed, **space.fixed}
     )
-    base = base.replace(**{key: _absolute(getattr(base, key)) for key in ("model", "data", "cache_dir")})
-    from tune.trainable import default_learning_rate
+    paths = {key: _absolute(getattr(base, key)) for key in ("model", "data")}
+    base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
+    from tune.trainable import check_model
 
-    default = default_learning_rate(base)
+    default = check_model(base)
     space = space.resolve(default)
     if base.learning_rate is None:
         base = base.replace(learning_rate=default)
@@ -122,6 +133,9 @@ def check_numbers(request: SearchRequest) -> None:
     gpus = request.gpus_per_trial
     if request.trials < 1:
         raise ConfigError(f"--trials {request.trials}: must be at least 1")
+    for name in ("gpus_per_trial", "cpus_per_trial"):
+        if not math.isfinite(getattr(request, name) or 0.0):
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(request, name)}: must be a finite number")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
         raise ConfigError(f"--gpus-per-trial {gpus:g}: must be a share of one GPU up to 1, or a whole number")
     if request.cpus_per_trial is not None and request.cpus_per_trial <= 0:

@@ -45,7 +45,8 @@ class TrialRecord:
         self.epoch = float(metrics["epoch"])
         self.wer = wer
         self.evaluations.append((self.samples_seen, wer))
-        if self.best_wer is None or wer < self.best_wer:
+        # Of equal evaluations the later one counts, as in Ray, which keeps its checkpoint.
+        if self.best_wer is None or wer <= self.best_wer:
             self.best_wer, self.best_cer, self.best_samples_seen = (
                 wer,
                 float(metrics["cer"]),

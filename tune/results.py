@@ -1,9 +1,10 @@
-"""What a search leaves: `experiment.yaml` (everything resolved), `results.json`, and the last table on the screen."""
+"""What a search leaves: `experiment.yaml` (everything resolved) and `results.json`."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import difflib
 import json
 import shlex
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from tune.errors import ExperimentError
-from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri, package_versions, without_password
+from tune.mlflow_store import package_versions, without_password
 from tune.records import TrialRecord
-from tune.scheduler import METRIC
+from tune.scheduler import METRIC, TIME_ATTRIBUTE
 from tune.searcher import TRIAL_ID
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def write_experiment_file(
         "run_again": _command(plan),
         "trials": request.trials,
         "seed": request.seed,
-        "tracking_uri": tracking_uri(plan),
+        "tracking_uri": without_password(plan.tracking_uri),
         "space": plan.space.to_dict(),
         "train_config": {**base.to_dict(), "evaluate_at": list(rungs)},
         "budget_samples": rungs[-1],
@@ -61,24 +62,20 @@ def write_experiment_file(
     (plan.folder / EXPERIMENT_FILE).write_text(text, encoding="utf-8")
 
 
-def tracking_uri(plan: SearchPlan) -> str:
-    """The store's address as `experiment.yaml` keeps it: without credentials."""
-    if plan.request.tracking_uri is None:
-        return default_tracking_uri(plan.folder)
-    return without_password(absolute_tracking_uri(plan.request.tracking_uri))
-
-
 def _command(plan: SearchPlan) -> str:
-    """A command line that runs the same search under another name."""
+    """A command line that runs the same search under another name, from any folder."""
     request = plan.request
     words = ["tune-whisper", "--space", str(plan.folder / "space.yaml"), "--trials", str(request.trials)]
     words += ["--seed", str(request.seed), "--storage", str(plan.folder.parent)]
+    if request.tracking_uri is not None:
+        words += ["--tracking-uri", without_password(plan.tracking_uri)]
     for name in ("gpus_per_trial", "cpus_per_trial", "max_concurrent"):
         value = getattr(request, name)
         if value is not None:
             words += [f"--{name.replace('_', '-')}", f"{value:g}"]
     for key, value in request.settings.items():
-        words += ["--set", f"{key}={value}"]
+        shown = getattr(plan.base, key) if key in ("model", "data", "cache_dir") else value
+        words += ["--set", f"{key}={'null' if shown is None else shown}"]
     return shlex.join(words)
 
 
@@ -105,10 +102,14 @@ class SearchOutcome:
         """Join the records with the checkpoints that Ray Tune kept."""
         checkpoints = {}
         for result in grid:
-            kept = result.best_checkpoints
-            if kept and result.config:
-                checkpoint, _ = min(kept, key=lambda pair: pair[1][METRIC])
-                checkpoints[result.config[TRIAL_ID]] = checkpoint.path
+            if not result.best_checkpoints or not result.config:
+                continue
+            checkpoint, metrics = min(result.best_checkpoints, key=lambda pair: pair[1][METRIC])
+            record = records[result.config[TRIAL_ID]]
+            checkpoints[record.trial_id] = checkpoint.path
+            # What is said of the best evaluation is what its checkpoint was measured at.
+            record.best_wer, record.best_cer = float(metrics[METRIC]), float(metrics["cer"])
+            record.best_samples_seen = int(metrics[TIME_ATTRIBUTE])
         # Trials that still ran were stopped by who interrupted the search, not by a failure.
         running = [record for record in records.all() if record.status == "running"]
         for record in running:
@@ -145,6 +146,8 @@ class SearchOutcome:
                     "config": trial.config,
                     "wer": trial.wer,
                     "best_wer": trial.best_wer,
+                    "best_cer": trial.best_cer,
+                    "best_samples_seen": trial.best_samples_seen,
                     "samples_seen": trial.samples_seen,
                     "seconds": round(trial.seconds, 3),
                     "mlflow_run_id": self.run_ids.get(trial.trial_id),
@@ -157,7 +160,7 @@ class SearchOutcome:
             "seconds": round(self.seconds, 3),
         }
 
-    def finish(self, recorder: MlflowRecorder, data: PreparedData) -> None:
+    def finish(self, recorder: MlflowRecorder) -> None:
         """Write `results.json`, close the MLflow runs, and write it again with their ids."""
         self._write(recorder)
         folder = self.plan.folder
@@ -180,21 +183,38 @@ class SearchOutcome:
         temporary.replace(self.plan.folder / RESULTS_FILE)
 
 
+def find_experiment(name: str | None, storage: Path) -> Path:
+    """The folder of an experiment, or of the newest one.
+
+    Raises:
+        ExperimentError: there is none; the nearest names are given.
+    """
+    storage = storage.expanduser()
+    files = sorted(storage.glob(f"*/{EXPERIMENT_FILE}"), key=lambda file: file.stat().st_mtime)
+    folders = {file.parent.name: file.parent.absolute() for file in files}
+    if name is None and folders:
+        return list(folders.values())[-1]
+    if name in folders:
+        return folders[name]
+    if not folders:
+        what = "no experiment" if name is None else f"no experiment {name!r}"
+        raise ExperimentError(
+            f"{what} in {storage}, nor any other; --storage names the folder that holds them"
+        )
+    near = difflib.get_close_matches(str(name), folders, n=3, cutoff=0.4) or list(folders)[-3:]
+    raise ExperimentError(f"no experiment {name!r} in {storage}; there is {', '.join(near)}")
+
+
 def load_results(storage: Path, experiment: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """The folder, `experiment.yaml` and `results.json` of a finished experiment.
 
     Raises:
         ExperimentError: there is no such experiment, or it has no results yet.
     """
-    folder = storage.expanduser().absolute() / experiment
-    if not folder.is_dir() or not experiment:
-        names = sorted(path.parent.name for path in storage.expanduser().glob(f"*/{EXPERIMENT_FILE}"))
-        known = f"there are {', '.join(names[-10:])}" if names else "there is none"
-        raise ExperimentError(f"experiment {experiment!r}: not found in {storage}; {known}")
-    for name in (EXPERIMENT_FILE, RESULTS_FILE):
-        if not (folder / name).is_file():
-            raise ExperimentError(
-                f"experiment {experiment!r}: has no {name} yet; wait until its search has ended"
-            )
+    folder = find_experiment(experiment, storage)
+    if not (folder / RESULTS_FILE).is_file():
+        raise ExperimentError(
+            f"experiment {experiment!r}: has no {RESULTS_FILE}; wait until its search has ended"
+        )
     settings = yaml.safe_load((folder / EXPERIMENT_FILE).read_text(encoding="utf-8"))
     return folder, settings, json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))

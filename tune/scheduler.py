@@ -14,16 +14,19 @@ TIME_ATTRIBUTE = "samples_seen"
 METRIC = "wer"
 
 
-def rung_grid(budget: int, reduction_factor: float, rungs: int) -> tuple[int, ...]:
-    """Samples seen at which every trial is measured: each rung `reduction_factor` times the one before.
+def rung_grid(budget: int, reduction_factor: float, rungs: int, multiple: int = 1) -> tuple[int, ...]:
+    """Samples seen at which every trial is measured: each rung about `reduction_factor` times the one before.
 
     Args:
         budget: samples of the longest trial; always the last rung.
         reduction_factor: ratio of neighbouring rungs; ASHA lets about one trial in so many go on.
         rungs: their number; fewer come out where the budget is too small for them.
+        multiple: rungs are rounded to multiples of it, unless they are smaller. With a common multiple of all
+            effective batch sizes every trial reaches every rung in whole batches.
     """
-    first = max(1, math.floor(budget / reduction_factor ** (rungs - 1)))
-    grid = {math.floor(first * reduction_factor**power + 1e-9) for power in range(rungs - 1)}
+    first = max(1.0, budget / reduction_factor ** (rungs - 1))
+    unit = multiple if multiple <= first else 1
+    grid = {max(1, round(first * reduction_factor**power / unit)) * unit for power in range(rungs - 1)}
     return (*sorted(point for point in grid if point < budget), budget)
 
 

@@ -57,7 +57,7 @@ class SearchCallback(ray.tune.Callback):
             params={**resolved.to_dict(), "effective_batch_size": resolved.effective_batch_size},
             tags={"trial_id": trial_id, "role": "trial", "model": self._base.model, "data": self._base.data},
         )
-        self._display.event(f"trial {trial_id} started: {key_settings(config)}")
+        self._display.event(f"trial {trial_id} started: {escape(key_settings(config))}")
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -89,7 +89,7 @@ class SearchCallback(ray.tune.Callback):
         record.error = Path(trial.error_file).read_text(encoding="utf-8")
         self._display.event(
             f"[red]trial {record.trial_id} failed[/]: {escape(error_line(record.error).rstrip('.'))}; "
-            f"all of it is in {self._trials_folder / record.trial_id / 'error.txt'}"
+            f"all of it is in {escape(str(self._trials_folder / record.trial_id / 'error.txt'))}"
         )
         self._end(record, "failed")
 

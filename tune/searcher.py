@@ -17,18 +17,43 @@ TRIAL_ID = "trial_id"
 
 
 def make_searcher(space: SearchSpace, *, experiment: str, seed: int) -> OptunaSearch:
-    """A searcher over `space` with every setting of TPE explicit (Optuna 5 changed its defaults).
-
-    Ray's `OptunaSearch` tells Optuna that a trial stopped early is COMPLETE with its early WER, leaves one with
-    a NaN RUNNING for ever, counts steps in reports and names every study `optuna`. This one tells PRUNED with
-    the WER at its samples seen, tells FAIL, and names the study after the experiment.
-    """
+    """A searcher over `space` with every setting of TPE explicit (Optuna 5 changed its defaults)."""
     import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    settings = space.searcher
+    sampler = optuna.samplers.TPESampler(
+        seed=seed,
+        n_startup_trials=settings.startup_trials,
+        n_ei_candidates=settings.ei_candidates,
+        multivariate=settings.multivariate,
+        constant_liar=settings.constant_liar,
+    )
+    return truthful_search()(
+        space=space.to_optuna(),
+        metric=METRIC,
+        mode="min",
+        points_to_evaluate=space.try_first,
+        sampler=sampler,
+        study_name=experiment,
+    )
+
+
+def truthful_search() -> type[OptunaSearch]:
+    """Ray's `OptunaSearch` as a class that tells Optuna what happened.
+
+    Ray's own tells Optuna that a trial stopped early is COMPLETE with its early WER, leaves one with a NaN
+    RUNNING for ever, counts reports instead of samples, and names every study `optuna`. This one tells PRUNED
+    with the WER at its samples seen, tells FAIL, and takes the experiment's name. (A function, since the class
+    needs Ray and Optuna, which take seconds to import.)
+    """
     import ray.tune.search.optuna
     from optuna.trial import TrialState
 
+    reported: dict[str, int] = {}
+
     class WerOptunaSearch(ray.tune.search.optuna.OptunaSearch):
-        """See `make_searcher`."""
+        """See `truthful_search`."""
 
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
             """The next configuration, with the trial's number added."""
@@ -38,9 +63,11 @@ def make_searcher(space: SearchSpace, *, experiment: str, seed: int) -> OptunaSe
             return {**config, TRIAL_ID: f"{self._ot_trials[trial_id].number + 1:03d}"}
 
         def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-            """Report the WER at the samples seen."""
-            if math.isfinite(result[METRIC]):
-                self._ot_trials[trial_id].report(result[METRIC], int(result[TIME_ATTRIBUTE]))
+            """Report the WER at the samples seen, once."""
+            trial, step = self._ot_trials[trial_id], int(result[TIME_ATTRIBUTE])
+            if math.isfinite(result[METRIC]) and reported.get(trial_id) != step:
+                trial.report(result[METRIC], step)
+                reported[trial_id] = step
 
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -52,25 +79,13 @@ def make_searcher(space: SearchSpace, *, experiment: str, seed: int) -> OptunaSe
             trial = self._ot_trials[trial_id]
             if error or not result or not math.isfinite(result.get(METRIC, math.nan)):
                 self._ot_study.tell(trial, state=TrialState.FAIL)
-            elif result.get("finished"):
+                return
+            # Ray keeps the result on which a trial was stopped from `on_trial_result`; without it Optuna would
+            # take all trials stopped at their first rung for equally bad.
+            self.on_trial_result(trial_id, result)
+            if result.get("finished"):
                 self._ot_study.tell(trial, result[METRIC])
             else:
                 self._ot_study.tell(trial, state=TrialState.PRUNED)
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    settings = space.searcher
-    sampler = optuna.samplers.TPESampler(
-        seed=seed,
-        n_startup_trials=settings.startup_trials,
-        n_ei_candidates=settings.ei_candidates,
-        multivariate=settings.multivariate,
-        constant_liar=settings.constant_liar,
-    )
-    return WerOptunaSearch(
-        space=space.to_optuna(),
-        metric=METRIC,
-        mode="min",
-        points_to_evaluate=space.try_first,
-        sampler=sampler,
-        study_name=experiment,
-    )
+    return WerOptunaSearch

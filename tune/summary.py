@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
-from tune.display import clock, short_value, trial_table
+from tune.display import clock, say, short_value, trial_table
 from tune.results import RESULTS_FILE
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
         console.print("[red]no trial reached an evaluation[/]; see the errors above")
         return
     settings = ", ".join(f"{name} {short_value(value)}" for name, value in best.config.items())
-    console.print(f"baseline  WER {baseline.wer:6.2f} %  {plan.base.model} untouched", soft_wrap=True)
+    say(console, f"baseline  WER {baseline.wer:6.2f} %  {plan.base.model} untouched")
     console.print(
-        f"[bold]best      WER {best.best_wer:6.2f} %  trial {best.trial_id}: {settings}[/]", soft_wrap=True
+        f"[bold]best      WER {best.best_wer:6.2f} %  trial {best.trial_id}: {escape(settings)}[/]",
+        soft_wrap=True,
     )
     if outcome.gained:
         gain = baseline.wer - best.best_wer
@@ -49,6 +51,6 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
 def _print_next_steps(plan: SearchPlan, console: Console) -> None:
     default = plan.folder.parent == Path("experiments").absolute()
     storage = "" if default else f" --storage {shlex.quote(str(plan.folder.parent))}"
-    console.print(f"results   {plan.folder / RESULTS_FILE}", soft_wrap=True)
-    console.print(f"compare   tune-whisper ui {plan.name}{storage}", soft_wrap=True)
-    console.print(f"export    tune-whisper export {plan.name} --output my-model{storage}", soft_wrap=True)
+    say(console, f"results   {plan.folder / RESULTS_FILE}")
+    say(console, f"compare   tune-whisper ui {plan.name}{storage}")
+    say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")

@@ -28,14 +28,18 @@ def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
     from trainer.data import load_clips
 
     table = load_clips(config)
-    return {name: len(split) for name, split in table.splits.items()}, list(table.notes)
+    notes = list(table.notes)
+    if table.drops:
+        notes.append(f"{len(table.drops)} clips have no text and are left out")
+    return {name: len(split) for name, split in table.splits.items()}, notes
 
 
-def default_learning_rate(config: TrainConfig) -> float:
-    """The learning rate known to be good for the model's size; raises `ModelError`."""
-    from trainer.model import default_learning_rate as default
+def check_model(config: TrainConfig) -> float:
+    """The learning rate known to be good for the model's size; `ModelError` where the model cannot be tuned so."""
+    from trainer.model import default_learning_rate, load_processor
 
-    return default(config)
+    load_processor(config)
+    return default_learning_rate(config)
 
 
 def full_budget(config: TrainConfig, n_train: int) -> int:

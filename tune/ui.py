@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from tune.mlflow_store import (
     trials_page,
     without_password,
 )
+from tune.results import find_experiment
 
 HOST = "127.0.0.1"
 FIRST_PORT = 5000
@@ -68,24 +68,6 @@ def run_ui(experiment: str | None, storage: Path, port: int | None) -> int:
     except KeyboardInterrupt:
         return 0
     raise TrackingError(f"the MLflow server ended by itself; see {folder / _LOG_NAME}")
-
-
-def find_experiment(name: str | None, storage: Path) -> Path:
-    """The folder of an experiment, or of the newest one.
-
-    Raises:
-        ExperimentError: there is none; the nearest names are given.
-    """
-    files = sorted(storage.glob("*/experiment.yaml"), key=lambda file: file.stat().st_mtime)
-    folders = {file.parent.name: file.parent.absolute() for file in files}
-    if name is None and folders:
-        return list(folders.values())[-1]
-    if name in folders:
-        return folders[name]
-    if not folders:
-        raise ExperimentError(f"no experiment in {storage}; --storage names the folder that holds them")
-    near = difflib.get_close_matches(str(name), folders, n=3, cutoff=0.4) or list(folders)[-3:]
-    raise ExperimentError(f"no experiment {name!r} in {storage}; there is {', '.join(near)}")
 
 
 def read_tracking_uri(folder: Path) -> str:

@@ -1,0 +1,69 @@
+"""`python -m trainer config.yaml`: reading the file, and its mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.__main__ import main, read_config
+
+
+def config_file(folder: Path, text: str) -> Path:
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    return folder / "config.yaml"
+
+
+def test_values_are_taken_as_written(tmp_path: Path) -> None:
+    config = read_config(
+        config_file(tmp_path, "language: no\nlearning_rate: 1e-5\nwarmup_steps: null\nspec_augment: true\n")
+    )
+    assert (config.language, config.learning_rate, config.warmup_steps) == ("no", 1e-5, None)
+    assert config.spec_augment is True
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("lr: 1\n", ["unknown setting 'lr'; did you mean learning_rate?"]),
+        ("lr: 1\ntrain_batch_size: 0\n", ["unknown setting 'lr'", "train_batch_size='0'"]),
+        ("seed: 1\nseed: 2\n", ["seed: is given twice"]),
+        ("- seed\n", ["KEY: VALUE"]),
+        ("seed: {a: 1}\n", ["KEY: VALUE"]),
+        ("seed: [1\n", ["is no YAML"]),
+        ("epochs: 1\nmax_steps: 2\n", ["only one budget"]),
+        ("language: klingon\n", ["klingon"]),
+        ("model: nonsense\n", ["nonsense"]),
+        ("model: demo\ndata: missing.csv\n", ["missing.csv"]),
+        ("language: null\n", ["language=None"]),
+    ],
+)
+def test_mistakes_are_a_line_each(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    lines: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(config_file(tmp_path, text))]) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == len(lines)
+    for line, expected in zip(printed, lines, strict=True):
+        assert line.startswith("error: ")
+        assert expected in line
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "full"])
+def test_missing_config_and_taken_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "nothing.yaml" if kind == "missing" else config_file(tmp_path, "output_dir: out\n")
+    if kind == "file":
+        (tmp_path / "out").write_text("")
+    if kind == "full":
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "file").write_text("")
+    assert main([str(path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
