@@ -35,7 +35,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         console.print(f"note: {note}", soft_wrap=True)
     say(
         console,
-        f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, none dropped yet",
+        f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, before their audio is read",
     )
     console.print("\nthe first trials:")
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -50,7 +50,8 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         )
     rungs = plan.rungs(counts["train"])
     trials = plan.request.trials
-    least = trials * rungs[0]
+    smallest = (plan.base.max_steps or rungs[0]) * plan.batch_sizes[0]
+    least = trials * (min(rungs[0], smallest) if plan.base.max_steps else rungs[0])
     say(
         console,
         f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / counts['train']:.2f} epochs), "
