@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -42,6 +42,13 @@ def make_console(*, error: bool = False) -> Console:
 def say(console: Console, text: str) -> None:
     """Print one line as it is: paths and names may hold what rich takes for markup, and are not broken."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def say_notes(console: Console, notes: Sequence[str]) -> None:
+    """Print what was decided about the data; those that begin with `WARNING:` as warnings."""
+    for note in notes:
+        warning = note.removeprefix("WARNING: ")
+        say(console, f"note: {note}" if warning == note else f"warning: {warning}")
 
 
 def short_value(value: Any) -> str:

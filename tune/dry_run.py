@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tune.cluster import check_precision, this_machine, trial_resources
-from tune.display import key_settings, print_plan, say
+from tune.display import key_settings, print_plan, say, say_notes
 from tune.mlflow_store import check_store
 from tune.searcher import TRIAL_ID, make_searcher
 from tune.trainable import count_clips
@@ -31,13 +31,12 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     if "RAY_ADDRESS" not in os.environ:  # what another cluster has shows only when it is joined
         check_precision(plan, trial_resources(plan.request, [this_machine()]))
     print_plan(plan, console)
-    for note in notes:
-        console.print(f"note: {note}", soft_wrap=True)
+    say_notes(console, notes)
     say(
         console,
         f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, before their audio is read",
     )
-    console.print("\nthe first trials:")
+    say(console, "\nthe first trials:")
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     searcher = make_searcher(plan.space, experiment=plan.name, seed=plan.request.seed)
     for number in range(min(_SAMPLES, plan.request.trials)):
@@ -50,11 +49,12 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         )
     rungs = plan.rungs(counts["train"])
     trials = plan.request.trials
-    smallest = (plan.base.max_steps or rungs[0]) * plan.batch_sizes[0]
-    least = trials * (min(rungs[0], smallest) if plan.base.max_steps else rungs[0])
+    shortest = rungs[0]
+    if plan.base.max_steps is not None:
+        shortest = min(shortest, plan.base.max_steps * plan.batch_sizes[0])
     say(
         console,
         f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / counts['train']:.2f} epochs), "
         f"rungs at {', '.join(f'{rung:,}' for rung in rungs)}: "
-        f"between {least:,} and {trials * rungs[-1]:,} samples in all\nnothing was run",
+        f"between {trials * shortest:,} and {trials * rungs[-1]:,} samples in all\nnothing was run",
     )

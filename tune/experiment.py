@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainer.config import TrainConfig
 from tune.cluster import TrialResources, check_precision, ray_session, trial_resources
-from tune.display import SearchDisplay, print_plan, say
+from tune.display import SearchDisplay, print_plan, say, say_notes
 from tune.errors import ExperimentError, UserError
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.mlflow_logging import MlflowRecorder
@@ -139,8 +139,7 @@ def _prepare(plan: SearchPlan, console: Console) -> PreparedData:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("features", total=None)
         data = prepare_data(plan.base, lambda done, total: progress.update(task, completed=done, total=total))
-    for note in data.notes:
-        say(console, f"note: {note}")
+    say_notes(console, data.notes)
     sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
     how = "found in the cache" if data.reused else f"computed in {time.monotonic() - begun:.1f} s"
     say(console, f"data {plan.base.data}: {sizes} clips (features {how})")
