@@ -209,7 +209,9 @@ def test_cache_is_off_in_training_and_on_in_generation(
     assert all(generated)
 
 
-def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig) -> None:
+@pytest.mark.parametrize("longest", [6, 40])  # with 6 every transcript is cut
+def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig, longest: int) -> None:
+    small_config = small_config.replace(generation_max_length=longest)
     found = evaluate(small_config)
     processor = load_processor(small_config)
     model = load_model(small_config, processor).eval()

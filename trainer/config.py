@@ -139,7 +139,7 @@ class TrainConfig:
     eval_batch_size: int = 16
     """Clips in one evaluation batch."""
     generation_max_length: int | None = None
-    """Most tokens of a transcript in evaluation; `null` takes the model's own limit (448)."""
+    """Most tokens of a transcript in evaluation, without its prefix; `null` takes the model's own limit (448)."""
     generation_num_beams: int = 1
     """Beams of the search for the transcript; 1 is greedy."""
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"

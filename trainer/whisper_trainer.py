@@ -140,11 +140,14 @@ class WhisperTrainer(Seq2SeqTrainer):
         """
         hidden = encoded.last_hidden_state
         prefix = torch.tensor([self.processing_class.tokenizer.prefix_tokens], device=hidden.device)
+        # Whisper's own does not count the prefix in `max_length`, the generic function does.
+        limit = self.model.generation_config.max_length + prefix.shape[1]
         return GenerationMixin.generate(  # type: ignore[no-any-return]
             self.model,
             encoder_outputs=encoded,
             decoder_input_ids=prefix.expand(len(hidden), -1),
             attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
+            max_length=min(limit, self.model.config.max_target_positions),
         )
 
     @property
