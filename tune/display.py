@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -39,6 +40,11 @@ def make_console(*, error: bool = False) -> Console:
     return console if console.is_terminal else Console(highlight=False, stderr=error, width=120)
 
 
+def shown(path: Path) -> str:
+    """A path as people read it: relative where it lies below the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def say(console: Console, text: str) -> None:
     """Print one line as it is: paths and names may hold what rich takes for markup, and are not broken."""
     console.print(text, markup=False, soft_wrap=True)
@@ -66,7 +72,7 @@ def key_settings(config: dict[str, Any]) -> str:
 def print_plan(plan: SearchPlan, console: Console) -> None:
     """The head of the output: what is searched, on what."""
     lines = [
-        f"experiment {plan.name} in {plan.folder}",
+        f"experiment {plan.name} in {shown(plan.folder)}",
         f"model {plan.base.model} · data {plan.base.data} · language {plan.base.language} · {plan.base.task}",
         f"space {plan.space.path.name}:",
         *(f"  {name}: {text}" for name, text in plan.space.describe()),
