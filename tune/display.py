@@ -40,7 +40,7 @@ def make_console(*, error: bool = False) -> Console:
     return console if console.is_terminal else Console(highlight=False, stderr=error, width=120)
 
 
-def shown(path: Path) -> str:
+def short_path(path: Path) -> str:
     """A path as people read it: relative where it lies below the current folder."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
@@ -72,7 +72,7 @@ def key_settings(config: dict[str, Any]) -> str:
 def print_plan(plan: SearchPlan, console: Console) -> None:
     """The head of the output: what is searched, on what."""
     lines = [
-        f"experiment {plan.name} in {shown(plan.folder)}",
+        f"experiment {plan.name} in {short_path(plan.folder)}",
         f"model {plan.base.model} · data {plan.base.data} · language {plan.base.language} · {plan.base.task}",
         f"space {plan.space.path.name}:",
         *(f"  {name}: {text}" for name, text in plan.space.describe()),

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainer.config import TrainConfig
 from tune.cluster import TrialResources, check_precision, ray_session, trial_resources
-from tune.display import SearchDisplay, print_plan, say, say_notes, shown
+from tune.display import SearchDisplay, print_plan, say, say_notes, short_path
 from tune.errors import ExperimentError, UserError
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.mlflow_logging import MlflowRecorder
@@ -56,7 +56,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
             recorder = stack.enter_context(_recorder(plan, console))
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
-                say(console, f"the dropped clips are listed in {shown(plan.folder / DROPPED_FILE)}")
+                say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
             baseline = _measure_baseline(plan, resources, console)
             rungs = plan.rungs(len(data.splits["train"]))
             base = plan.base.replace(evaluate_at=rungs)

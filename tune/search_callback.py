@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 from rich.markup import escape
 
-from tune.display import key_settings, shown
+from tune.display import key_settings, short_path
 from tune.searcher import TRIAL_ID
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class SearchCallback(ray.tune.Callback):
         record.error = Path(trial.error_file).read_text(encoding="utf-8")
         self._display.event(
             f"[red]trial {record.trial_id} failed[/]: {escape(error_line(record.error).rstrip('.'))}; "
-            f"all of it is in {escape(shown(self._trials_folder / record.trial_id / 'error.txt'))}"
+            f"all of it is in {escape(short_path(self._trials_folder / record.trial_id / 'error.txt'))}"
         )
         self._end(record, "failed")
 

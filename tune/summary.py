@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from tune.display import clock, say, short_value, shown, trial_table
+from tune.display import clock, say, short_path, short_value, trial_table
 from tune.results import RESULTS_FILE
 
 if TYPE_CHECKING:
@@ -51,6 +51,6 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
 def _print_next_steps(plan: SearchPlan, console: Console) -> None:
     default = plan.folder.parent == Path("experiments").absolute()
     storage = "" if default else f" --storage {shlex.quote(str(plan.folder.parent))}"
-    say(console, f"results   {shown(plan.folder / RESULTS_FILE)}")
+    say(console, f"results   {short_path(plan.folder / RESULTS_FILE)}")
     say(console, f"compare   tune-whisper ui {plan.name}{storage}")
     say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")
