@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 import mlflow
 import psutil
 import pytest
+
+import trainer
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 4, reduction_factor: 2}\n"
 WORDS = [
@@ -95,3 +98,27 @@ def test_an_interrupted_search_keeps_what_was_found(tmp_path: Path, number: sign
     assert {run.info.status for run in runs} == {"KILLED"}
     left = [p for p in psutil.process_iter() if p.name().startswith(("ray::", "raylet", "gcs_server"))]
     assert not [p for p in left if process.pid in [parent.pid for parent in p.parents()]]
+
+
+@pytest.mark.slow
+def test_data_that_goes_away_in_mid_search_is_not_missed(tmp_path: Path) -> None:
+    """The data are read once for all trials, not by each of them anew."""
+    demo = Path(trainer.__file__).parent / "demo" / "data"
+    shutil.copytree(demo, tmp_path / "recordings")
+    words = ["--trials", "3", "--epochs", "1", "--max-concurrent", "1", "--data", "recordings"]
+    process = start(tmp_path, *words)
+    log = tmp_path / "log"
+    wait_for(lambda: "trial 001 started" in log.read_text(), process)
+    shutil.rmtree(tmp_path / "recordings")
+    assert process.wait(240) == 0, log.read_text()
+    assert {trial["status"] for trial in results(tmp_path)["trials"]} <= {"completed", "early_stopped"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tune", "export", "x", "--output", "model"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not measured again" in done.stdout
+    assert (tmp_path / "model" / "model.safetensors").is_file()

@@ -57,7 +57,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
-            baseline = _measure_baseline(plan, resources, console)
+            baseline = _measure_baseline(plan, data, resources, console)
             rungs = plan.rungs(len(data.splits["train"]))
             base = plan.base.replace(evaluate_at=rungs)
             write_experiment_file(plan, base, data, resources, rungs, baseline)
@@ -76,7 +76,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
             baseline=baseline.wer,
             trouble=lambda: recorder.problem,
         ) as display:
-            grid = _run_trials(plan, base, resources, rungs, records, recorder, display)
+            grid = _run_trials(plan, base, data, resources, rungs, records, recorder, display)
         outcome = SearchOutcome.collect(plan, records, baseline, grid, seconds=time.monotonic() - started)
         outcome.finish(recorder)
     return outcome
@@ -146,14 +146,16 @@ def _prepare(plan: SearchPlan, console: Console) -> PreparedData:
     return data
 
 
-def _measure_baseline(plan: SearchPlan, resources: TrialResources, console: Console) -> Evaluation:
+def _measure_baseline(
+    plan: SearchPlan, data: PreparedData, resources: TrialResources, console: Console
+) -> Evaluation:
     """The base model untouched, on the validation split, in a worker with a trial's resources."""
     import ray
 
     remote = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=0)(evaluate_model)
     with console.status(f"measuring the base model {plan.base.model} ..."):
         try:
-            baseline: Evaluation = ray.get(remote.remote(plan.base, "validation", resources.cpus))
+            baseline: Evaluation = ray.get(remote.remote(plan.base, "validation", resources.cpus, data=data))
         except ray.exceptions.RayTaskError as error:
             # A user's mistake that only shows in the worker (weights that do not load) is still told in one line.
             if isinstance(error.cause, UserError):
@@ -170,6 +172,7 @@ def _measure_baseline(plan: SearchPlan, resources: TrialResources, console: Cons
 def _run_trials(
     plan: SearchPlan,
     base: TrainConfig,
+    data: PreparedData,
     resources: TrialResources,
     rungs: tuple[int, ...],
     records: Records,
@@ -187,7 +190,8 @@ def _run_trials(
     callback = SearchCallback(base, plan.folder / TRIALS_FOLDER, records, recorder, display)
     tuner = ray.tune.Tuner(
         ray.tune.with_resources(
-            make_trainable(base, mailbox, resources.cpus), {"cpu": resources.cpus, "gpu": resources.gpus}
+            make_trainable(base, data, mailbox, resources.cpus),
+            {"cpu": resources.cpus, "gpu": resources.gpus},
         ),
         tune_config=ray.tune.TuneConfig(
             num_samples=plan.request.trials,

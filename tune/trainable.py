@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from trainer.prepared import PreparedData
     from trainer.train import Evaluation
 
+_TEXT_SETTINGS = ("lowercase", "remove_punctuation")
+"""Searchable settings that change the labels, and so need them made anew (the features stay)."""
+
 
 def prepare_data(config: TrainConfig, on_progress: Callable[[int, int], None] | None = None) -> PreparedData:
     """Find or compute the features of `config.data`; raises `DataError` or `ModelError`."""
@@ -66,10 +69,17 @@ def export_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
     write_model(config, checkpoint, output)
 
 
-def make_trainable(base: TrainConfig, mailbox: Any, cpus: float) -> Callable[[dict[str, Any]], None]:
-    """The function that Ray runs for a trial, in the trial's own actor."""
+def make_trainable(
+    base: TrainConfig, data: PreparedData, mailbox: Any, cpus: float
+) -> Callable[[dict[str, Any]], None]:
+    """The function that Ray runs for a trial, in the trial's own actor.
 
-    def whisper_trial(sampled: dict[str, Any]) -> None:
+    `data` goes through the object store once: a trial that looked for it anew would read the tables, ask the
+    hub and look at every audio file again, and see other data if those had changed meanwhile.
+    """
+    import ray.tune
+
+    def whisper_trial(sampled: dict[str, Any], data: PreparedData) -> None:
         import ray.tune
 
         from trainer.train import train
@@ -87,13 +97,16 @@ def make_trainable(base: TrainConfig, mailbox: Any, cpus: float) -> Callable[[di
                     dict(metrics), checkpoint=ray.tune.Checkpoint.from_directory(str(checkpoint_dir))
                 )
 
-        result = train(base.replace(**values), report)
+        config = base.replace(**values)
+        same_texts = all(getattr(config, name) == getattr(base, name) for name in _TEXT_SETTINGS)
+        result = train(config, report, data=data if same_texts else None)
         if result.diverged:
             ray.tune.report(
                 {"wer": float("nan"), "samples_seen": result.samples_seen, "diverged": 1.0, "finished": 0.0}
             )
 
-    return whisper_trial
+    trainable: Callable[[dict[str, Any]], None] = ray.tune.with_parameters(whisper_trial, data=data)
+    return trainable
 
 
 def _set_threads(cpus: float) -> None:
