@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast lint format install clean
+.PHONY: demo test test-fast test-newest-ray lint format install clean
 
 demo: $(STAMP)
 	$(BIN)/tune-whisper --space lr_batch.yaml --trials 8
 
+# Three files at a time, in the order of conftest.py: most tests wait for Ray's processes rather than compute.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"
@@ -30,8 +31,24 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed,vertex,ctranslate2,ggml,onnx]'
+	touch $@
+
+# The newest Ray, in an environment of its own (Google's SDK asks for an older one): searches on several workers,
+# clusters that lose and gain nodes, trainings, jobs.
+NEWEST := .venv-newest-ray
+NEWEST_TESTS := tests/test_worker_group.py tests/test_ray_nodes.py tests/test_train_command.py tests/test_jobs.py
+
+test-newest-ray: $(NEWEST)/.installed
+	$(NEWEST)/bin/python -m pytest $(NEWEST_TESTS)
+
+$(NEWEST)/.installed: pyproject.toml constraints.txt
+	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	grep -v '^ray==' constraints.txt > $(NEWEST)/constraints.txt
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(NEWEST)/constraints.txt torch
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(NEWEST)/constraints.txt --upgrade \
+		'ray[default,train,tune]' -e '.[dev,deepspeed]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(NEWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,8 @@
-"""Photograph an experiment in the MLflow UI: `python docs/screenshot.py URL COMPARE.png [LIST.png]`.
+"""Photograph an experiment in the MLflow UI: `python docs/screenshot.py URL COMPARE.png [LIST.png CHARTS.png]`.
 
 URL is what `tune-whisper ui` prints. COMPARE.png gets the compare view of all trials, best first, with the
-searched settings beside the WER; LIST.png the list of runs at URL itself. Needs Chromium and its driver.
+searched settings beside the WER; LIST.png the list of runs at URL itself; CHARTS.png the charts of that view.
+Needs Chromium and its driver.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import re
 import sys
 import tempfile
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -38,13 +40,15 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
-def chromium(width: int, height: int) -> Iterator[webdriver.Chrome]:
-    """A headless browser with a profile that is thrown away."""
+def chromium(width: int, height: int, *, logged: bool = False) -> Iterator[webdriver.Chrome]:
+    """A headless browser with a profile that is thrown away; `logged` keeps requests and console for `get_log`."""
     with tempfile.TemporaryDirectory() as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = "/usr/bin/chromium"
         for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
             options.add_argument(flag)
+        if logged:
+            options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
         browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         try:
             yield browser
@@ -109,6 +113,17 @@ def photograph_list(browser: webdriver.Chrome, url: str, path: str) -> str:
     return browser.find_element(By.TAG_NAME, "body").text
 
 
+def photograph_charts(browser: webdriver.Chrome, url: str, path: str) -> str:
+    """Save the charts of the view that `tune-whisper ui` opens; return the text of the page."""
+    browser.get(f"{url}&compareRunsMode=CHART")
+    _wait_for(browser, "//*[contains(text(), 'matching run')]")
+    _close_assistant(browser)
+    _wait_for(browser, "//*[contains(@class, 'js-plotly-plot')]")
+    time.sleep(4)  # the charts are drawn one after the other, and animated
+    browser.save_screenshot(path)
+    return browser.find_element(By.TAG_NAME, "body").text
+
+
 def _boxes(browser: webdriver.Chrome) -> list[Any]:
     """The two choices of the parallel-coordinates plot: parameters, metrics."""
     return browser.find_elements(By.XPATH, "//input[@role='combobox' and starts-with(@id, 'dubois-select')]")
@@ -142,13 +157,16 @@ def _wait_for(browser: webdriver.Chrome, xpath: str) -> Any:
 
 def main(words: list[str]) -> int:
     """Run the script; the exit code says whether the pages show what they must."""
-    if len(words) not in (2, 3):
+    if len(words) not in (2, 4):
         raise SystemExit(__doc__)
     with chromium(2000, 2000) as browser:
         text = photograph_compare_view(browser, compare_url(words[0]), words[1])
         missing = [name for name in (*SETTINGS, METRIC) if name not in text]
-        if len(words) == 3:
+        if len(words) == 4:
+            browser.set_window_size(2000, 850)
             photograph_list(browser, words[0], words[2])
+            browser.set_window_size(2000, 1250)
+            photograph_charts(browser, words[0], words[3])
     print(
         f"not on the page: {missing}"
         if missing

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from trainer.config import TrainConfig
 
+# A test that has a gRPC server of its own leaves threads that would talk at every later fork of the same process.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -36,3 +40,9 @@ def small_config(feature_cache: Path) -> TrainConfig:
         generation_max_length=40,
         learning_rate=1e-3,
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with whole runs first: handed out last, one of them would keep a single worker busy in the end."""
+    runs = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -runs[item.path])

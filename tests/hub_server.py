@@ -1,27 +1,50 @@
 """A local server of the Hugging Face hub's shape, for tests: folders served as repositories.
 
-It answers what `huggingface_hub`, `datasets` and `transformers` ask when they download: repository
-information, file trees, paths, and files with commit, entity tag and byte ranges.
+It answers what `huggingface_hub`, `datasets` and `transformers` ask when they download (repository information,
+file trees, paths, files with commit, entity tag and byte ranges) and, for those who have a token, when they upload:
+who one is, new repositories, which files are large, large files by git LFS, commits. The hub's newer way for large
+files (Xet) is not spoken; clients are told to do without by HF_HUB_DISABLE_XET.
 `<root>/<kind>/<org>/<name>/<branch>/` is one branch of a repository, with `kind` being `models` or `datasets`
 and slashes in the branch written as `+`.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import yaml
+
+LARGE = re.compile(r"\.(safetensors|bin|onnx|model)$")
+"""Files that go by LFS."""
+WRITE, READ = "hf_aTokenThatMayWrite", "hf_aTokenThatMayRead"
+"""Tokens of `me`, who is a member of `team` and may only read in `readers`."""
+
 
 class NotThereError(Exception):
     """What the hub answers with 404 and a code in a header."""
+
+
+class RefusedError(Exception):
+    """What the hub answers with another status and a message."""
+
+    def __init__(self, status: int, message: str, **more: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.answer = {"error": message} | more
+
+
+class DroppedError(Exception):
+    """The connection ends without an answer."""
 
 
 class Hub(ThreadingHTTPServer):
@@ -34,6 +57,14 @@ class Hub(ThreadingHTTPServer):
         self.root = root
         self.requests: list[str] = []
         """Every request, as `METHOD path`."""
+        self.fault: Callable[[str], None] = lambda request: None
+        """Called with every request; may raise `RefusedError` or `DroppedError`."""
+        self.private: set[str] = set()
+        """Repositories, as `models/org/name`, that only members see."""
+        self.commits: list[dict[str, Any]] = []
+        """What was committed: `repo`, `summary`, `added`, `deleted`."""
+        self._objects: dict[str, bytes] = {}
+        self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -50,19 +81,71 @@ class Hub(ThreadingHTTPServer):
                 return place, commit
         raise NotThereError("RevisionNotFound")
 
+    def create(self, repo: str, *, private: bool) -> None:
+        """A repository with what the hub puts in every new one."""
+        folder = self.root / repo / "main"
+        if folder.exists():
+            name = repo.split("/", 1)[1]
+            raise RefusedError(409, "You already created this model repo", url=f"{self.url}/{name}")
+        folder.mkdir(parents=True)
+        (folder / ".gitattributes").write_text("*.safetensors filter=lfs diff=lfs merge=lfs -text\n")
+        if private:
+            self.private.add(repo)
+
+    def store(self, oid: str, content: bytes) -> None:
+        """Take a large file."""
+        if hashlib.sha256(content).hexdigest() != oid:
+            raise RefusedError(400, "content does not match its hash")
+        self._objects[oid] = content
+
+    def has(self, oid: str) -> bool:
+        """Whether a large file was uploaded already."""
+        return oid in self._objects
+
+    def commit(self, repo: str, branch: Path, lines: list[dict[str, Any]]) -> None:
+        """All changes, or none where a large file is missing."""
+        added: dict[str, bytes] = {}
+        deleted = [line["value"]["path"] for line in lines if line["key"] == "deletedFile"]
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                added[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                if not self.has(value["oid"]):
+                    raise RefusedError(400, f"LFS pointer to {value['oid']}, which does not exist")
+                added[value["path"]] = self._objects[value["oid"]]
+        with self._lock:
+            for path in deleted:
+                (branch / path).unlink()
+            for path, content in added.items():
+                (branch / path).parent.mkdir(parents=True, exist_ok=True)
+                (branch / path).write_bytes(content)
+            summary = next(line["value"]["summary"] for line in lines if line["key"] == "header")
+            self.commits.append(
+                {"repo": repo, "summary": summary, "added": sorted(added), "deleted": sorted(deleted)}
+            )
+
 
 def _listing(folder: Path) -> list[bytes]:
     return [
-        f"{path.relative_to(folder)}:{path.stat().st_size}".encode() for path in sorted(folder.rglob("*"))
+        f"{path.relative_to(folder)}:{_oid(path) if path.is_file() else ''}".encode()
+        for path in sorted(folder.rglob("*"))
     ]
+
+
+def _oid(path: Path) -> str:
+    """What git calls a file's content, or LFS a large file's."""
+    content = path.read_bytes()
+    if LARGE.search(path.name):
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def _entry(folder: Path, path: Path) -> dict[str, Any]:
     name = path.relative_to(folder).as_posix()
-    oid = hashlib.sha1(name.encode() if path.is_dir() else path.read_bytes()).hexdigest()
     if path.is_dir():
-        return {"type": "directory", "oid": oid, "size": 0, "path": name}
-    return {"type": "file", "oid": oid, "size": path.stat().st_size, "path": name}
+        return {"type": "directory", "oid": hashlib.sha1(name.encode()).hexdigest(), "size": 0, "path": name}
+    return {"type": "file", "oid": _oid(path), "size": path.stat().st_size, "path": name}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -81,26 +164,104 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
     def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.requests.append(f"{self.command} {self.path}")
-        path = urlsplit(self.path).path
+        request = f"{self.command} {self.path}"
+        self.server.requests.append(request)
         try:
-            if api := re.fullmatch(
-                r"/api/(models|datasets)/([^/]+/[^/]+)(?:/([a-z-]+)(?:/([^/]+)(?:/(.*))?)?)?", path
-            ):
-                kind, name, *rest = (unquote(part or "") for part in api.groups())
-                self._send_json(self._api(f"{kind}/{name}", rest[0], rest[1] or "main", rest[2], body))
-            elif file := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-                kind, name, revision, inside = (unquote(part or "") for part in file.groups())
-                self._send_file(f"{kind or 'models/'}{name}", revision, inside)
-            else:
-                raise NotThereError("EntryNotFound")
+            self.server.fault(request)
+            self._route(urlsplit(self.path).path, self._body())
         except NotThereError as error:
             self._send(404, json.dumps({"error": str(error)}).encode(), {"X-Error-Code": str(error)})
+        except RefusedError as error:
+            self._send(error.status, json.dumps(error.answer).encode(), {"Content-Type": "application/json"})
+        except DroppedError:
+            self.close_connection = True
+            self.connection.close()
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _route(self, path: str, body: bytes) -> None:
+        if path == "/api/whoami-v2":
+            self._send_json(self._whoami())
+        elif path == "/api/repos/create":
+            self._send_json(self._create(json.loads(body)))
+        elif path == "/api/validate-yaml":
+            self._send_json(_check_card(json.loads(body)["content"]))
+        elif lfs := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
+            self._members_only(f"models/{lfs[1]}")
+            self._send_json(self._lfs_batch(json.loads(body)))
+        elif (lfs := re.fullmatch(r"/lfs/([0-9a-f]{64})", path)) and self.command == "PUT":
+            self.server.store(lfs[1], body)
+            self._send_json({})
+        elif api := re.fullmatch(
+            r"/api/(models|datasets)/([^/]+/[^/]+)(?:/([a-z-]+)(?:/([^/]+)(?:/(.*))?)?)?", path
+        ):
+            kind, name, *rest = (unquote(part or "") for part in api.groups())
+            self._send_json(self._api(f"{kind}/{name}", rest[0], rest[1] or "main", rest[2], body))
+        elif file := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            kind, name, revision, inside = (unquote(part or "") for part in file.groups())
+            self._send_file(f"{kind or 'models/'}{name}", revision, inside)
+        else:
+            raise NotThereError("EntryNotFound")
+
+    def _whoami(self) -> dict[str, Any]:
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if token not in (WRITE, READ):
+            raise RefusedError(401, "Invalid username or password.")
+        role = "write" if token == WRITE else "read"
+        return {
+            "type": "user",
+            "name": "me",
+            "orgs": [{"name": "team", "roleInOrg": "write"}, {"name": "readers", "roleInOrg": "read"}],
+            "auth": {"type": "access_token", "accessToken": {"displayName": "laptop", "role": role}},
+        }
+
+    def _members_only(self, repo: str) -> None:
+        """Raise where the token may not write to a repository's namespace."""
+        me = self._whoami()
+        if me["auth"]["accessToken"]["role"] != "write" or repo.split("/")[1] not in ("me", "team"):
+            raise RefusedError(403, "You don't have the rights to do that here")
+
+    def _see(self, repo: str) -> None:
+        """Raise where a repository is private and the token is nobody's of its namespace."""
+        if repo in self.server.private and not self.headers.get("Authorization"):
+            raise NotThereError("RepoNotFound")
+
+    def _create(self, asked: dict[str, Any]) -> dict[str, str]:
+        name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+        self._members_only(f"models/{name}")
+        self.server.create(f"models/{name}", private=asked.get("visibility") == "private")
+        return {"url": f"{self.server.url}/{name}"}
+
+    def _lfs_batch(self, asked: dict[str, Any]) -> dict[str, Any]:
+        def answer(entry: dict[str, Any]) -> dict[str, Any]:
+            if self.server.has(entry["oid"]):
+                return dict(entry)
+            return entry | {"actions": {"upload": {"href": f"{self.server.url}/lfs/{entry['oid']}"}}}
+
+        return {"transfer": "basic", "objects": [answer(entry) for entry in asked["objects"]]}
 
     def _api(self, repo: str, what: str, revision: str, inside: str, body: bytes) -> Any:
+        self._see(repo)
+        if what == "auth-check":
+            self.server.branch(repo, "main")
+            self._members_only(repo)
+            return {}
         folder, commit = self.server.branch(repo, revision)
+        if what in ("preupload", "commit"):
+            self._members_only(repo)
+            return self._change(repo, folder, what, body)
         if what in ("", "revision"):
             files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             siblings = [{"rfilename": path.relative_to(folder).as_posix()} for path in files]
@@ -109,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "id": name,
                 "sha": commit,
                 "siblings": siblings,
-                "private": False,
+                "private": repo in self.server.private,
                 "tags": [],
                 "gated": False,
             }
@@ -130,7 +291,30 @@ class _Handler(BaseHTTPRequestHandler):
             }
         raise NotThereError("EntryNotFound")
 
+    def _change(self, repo: str, folder: Path, what: str, body: bytes) -> dict[str, Any]:
+        if what == "preupload":
+            return {
+                "files": [
+                    {
+                        "path": file["path"],
+                        "uploadMode": "lfs" if LARGE.search(file["path"]) else "regular",
+                        "shouldIgnore": False,
+                        "oid": _oid(folder / file["path"]) if (folder / file["path"]).is_file() else None,
+                    }
+                    for file in json.loads(body)["files"]
+                ]
+            }
+        self.server.commit(repo, folder, [json.loads(line) for line in body.splitlines()])
+        commit = self.server.branch(repo, "main")[1]
+        name = repo.split("/", 1)[1]
+        return {
+            "success": True,
+            "commitOid": commit,
+            "commitUrl": f"{self.server.url}/{name}/commit/{commit}",
+        }
+
     def _send_file(self, repo: str, revision: str, inside: str) -> None:
+        self._see(repo)
         folder, commit = self.server.branch(repo, revision)
         path = folder / inside
         if not path.is_file():
@@ -158,6 +342,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+
+def _check_card(content: str) -> dict[str, Any]:
+    """Whether a README's metadata is a YAML mapping; the hub's own check knows every field."""
+    parts = content.split("---")
+    try:
+        metadata = yaml.safe_load(parts[1]) if content.startswith("---") and len(parts) > 2 else {}
+    except yaml.YAMLError as error:
+        raise RefusedError(400, f"Invalid metadata in README.md: {error}") from error
+    problems = [] if isinstance(metadata, dict) else [{"message": "metadata must be a mapping"}]
+    return {
+        "errors": problems,
+        "warnings": [] if metadata else [{"message": "empty or missing yaml metadata"}],
+    }
 
 
 @contextmanager

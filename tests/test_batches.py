@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from trainer.batches import BatchPlan, plan_points
+from trainer.batches import BatchPlan, evaluation_share, plan_points
 from trainer.config import TrainConfig
 from trainer.train import plan_batches
 
@@ -84,3 +84,32 @@ def test_points_of_a_run_and_of_a_search() -> None:
     assert plan_points(40, 4, (11, 33, 99)) == (11, 33, 40)
     assert plan_points(100, 4, None, batch=16) == (32, 48, 80, 100)
     assert plan_points(16, 4, None, batch=8) == (8, 16)
+
+
+@pytest.mark.parametrize(("batch", "accumulation", "workers"), [(4, 1, 4), (3, 3, 2), (1, 4, 3)])
+def test_workers_share_every_step(batch: int, accumulation: int, workers: int) -> None:
+    alone = BatchPlan(
+        n_clips=100, batch_size=batch * workers, accumulation=accumulation, points=(48, 144), seed=3
+    )
+    shared = BatchPlan(
+        n_clips=100, batch_size=batch, accumulation=accumulation, points=(48, 144), seed=3, workers=workers
+    )
+    assert shared.boundaries.tolist() == alone.boundaries.tolist()
+
+    def steps(made: BatchPlan, worker: int = 0) -> list[list[list[int]]]:
+        passes = list(made.micro_batches(worker))
+        assert max(len(clips) for clips in passes) <= made.batch_size
+        return [passes[first : first + accumulation] for first in range(0, len(passes), accumulation)]
+
+    parts = [steps(shared, worker) for worker in range(workers)]
+    assert {len(part) for part in parts} == {shared.n_steps}, "a worker would wait for the others for ever"
+    for step, whole in enumerate(steps(alone)):
+        together = sorted(clip for part in parts for clips in part[step] for clip in clips)
+        assert together == sorted(clip for clips in whole for clip in clips)
+
+
+@pytest.mark.parametrize(("clips", "workers"), [(17, 2), (16, 4), (3, 8), (1, 1)])
+def test_evaluation_is_split_evenly_and_leaves_nothing_out(clips: int, workers: int) -> None:
+    shares = [evaluation_share(clips, worker, workers) for worker in range(workers)]
+    assert len({len(share) for share in shares}) == 1
+    assert {clip for share in shares for clip in share} == set(range(clips))

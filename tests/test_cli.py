@@ -12,34 +12,52 @@ import pytest
 import soundfile
 
 from tune.cli import export_parser, main, search_parser, ui_parser
+from tune.sync_command import sync_parser
 
 FROZEN = {
     "search": {
         **{"--space": None, "--trials": 8, "--model": None, "--data": None, "--language": None},
-        **{"--experiment": None, "--storage": Path("experiments"), "--tracking-uri": None, "--epochs": None},
+        **{"--experiment": None, "--storage": "experiments", "--tracking-uri": None, "--epochs": None},
         **{"--max-steps": None, "--set": [], "--gpus-per-trial": None, "--cpus-per-trial": None},
-        **{"--max-concurrent": None, "--seed": 0, "--dry-run": False},
+        **{"--max-concurrent": None, "--seed": 0, "--dry-run": False, "--resume": None, "--address": None},
+        **{"--workers-per-trial": 1, "--deepspeed": None, "--max-failures": 2},
+        **{"--time-budget": None, "--gpu-hours": None, "--plateau": None, "--plateau-points": 0.1},
+        **{"--finalists": None, "--repeats": 2, "--warm-start": None, "--optuna-storage": None},
+        **{"--keep-checkpoints": "best"},
     },
-    "export": {"experiment": None, "--output": None, "--storage": Path("experiments"), "--trial": None},
-    "ui": {"experiment": None, "--storage": Path("experiments"), "--port": None},
+    "export": {
+        **{"experiment": None, "--output": None, "--storage": "experiments", "--trial": None},
+        **{"--format": [], "--quantization": None, "--check": "quick"},
+        **{"--push-to-hub": None, "--private": False, "--register": None, "--alias": None},
+        **{"--from-model": None, "--data": None, "--language": None},
+    },
+    "ui": {"experiment": None, "--storage": "experiments", "--port": None},
+    "sync": {"experiment": None, "--storage": "experiments", "--tracking-uri": None},
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "parser"), [("search", search_parser()), ("export", export_parser()), ("ui", ui_parser())]
+    ("name", "parser"),
+    [
+        *(("search", search_parser()), ("export", export_parser()), ("ui", ui_parser())),
+        ("sync", sync_parser()),
+    ],
 )
 def test_arguments_are_frozen(name: str, parser: object) -> None:
     actions = [action for action in parser._actions if action.dest != "help"]  # type: ignore[attr-defined]
     assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN[name]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["export", "--help"], ["ui", "--help"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["export"], ["ui"], ["sync"], ["transcribe"], ["push"], ["evaluate"], ["inspect"], ["report"]],
+)
 def test_help_answers_within_half_a_second(words: list[str]) -> None:
     seconds = []
     for _ in range(5):  # the machine is shared: the best of five is the program's own time
         started = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", "tune", *words], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "tune", *words, "--help"], capture_output=True, text=True, check=True
         )
         seconds.append(time.monotonic() - started)
         assert done.stdout.startswith("usage: tune-whisper")
@@ -108,6 +126,16 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
         "unknown set": (["--space", space, "--set", "drop_out=0.1"], ["drop_out", "dropout"]),
         "two budgets": (["--space", space, "--epochs", "1", "--max-steps", "5"], ["--max-steps", "--epochs"]),
         "store away": (["--space", space, "--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
+        "bad duration": (["--space", space, "--time-budget", "8 hours"], ["--time-budget", "8h", "1h30m"]),
+        "gpu hours": (["--space", space, "--gpu-hours", "-1"], ["--gpu-hours -1", "above 0"]),
+        "gpu hours without": (["--space", space, "--gpu-hours", "4"], ["--gpu-hours 4", "--time-budget"]),
+        "no plateau": (["--space", space, "--plateau", "0"], ["--plateau 0", "above 0"]),
+        "no repeats": (["--space", space, "--repeats", "0"], ["--repeats 0", "--finalists 0"]),
+        "warm start": (["--space", space, "--warm-start", "none"], ["none", "no experiment"]),
+        "study away": (
+            ["--space", space, "--optuna-storage", "sqlite:////no/such/x.db"],
+            ["--optuna-storage"],
+        ),
         "unknown experiment": (["export", "nothing", "--output", "out"], ["nothing", "no experiment"]),
     }
 
@@ -123,6 +151,15 @@ NAMES = [
         "existing experiment",
     ),
     *("too many gpus", "gpus no number", "no trials", "bad set", "unknown set", "two budgets", "store away"),
+    *(
+        "bad duration",
+        "gpu hours",
+        "gpu hours without",
+        "no plateau",
+        "no repeats",
+        "warm start",
+        "study away",
+    ),
     "unknown experiment",
 ]
 
@@ -166,7 +203,16 @@ def test_dry_run_shows_the_plan_and_leaves_nothing(
         main(["--space", "lr_batch.yaml", "--trials", "5", "--epochs", "2", "--dry-run", "--seed", "3"]) == 0
     )
     printed = capsys.readouterr().out
-    for text in ("learning_rate", "001", "002", "003", "rungs at", "5 trials", "nothing was run"):
+    for text in (
+        "learning_rate",
+        "001",
+        "002",
+        "003",
+        "rungs at",
+        "5 trials",
+        "estimate: about",
+        "nothing was run",
+    ):
         assert text in printed
     assert "004 " not in printed
     assert not list(tmp_path.iterdir())

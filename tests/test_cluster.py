@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tune.cluster import TrialResources, trial_resources
+from tune.cluster import TrialResources, check_address, trial_resources
 from tune.errors import ResourceError
 from tune.plan import SearchRequest
 
@@ -64,3 +66,60 @@ def test_asking_for_too_much(asked: dict[str, Any], available: Any, message: str
     with pytest.raises(ResourceError) as caught:
         trial_resources(request(**asked), available if isinstance(available, list) else [available])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "available", "expected"),
+    [
+        ({}, {"CPU": 4}, TrialResources(gpus=0, cpus=2, concurrent=2, workers=2)),
+        ({}, {"CPU": 16, "GPU": 4}, TrialResources(gpus=2, cpus=8, concurrent=2, workers=2)),
+        ({}, {"CPU": 2, "GPU": 4}, TrialResources(gpus=2, cpus=1, concurrent=2, workers=2)),
+        # Workers of a trial may lie on two nodes.
+        ({}, [{"CPU": 8, "GPU": 1}] * 3, TrialResources(gpus=2, cpus=16, concurrent=1, workers=2)),
+        (
+            {"gpus_per_trial": 0.0},
+            {"CPU": 4, "GPU": 4},
+            TrialResources(gpus=0, cpus=2, concurrent=2, workers=2),
+        ),
+        (
+            {"cpus_per_trial": 4.0},
+            {"CPU": 9, "GPU": 9},
+            TrialResources(gpus=2, cpus=4, concurrent=2, workers=2),
+        ),
+    ],
+)
+def test_resources_of_two_workers(asked: dict[str, Any], available: Any, expected: TrialResources) -> None:
+    nodes = available if isinstance(available, list) else [available]
+    assert trial_resources(request(workers_per_trial=2, **asked), nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "available", "message"),
+    [
+        (
+            {"gpus_per_trial": 1.0},
+            {"CPU": 4, "GPU": 4},
+            "--gpus-per-trial 1: with 2 workers a trial has a GPU for each",
+        ),
+        (
+            {},
+            {"CPU": 4, "GPU": 1},
+            "--workers-per-trial 2: there is room for 1 of 1 GPU and 4 CPU each; lower it",
+        ),
+        ({}, {"CPU": 1}, "--workers-per-trial 2: there is room for 1 of 0 GPU and 1 CPU each; lower it"),
+    ],
+)
+def test_too_many_workers(asked: dict[str, Any], available: dict[str, float], message: str) -> None:
+    with pytest.raises(ResourceError) as caught:
+        trial_resources(request(workers_per_trial=2, **asked), [available])
+    assert message in str(caught.value)
+
+
+def test_an_address_where_a_web_server_answers() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        with pytest.raises(
+            ResourceError, match="is a web server, as Ray's dashboard is; a search joins HOST:6379"
+        ):
+            check_address(address)

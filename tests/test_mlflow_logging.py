@@ -5,20 +5,20 @@ from __future__ import annotations
 import http.server
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow_server import Server, children, client_of, wait_for
+from s3_server import KEYS, s3_server
 
 from tune.errors import TrackingError
+from tune.mlflow_client import TrackingStore
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import (
     TRIALS_VIEW_TAG,
@@ -32,44 +32,6 @@ from tune.mlflow_store import (
 )
 
 REPOSITORY = Path(__file__).parents[1]
-
-
-class Server:
-    """A real `mlflow server` that can go away and come back."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        words = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(self.port)]
-        words += ["--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
-        words += ["--artifacts-destination", str(self.folder / "artifacts")]
-        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "true"}
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                words, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-        wait_for(self.is_up, 120)
-
-    def stop(self) -> None:
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
-            wait_for(lambda: not self.is_up(), 20)
-
-    def is_up(self) -> bool:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(f"{self.url}/health", timeout=2):
-                return True
-        except OSError:
-            return False
 
 
 @pytest.fixture(scope="module")
@@ -118,31 +80,9 @@ def stub() -> Iterator[Callable[[int, str], str]]:
         server.shutdown()
 
 
-def wait_for(condition: Callable[[], Any], seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s")
-
-
 def begin(recorder: MlflowRecorder, **changes: Any) -> str:
     arguments: dict[str, Any] = {"params": {}, "tags": {}, "description": "", "artifacts": []}
     return recorder.start(**(arguments | changes))
-
-
-def client_of(uri: str) -> Any:
-    from mlflow import MlflowClient
-
-    return MlflowClient(uri)
-
-
-def children(client: Any, parent_id: str) -> dict[str, Any]:
-    experiment = client.get_run(parent_id).info.experiment_id
-    query = f"tags.`mlflow.parentRunId` = '{parent_id}'"
-    return {run.data.tags["trial_id"]: run for run in client.search_runs([experiment], query)}
 
 
 def record_search(recorder: MlflowRecorder, folder: Path) -> str:
@@ -194,7 +134,7 @@ def check_search(client: Any, recorder: MlflowRecorder, parent_id: str) -> None:
     assert parent.data.tags["role"] == "experiment"
     assert {run.data.tags["role"] for run in runs.values()} == {"trial"}
     view = json.loads(client.get_experiment(parent.info.experiment_id).tags[TRIALS_VIEW_TAG])
-    assert {"metrics.`wer`", "params.`learning_rate`"} < set(view["selectedColumns"])
+    assert {"metrics.`best_wer`", "params.`learning_rate`"} < set(view["selectedColumns"])
     assert {trial: (run.info.status, run.data.tags["status"]) for trial, run in runs.items()} == {
         "000": ("FINISHED", "completed"),
         "001": ("KILLED", "early_stopped"),
@@ -214,6 +154,7 @@ def check_search(client: Any, recorder: MlflowRecorder, parent_id: str) -> None:
     assert (loss.step, loss.timestamp) == (40, 1_700_000_000_250)
     (best,) = client.get_metric_history(first.info.run_id, "best_wer")
     assert best.step == 80
+    assert first.data.metrics["wer_gain"] == 40.0
     names = {file.path for file in client.list_artifacts(parent_id)}
     assert names == {"space.yaml", "versions.json", "results.json"}
 
@@ -297,6 +238,7 @@ def test_a_server_gone_at_the_end_is_told_in_time(server: Server) -> None:
         (403, "Permission denied", "permission denied"),
         (404, "<html>nothing here</html>", "no MLflow tracking server answers there"),
         (200, "<html>hello</html>", "no MLflow tracking server answers there"),
+        (200, '{"experiment": 5}', "Failed to parse experiment field"),
     ],
 )
 def test_a_server_that_refuses(status: int, body: str, told: str, stub: Callable[[int, str], str]) -> None:
@@ -315,6 +257,9 @@ def test_a_server_that_refuses(status: int, body: str, told: str, stub: Callable
         ("http://nohost.invalid:5000", "unknown host"),
         ("sqlite:////no/such/folder/mlflow.db", "unable to open database file"),
         ("mysql+nodriver://me:secret@db/x", "mysql.nodriver"),
+        ("mysql://me:secret@db/x", "MySQLdb"),
+        ("postgresql://me:secret@db:port/x", "'port'"),
+        ("http://[nohost", "Invalid IPv6 URL"),
         ("gopher://me:secret@host", "no such kind of store"),
     ],
 )
@@ -391,6 +336,70 @@ def test_a_bug_in_the_writer_is_raised(database: str, monkeypatch: pytest.Monkey
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.fixture
+def s3_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Keys of nobody, and no patience of the client's own."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def recorder_with_artifacts(database: str, experiment: str, location: str, **changes: Any) -> MlflowRecorder:
+    """As an MLflow server that leaves artifacts to its clients has them: the location is the experiment's."""
+    client_of(database).create_experiment(experiment, location)
+    return MlflowRecorder(database, experiment, None, **changes)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "location", "told"),
+    [
+        ("http://127.0.0.1:9", "s3://bucket/x", "Could not connect"),
+        ("nonsense", "s3://bucket/x", "Invalid endpoint: nonsense"),
+        ("", "wasbs://box@account.blob.core.windows.net/x", "azure"),
+        ("", "ftp://127.0.0.1:9/x", "connection refused"),
+    ],
+)
+def test_an_artifact_store_that_cannot_be_used_is_told_at_once(
+    database: str, s3_keys: pytest.MonkeyPatch, endpoint: str, location: str, told: str
+) -> None:
+    s3_keys.setenv("MLFLOW_S3_ENDPOINT_URL", endpoint)
+    name = f"artifacts at {endpoint} {location}"
+    with pytest.raises(TrackingError, match=rf"cannot store versions.json in it: .*{told}") as caught:
+        begin(recorder_with_artifacts(database, name, location))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_artifact_store_without_the_bucket(database: str, s3_keys: pytest.MonkeyPatch) -> None:
+    with s3_server() as server:
+        s3_keys.setenv("MLFLOW_S3_ENDPOINT_URL", server.endpoint)
+        with pytest.raises(TrackingError, match="NoSuchBucket"):
+            begin(recorder_with_artifacts(database, "no bucket", "s3://nobucket/x"))
+
+
+def test_an_artifact_store_that_goes_away(database: str, s3_keys: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    with s3_server() as server:
+        s3_keys.setenv("MLFLOW_S3_ENDPOINT_URL", server.endpoint)
+        location = f"s3://{server.bucket}/x"
+        recorder = recorder_with_artifacts(database, "artifacts gone", location, patience=1)
+        begin(recorder)
+        server.stop()
+        line = recorder.finish("completed", artifacts=[tmp_path / "results.json"])
+    assert line is not None
+    assert line.startswith("1 MLflow records could not be written.")
+    assert "cannot store results.json in it" in line
+
+
+def test_a_bug_is_not_told_of_the_store(database: str) -> None:
+    store = TrackingStore(database, "no store's error", None)
+    store.connect()
+    run_id = store.create_run("run", {}, 0)
+    with pytest.raises(TypeError):
+        store.log_batch(run_id, metrics=[("wer",)])
+
+
 def test_wrong_use_is_told(database: str) -> None:
     recorder = MlflowRecorder(database, "wrong", None)
     with pytest.raises(ValueError, match=r"start\(\) comes first"):
@@ -438,15 +447,15 @@ except TrackingError:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_only_one_module_can_write() -> None:
-    """One process writes: only the recorder's client imports MLflow, and nothing that workers run does."""
+def test_only_few_modules_can_write() -> None:
+    """One process writes: only the recorder's client and the registry import MLflow, and nothing that workers run."""
     users = [
         file.name
         for package in ("trainer", "tune")
         for file in (REPOSITORY / package).rglob("*.py")
         if any(line.lstrip().startswith(("import mlflow", "from mlflow")) for line in file.open())
     ]
-    assert users == ["mlflow_client.py"]
+    assert sorted(users) == ["mlflow_client.py", "model_files.py", "model_store.py", "speech_model.py"]
 
 
 def test_workers_get_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

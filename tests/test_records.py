@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
+from tune.decisions import Stop
 from tune.display import clock, key_settings, most_telling, time_left
-from tune.records import Records
+from tune.records import Records, TrialRecord
 
 
 def evaluation(samples: int, wer: float) -> dict[str, float]:
@@ -28,11 +30,41 @@ def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
     records = Records()
     trial = records.start("001", {})
     trial.add_evaluation(evaluation(100, 30.0))
-    trial.add_evaluation(evaluation(150, math.nan))
+    trial.add_evaluation(evaluation(150, math.nan), Stop("diverged", 150))
+    assert trial.outcome == "diverged"
+    assert trial.end(trial.outcome) == "diverged"
     assert trial.end("completed") == "diverged"
-    assert trial.status == "diverged"
     assert trial.best_wer == 30.0
     assert trial.evaluations == [(100, 30.0)]
+
+
+def test_how_a_trial_ends_is_known_before_it_has_ended() -> None:
+    going, stopped, finished = (TrialRecord(number, {}) for number in ("001", "002", "003"))
+    going.add_evaluation(evaluation(100, 30.0))
+    stopped.add_evaluation(evaluation(100, 40.0), Stop("asha", 100, 40.0, 30.0, 3))
+    finished.add_evaluation({**evaluation(900, 10.0), "finished": 1.0})
+    assert [going.outcome, stopped.outcome, finished.outcome] == ["running", "early_stopped", "completed"]
+    assert [record.status for record in (going, stopped, finished)] == ["running"] * 3
+
+
+def test_a_record_survives_being_written_down() -> None:
+    old = TrialRecord("001", {"learning_rate": 1e-5}, 8, folder="001")
+    old.add_evaluation({**evaluation(100, 30.0), "eval_loss": 1.5})
+    old.add_checkpoint("trials/001/a")
+    old.add_evaluation({**evaluation(300, 35.0), "eval_loss": 1.0}, Stop("asha", 300, 35.0, 30.0, 3))
+    old.add_checkpoint("trials/001/b")
+    new = TrialRecord.from_dict(json.loads(json.dumps(old.to_dict())))
+    assert (new.evaluations, new.losses, new.stop) == (old.evaluations, [1.5, 1.0], old.stop)
+    assert (new.checkpoint, new.last_checkpoint) == ("trials/001/a", "trials/001/b")
+    assert (new.outcome, new.best_wer, new.finished) == ("early_stopped", 30.0, False)
+
+
+def test_a_trial_that_goes_back_to_its_checkpoint_measures_anew() -> None:
+    trial = TrialRecord("001", {})
+    for samples, wer in [(100, 30.0), (300, 20.0), (300, 21.0)]:
+        trial.add_evaluation(evaluation(samples, wer))
+    assert trial.evaluations == [(100, 30.0), (300, 21.0)]
+    assert len(trial.losses) == 2
 
 
 def test_a_trial_started_again_keeps_its_record() -> None:
@@ -89,3 +121,17 @@ def test_a_low_screen_shows_running_trials_and_the_best() -> None:
     shown = most_telling(records.all(), records.best(), 5)
     assert [trial.trial_id for trial in shown] == ["003", "029", "030", "031", "032"]
     assert len(most_telling(records.all(), records.best(), 100)) == 32
+
+
+def test_two_checkpoints_are_kept_whether_the_last_is_the_best_or_not() -> None:
+    record = TrialRecord("001", {})
+    seen = []
+    for number, wer in enumerate((40.0, 30.0, 35.0, 33.0, 20.0)):
+        metrics = {"wer": wer, "cer": wer, "samples_seen": 100 * (number + 1), "epoch": number + 1.0}
+        record.add_evaluation(metrics)
+        record.add_checkpoint("abcde"[number])
+        seen.append("".join(record.checkpoints))
+    assert seen == ["a", "ba", "cb", "db", "ed"], "the last first, then the best, or the one before"
+    record.add_evaluation(metrics)
+    record.add_checkpoint("e")
+    assert record.checkpoints == ["e", "d"], "written once more after a failure"

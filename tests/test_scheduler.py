@@ -1,4 +1,4 @@
-"""Rungs and ASHA's decisions."""
+"""The grid of rungs, and what Ray Tune is told about an evaluation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 
 from tune.scheduler import make_scheduler, rung_grid
-from tune.search_space import SchedulerSettings
-
-CONTINUE, STOP = "CONTINUE", "STOP"
 
 
 @pytest.mark.parametrize(
@@ -45,36 +42,15 @@ def test_rungs_on_whole_batches_where_they_are_large_enough(
     assert rung_grid(budget, 3, 3, multiple) == expected
 
 
-def decide(scheduler: Any, trial: str, samples: int, wer: float) -> str:
-    shown = SimpleNamespace(trial_id=trial)
-    if trial not in scheduler._trial_info:
-        scheduler.on_trial_add(None, shown)
-    return str(scheduler.on_trial_result(None, shown, {"samples_seen": samples, "wer": wer}))
+@pytest.mark.parametrize(("ends", "answer"), [(True, "STOP"), (False, "CONTINUE")])
+def test_ray_is_told_what_was_decided_with_the_trials_own_number(ends: bool, answer: str) -> None:
+    heard: list[tuple[str, dict[str, Any]]] = []
 
+    def evaluated(trial_id: str, result: dict[str, Any]) -> bool:
+        heard.append((trial_id, result))
+        return ends
 
-def test_its_rungs_are_the_grid() -> None:
-    grid = rung_grid(1000, 10, 4)  # int(log(1000) / log(10)) is 2: Ray's own grid would miss a rung
-    scheduler = make_scheduler(SchedulerSettings(reduction_factor=10, rungs=4), grid)
-    assert [rung for rung, _ in scheduler._brackets[0]._rungs] == [1000, 100, 10, 1]
-
-
-def test_a_rung_stops_nobody_before_it_holds_enough_trials() -> None:
-    scheduler = make_scheduler(SchedulerSettings(min_trials_per_rung=3), (100, 300, 900))
-    assert decide(scheduler, "a", 100, 20.0) == CONTINUE
-    assert decide(scheduler, "b", 100, 90.0) == CONTINUE
-    assert decide(scheduler, "c", 100, 80.0) == STOP
-    assert decide(scheduler, "d", 100, 10.0) == CONTINUE
-
-
-def test_a_trial_with_nan_is_stopped_and_leaves_no_trace_in_the_rung() -> None:
-    scheduler = make_scheduler(SchedulerSettings(min_trials_per_rung=1), (100, 300, 900))
-    assert decide(scheduler, "a", 100, float("nan")) == STOP
-    scheduler.on_trial_complete(
-        None, SimpleNamespace(trial_id="a"), {"samples_seen": 100, "wer": float("nan")}
-    )
-    assert all(not recorded for _, recorded in scheduler._brackets[0]._rungs)
-
-
-def test_one_rung_stops_nobody_early() -> None:
-    scheduler = make_scheduler(SchedulerSettings(rungs=1), (900,))
-    assert [decide(scheduler, trial, 450, wer) for trial, wer in [("a", 1.0), ("b", 99.0)]] == [CONTINUE] * 2
+    trial = SimpleNamespace(trial_id="8f3a2_00004", config={"trial_id": "007", "dropout": 0.1})
+    result = {"samples_seen": 100, "wer": 20.0}
+    assert make_scheduler(evaluated).on_trial_result(None, trial, result) == answer
+    assert heard == [("007", result)]

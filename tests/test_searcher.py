@@ -1,7 +1,8 @@
-"""What Optuna is told of the trials."""
+"""What is proposed, what Optuna is told of the trials, and that a resumed search is an unbroken one."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,73 +10,259 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from tune.search_space import load_space
-from tune.searcher import TRIAL_ID, make_searcher
+from tune.records import Outcome, Records, TrialRecord
+from tune.search_space import SearchSpace, load_space
+from tune.searcher import TRIAL_ID, EarlierTrial, make_searcher
+
+CHOICES = "train_batch_size: {type: choice, values: [4, 8]}\nfreeze_encoder: {type: choice, values: [false, true]}\n"
 
 
-@pytest.fixture
-def searcher() -> Any:
-    return make_searcher(load_space("lr_batch").resolve(1e-3), experiment="exp", seed=5)
+def lr_batch() -> SearchSpace:
+    return load_space("lr_batch").resolve(1e-3)
 
 
-def result(samples: int, wer: float, finished: bool = False) -> dict[str, Any]:
-    return {"wer": wer, "samples_seen": samples, "training_iteration": 1, "finished": float(finished)}
+def space_of(folder: Path, text: str) -> SearchSpace:
+    path = folder / "space.yaml"
+    path.write_text(text)
+    return load_space(str(path)).resolve(1e-3)
 
 
-def test_trials_are_numbered_and_the_first_is_the_recipe(searcher: Any) -> None:
+class Search:
+    """A searcher with its records, driven as Ray and the callback drive it."""
+
+    def __init__(self, space: SearchSpace, records: Records | None = None, **options: Any) -> None:
+        self.records = records or Records()
+        self.searcher: Any = make_searcher(
+            space, experiment="exp", **{"seed": 5, "records": self.records, **options}
+        )
+
+    def begin(self, ray_id: str) -> TrialRecord:
+        config = self.searcher.suggest(ray_id)
+        return self.records.start(config.pop(TRIAL_ID), config)
+
+    def measure(self, ray_id: str, record: TrialRecord, samples: int, wer: float, ends: bool = False) -> None:
+        result = {
+            **{"wer": wer, "cer": wer, "samples_seen": samples},
+            **{"epoch": samples / 900, "finished": float(samples == 900)},
+        }
+        record.add_evaluation(result)
+        if ends:
+            self.searcher.on_trial_complete(ray_id, result)
+            record.end("completed")
+        else:
+            self.searcher.on_trial_result(ray_id, result)
+
+    def end(self, ray_id: str, record: TrialRecord, outcome: Outcome) -> None:
+        record.status = outcome
+        self.searcher.on_trial_complete(ray_id, error=outcome == "failed")
+
+    @property
+    def trials(self) -> list[Any]:
+        return self.searcher.study.trials  # type: ignore[no-any-return]
+
+
+def restored(records: Records) -> Records:
+    new = Records()
+    for record in records.all():
+        new.add(TrialRecord.from_dict(json.loads(json.dumps(record.to_dict()))))
+    return new
+
+
+def test_trials_are_numbered_and_the_first_is_the_recipe() -> None:
+    searcher = Search(lr_batch()).searcher
     first, second = searcher.suggest("x"), searcher.suggest("y")
     assert (first.pop(TRIAL_ID), second.pop(TRIAL_ID)) == ("001", "002")
     assert first == {
-        "learning_rate": 1e-3,
-        "warmup_ratio": 0.1,
-        "train_batch_size": 8,
-        "gradient_accumulation_steps": 1,
+        **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
+        **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
     }
     assert set(second) == set(first)
 
 
-def test_states_values_and_steps(searcher: Any) -> None:
-    for trial in "abcde":
-        searcher.suggest(trial)
-    searcher.on_trial_result("a", result(100, 30.0))
-    searcher.on_trial_result("a", result(900, 12.0))
-    searcher.on_trial_complete("a", result(900, 12.0, finished=True))
-    searcher.on_trial_complete("b", result(100, 70.0))
-    searcher.on_trial_result("c", result(150, math.nan))
-    searcher.on_trial_complete("c", result(150, math.nan))
-    searcher.on_trial_complete("d", None, error=True)
-    study = searcher._ot_study
-    assert study.study_name == "exp"
-    states = [trial.state for trial in study.trials]
-    assert states == [
-        TrialState.COMPLETE,
-        TrialState.PRUNED,
-        TrialState.FAIL,
-        TrialState.FAIL,
-        TrialState.RUNNING,
-    ]
-    assert study.trials[0].value == 12.0
-    assert study.trials[0].intermediate_values == {100: 30.0, 900: 12.0}
-    assert study.trials[1].intermediate_values == {100: 70.0}
+def test_states_values_and_samples_seen() -> None:
+    search = Search(lr_batch())
+    a, b, c, d, _ = (search.begin(name) for name in "abcde")
+    search.measure("a", a, 100, 30.0)
+    search.measure("a", a, 300, 11.0)
+    search.measure("a", a, 900, 12.0, ends=True)
+    search.measure("b", b, 100, 70.0)
+    search.end("b", b, "early_stopped")
+    search.measure("c", c, 150, math.nan)
+    search.end("c", c, "diverged")
+    search.end("d", d, "failed")
+    assert search.searcher.study.study_name == "exp"
+    states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.FAIL, TrialState.RUNNING]
+    assert [trial.state for trial in search.trials] == states
+    assert search.trials[0].value == 11.0
+    assert search.trials[0].intermediate_values == {100: 30.0, 300: 11.0, 900: 12.0}
+    assert search.trials[1].intermediate_values == {100: 70.0}
+    assert search.trials[2].intermediate_values == {}
+    assert search.searcher.study.best_value == 11.0
 
 
-def test_same_seed_same_proposals() -> None:
+def test_a_result_that_comes_twice_is_told_once() -> None:
+    search = Search(lr_batch())
+    a = search.begin("a")
+    search.measure("a", a, 100, 30.0)
+    search.measure("a", a, 100, 31.0)  # from the checkpoint before, after its process was lost
+    search.measure("a", a, 900, 12.0, ends=True)
+    search.searcher.on_trial_complete("a", None)
+    assert search.trials[0].intermediate_values == {100: 30.0, 900: 12.0}
+
+
+def test_another_seed_proposes_otherwise() -> None:
     def proposals(seed: int) -> list[Any]:
-        searcher = make_searcher(load_space("lr_batch").resolve(1e-3), experiment="exp", seed=seed)
+        search = Search(lr_batch(), seed=seed)
         found = []
         for number in range(8):
-            found.append(searcher.suggest(str(number)))
-            wer = 100 * found[-1]["learning_rate"] + number % 3
-            searcher.on_trial_result(str(number), result(900, wer))
-            searcher.on_trial_complete(str(number), result(900, wer, finished=True))
+            record = search.begin(str(number))
+            found.append(record.config)
+            search.measure(str(number), record, 900, 100 * record.config["learning_rate"], ends=True)
         return found
 
     assert proposals(1) == proposals(1)
-    assert proposals(1) != proposals(2)
+    assert proposals(1)[1:] != proposals(2)[1:]
 
 
-def test_ints_reach_both_ends(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text("train_batch_size: {type: int, low: 1, high: 3}\n")
-    searcher = make_searcher(load_space(str(path)).resolve(1e-3), experiment="exp", seed=0)
-    assert {searcher.suggest(str(number))["train_batch_size"] for number in range(40)} == {1, 2, 3}
+def test_no_settings_twice_and_an_end_when_all_were_tried(tmp_path: Path) -> None:
+    search = Search(space_of(tmp_path, CHOICES))
+    for name in "abcd":
+        search.measure(name, search.begin(name), 900, 20.0, ends=True)
+    tried = [tuple(record.config.values()) for record in search.records.all()]
+    assert sorted(tried) == [(4, False), (4, True), (8, False), (8, True)]
+    assert search.searcher.suggest("e") == search.searcher.FINISHED
+    assert search.searcher.exhausted
+    assert Search(space_of(tmp_path, CHOICES), restored(search.records)).searcher.suggest("e") == "FINISHED"
+    assert [trial.state for trial in search.trials] == [TrialState.COMPLETE] * 4
+
+
+def test_ints_and_steps_reach_both_ends(tmp_path: Path) -> None:
+    text = "train_batch_size: {type: int, low: 1, high: 3}\ndropout: {type: float, low: 0.1, high: 0.3, step: 0.1}\n"
+    search = Search(space_of(tmp_path, text))
+    found = {tuple(search.begin(str(number)).config.values()) for number in range(9)}
+    assert {batch for batch, _ in found} == {1, 2, 3}
+    assert {round(dropout, 6) for _, dropout in found} == {0.1, 0.2, 0.3}
+    assert len(found) == 9
+    assert search.searcher.suggest("more") == "FINISHED"
+
+
+def test_settings_that_fail_at_once_are_left_alone(tmp_path: Path) -> None:
+    """Optuna's own TPE leaves failed trials out: it proposed batches without memory again and again."""
+    text = (
+        "train_batch_size: {type: choice, values: [4, 64]}\ndropout: {type: float, low: 0.0, high: 0.5}\n"
+        "searcher: {startup_trials: 4}\n"
+    )
+    search = Search(space_of(tmp_path, text))
+    for number in range(40):
+        record = search.begin(str(number))
+        if record.config["train_batch_size"] == 64:
+            search.end(str(number), record, "failed")
+        else:
+            search.measure(str(number), record, 900, 20 + record.config["dropout"], ends=True)
+    assert sum(record.status == "failed" for record in search.records.all()[10:]) <= 8
+
+
+def test_no_more_trials_than_there_is_room_for() -> None:
+    room = [2]
+    search = Search(lr_batch(), capacity=lambda: room[0])
+    a = search.begin("a")
+    search.begin("b")
+    assert search.searcher.suggest("c") is None
+    room[0] = 3  # a node has joined
+    assert search.searcher.suggest("c")[TRIAL_ID] == "003"
+    room[0] = 1  # two have gone
+    search.end("a", a, "failed")
+    assert search.searcher.suggest("d") is None
+
+
+def test_a_trial_that_was_proposed_but_never_began_leaves_the_other_numbers_alone() -> None:
+    before = Search(lr_batch())
+    lost = before.searcher.suggest("a")
+    second = before.begin("b")
+    after = Search(lr_batch(), restored(before.records))
+    assert after.searcher.suggest("x") == {**second.config, TRIAL_ID: "002"}
+    assert after.searcher.suggest("y") == lost
+    assert after.searcher.suggest("z")[TRIAL_ID] == "003"
+
+
+def test_earlier_trials_are_learned_from() -> None:
+    """Twenty trials of before, best at a third of the default rate: what is proposed lies around it."""
+    rates = [10 ** (-4 + number / 10) for number in range(20)]
+    earlier = [
+        EarlierTrial({**POINT, "learning_rate": rate}, [(900, wer)], wer)
+        for rate in rates
+        for wer in [20 + 30 * abs(math.log10(rate / 3e-4))]
+    ]
+    told, untold = Search(lr_batch(), earlier=earlier), Search(lr_batch())
+    for search, expected in ((told, 0.35), (untold, None)):
+        proposals = [search.begin(str(number)).config["learning_rate"] for number in range(12)][1:]
+        off = sorted(abs(math.log10(rate / 3e-4)) for rate in proposals)[5]
+        assert off < expected if expected else off > 0.35
+    assert {trial.user_attrs["from"] for trial in told.trials[:20]} == {"an earlier experiment"}
+    assert told.searcher.study.best_trial.params["learning_rate"] == pytest.approx(3e-4, rel=0.2)
+
+
+POINT = {
+    **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
+    **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
+}
+
+
+def test_earlier_trials_may_lack_a_parameter() -> None:
+    partly = [
+        EarlierTrial({"learning_rate": 1e-3 * (1 + number / 10)}, [(100, 30.0 + number)], None)
+        for number in range(8)
+    ]
+    whole = [
+        EarlierTrial({**POINT, "warmup_ratio": number / 30}, [(900, 20.0)], 20.0 + number)
+        for number in range(8)
+    ]
+    search = Search(lr_batch(), earlier=[*partly, *whole])
+    for number in range(6):
+        record = search.begin(str(number))
+        assert set(record.config) == set(POINT)
+        search.measure(str(number), record, 900, 20.0, ends=True)
+
+
+def found_after(trials: int, space: SearchSpace) -> float:
+    """Decades between the best learning rate, 3e-4, and that of the best trial; every trial has its whole budget."""
+    search, off = Search(space), []
+    for number in range(trials):
+        record = search.begin(str(number))
+        off.append(abs(math.log10(record.config["learning_rate"] / 3e-4)))
+        search.measure(str(number), record, 900, 20 + 10 * off[-1] ** 2, ends=True)
+    return min(off)
+
+
+def test_a_few_trials_are_enough_for_a_smooth_valley(tmp_path: Path) -> None:
+    rate = "learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\nsearcher: {startup_trials: 3"
+    assert found_after(8, space_of(tmp_path, f"{rate}}}")) < 0.03
+
+
+def test_trials_stopped_early_are_learned_from_without_their_last_rungs(tmp_path: Path) -> None:
+    """A trial far from the valley that had its whole budget is below a near one that was stopped at its first rung."""
+    search = Search(
+        space_of(tmp_path, "learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\n"
+                           "try_first: [{learning_rate: 1e-2}]\nsearcher: {startup_trials: 3}")
+    )  # fmt: skip
+    for number in range(12):
+        record = search.begin(str(number))
+        cost = 5 * math.log10(record.config["learning_rate"] / 1e-4) ** 2
+        search.measure(str(number), record, 100, 60 + cost)
+        if number in (0, 1):
+            search.measure(str(number), record, 900, 30 + cost, ends=True)
+        else:
+            search.end(str(number), record, "early_stopped")
+    rates = [trial.params["learning_rate"] for trial in search.trials[5:]]
+    assert min(abs(math.log10(rate / 1e-4)) for rate in rates) < 0.15
+    assert sum(abs(math.log10(rate / 1e-4)) < 1 for rate in rates) >= 5, rates
+
+
+def test_settings_are_numbers_that_people_would_write() -> None:
+    search = Search(lr_batch())
+    for number in range(12):
+        record = search.begin(str(number))
+        rate = record.config["learning_rate"]
+        assert rate == float(f"{rate:.6g}")
+        assert 1e-4 <= rate <= 1e-2
+        search.measure(str(number), record, 900, 30 + 100 * rate, ends=True)

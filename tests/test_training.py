@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+import subprocess
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ import transformers
 from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperProcessor
 from transformers.models.whisper.modeling_whisper import shift_tokens_right
 
+from trainer.arguments import warmup_steps
 from trainer.batches import BatchPlan
 from trainer.collator import IGNORED, WhisperCollator
 from trainer.config import TrainConfig
@@ -24,7 +27,6 @@ from trainer.features import pad_features
 from trainer.model import default_learning_rate, load_model, load_processor
 from trainer.prepared import prepare
 from trainer.train import _make_trainer, evaluate, train
-from trainer.whisper_trainer import warmup_steps
 
 
 class Gradients(TrainerCallback):
@@ -103,7 +105,7 @@ def test_collator_refuses_a_tokenizer_of_another_model(small_config: TrainConfig
 
 def test_loss_is_the_models_own_mean_over_tokens(small_config: TrainConfig, tmp_path: Path) -> None:
     """One step with batch 16 starts at the loss that plain transformers computes for the same clips."""
-    config = small_config.replace(train_batch_size=16, max_steps=1, evaluations=1)
+    config = small_config.replace(train_batch_size=16, max_steps=1, evaluations=1, audio_window=30)
     rows: list[Mapping[str, float]] = []
     train(config, lambda metrics, folder: rows.append(metrics))
     data = prepare(config)
@@ -201,7 +203,9 @@ def test_cache_is_off_in_training_and_on_in_generation(
         return output
 
     monkeypatch.setattr(WhisperForConditionalGeneration, "forward", spy)
-    train(small_config.replace(max_steps=1, train_batch_size=2, evaluations=1, max_eval_clips=2))
+    # with beams, which transformers' own generation does; a greedy one is ours, and has nothing but a cache
+    config = small_config.replace(generation_num_beams=2)
+    train(config.replace(max_steps=1, train_batch_size=2, evaluations=1, max_eval_clips=2))
     assert {cached for training, cached in seen if training} == {False}
     teacher_forced, *generated = [cached for training, cached in seen if not training]
     assert teacher_forced is False
@@ -246,7 +250,13 @@ def test_a_loss_that_is_no_number_ends_the_training_as_diverged(small_config: Tr
     result = train(config, lambda metrics, folder: rows.append(metrics))
     assert result.diverged
     assert result.steps < 12
-    assert all(math.isfinite(row["loss"]) for row in rows)
+    assert all(math.isfinite(row["loss"]) for row in rows[:-1])
+    assert rows[-1] == {
+        "samples_seen": 4 * result.steps,
+        "step": result.steps,
+        "epoch": rows[-1]["epoch"],
+        "diverged": 1,
+    }
 
 
 def test_same_seed_same_result_other_seed_other_result(small_config: TrainConfig) -> None:
@@ -373,3 +383,16 @@ def test_bf16_runs_without_a_gpu(small_config: TrainConfig) -> None:
         )
     )
     assert result.steps == 1
+
+
+def test_nothing_is_imported_that_training_does_not_need(feature_cache: Path) -> None:
+    """DeepSpeed and MLflow, which accelerate would bring along, cost each process of a search a second."""
+    code = (
+        "import sys; from trainer.config import TrainConfig; from trainer.train import train;"
+        f"train(TrainConfig(cache_dir={str(feature_cache)!r}, max_train_clips=8, max_eval_clips=2, max_steps=1,"
+        "evaluations=1, generation_max_length=10)); print({'deepspeed', 'mlflow', 'optuna', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.strip().splitlines()[-1] == "set()"

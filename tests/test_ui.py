@@ -27,6 +27,7 @@ from tune import ui
 from tune.errors import ExperimentError, TrackingError
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
+from tune.storage import Storage
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
@@ -65,8 +66,8 @@ def write_experiment(folder: Path, uri: str) -> None:
 @contextmanager
 def running_ui(storage: Path, port: int | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command in a process of its own, as a terminal starts it, and the address that it prints."""
-    code = f"from pathlib import Path; from tune.ui import run_ui; import sys; port = {port}\n"
-    code += f"sys.exit(run_ui(None, Path({str(storage)!r}), port))"
+    code = f"from tune.storage import Storage; from tune.ui import run_ui; import sys; port = {port}\n"
+    code += f"sys.exit(run_ui(None, Storage.parse({str(storage)!r}), port))"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -148,11 +149,11 @@ def test_a_port_that_is_taken(storage: Path, monkeypatch: pytest.MonkeyPatch) ->
         other.listen()
         taken = other.getsockname()[1]
         with pytest.raises(TrackingError, match=f"--port {taken}: Address already in use; choose another"):
-            ui.run_ui("new one", storage, taken)
+            ui.run_ui("new one", Storage.parse(storage), taken)
         monkeypatch.setattr(ui, "FIRST_PORT", taken)
         assert taken < ui._choose_port(None) < taken + 100
     with pytest.raises(TrackingError, match="--port 70000: must be from 1 to 65535"):
-        ui.run_ui("new one", storage, 70000)
+        ui.run_ui("new one", Storage.parse(storage), 70000)
 
 
 def test_a_server_that_does_not_start(tmp_path: Path) -> None:
@@ -161,17 +162,17 @@ def test_a_server_that_does_not_start(tmp_path: Path) -> None:
     (folder / "mlflow.db").write_text("no database at all, but long enough to be looked at " * 20)
     before = time.monotonic()
     with pytest.raises(TrackingError, match=r"did not start: .*file is not a database"):
-        ui.run_ui("broken", tmp_path, free_port())
+        ui.run_ui("broken", Storage.parse(tmp_path), free_port())
     assert time.monotonic() - before < 60
 
 
 def test_which_experiment(storage: Path, tmp_path: Path) -> None:
-    assert ui.find_experiment(None, storage) == storage / "new one"
-    assert ui.find_experiment("old", storage) == storage / "old"
+    assert ui.find_experiment(None, Storage.parse(storage)).path == storage / "new one"
+    assert ui.find_experiment("old", Storage.parse(storage)).path == storage / "old"
     with pytest.raises(ExperimentError, match=f"no experiment 'newone' in {storage}; there is new one"):
-        ui.run_ui("newone", storage, None)
+        ui.run_ui("newone", Storage.parse(storage), None)
     with pytest.raises(ExperimentError, match="no experiment in"):
-        ui.run_ui(None, tmp_path, None)
+        ui.run_ui(None, Storage.parse(tmp_path), None)
 
 
 def test_a_folder_that_was_moved(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_an_experiment_file_that_is_broken(content: str, tmp_path: Path) -> None
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "experiment.yaml").write_text(content)
     with pytest.raises(ExperimentError, match=r"experiment\.yaml: (cannot be read|has no tracking_uri)"):
-        ui.run_ui("x", tmp_path, None)
+        ui.run_ui("x", Storage.parse(tmp_path), None)
 
 
 def test_a_tracking_server_has_its_own_ui(
@@ -214,7 +215,7 @@ def test_a_tracking_server_has_its_own_ui(
     write_experiment(tmp_path / "x", f"http://{address}")
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{address}")
-    assert ui.run_ui("x", tmp_path, None) == 0
+    assert ui.run_ui("x", Storage.parse(tmp_path), None) == 0
     server.shutdown()
     output = capsys.readouterr().out
     assert output.startswith(f"MLflow UI for x: http://{address}/#/experiments/7/runs")

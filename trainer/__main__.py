@@ -100,6 +100,8 @@ def _run(config: TrainConfig) -> int:
 def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
     position = f"step {metrics['step']:.0f}, epoch {metrics['epoch']:.2f}"
     if checkpoint_dir is None:
+        if "diverged" in metrics:
+            return  # told at the end
         print(
             f"{position}: loss {metrics['loss']:.4f}, learning rate {metrics['learning_rate']:.3g}",
             flush=True,

@@ -26,17 +26,19 @@ class BatchPlan:
     n_clips: int
     """Training clips."""
     batch_size: int
-    """Most clips in one forward pass."""
+    """Most clips in one forward pass of one worker."""
     accumulation: int
-    """Forward passes in one optimiser step."""
+    """Forward passes of each worker in one optimiser step."""
     points: tuple[int, ...]
     """Samples seen at which to evaluate; increasing, the last one is the budget."""
     seed: int
+    workers: int = 1
+    """Workers that share the clips of each step."""
 
     @functools.cached_property
     def boundaries(self) -> np.ndarray:
         """Samples seen before the first and after every step, shape (steps + 1,)."""
-        effective = self.batch_size * self.accumulation
+        effective = self.batch_size * self.accumulation * self.workers
         pieces = [np.zeros(1, dtype=np.int64)]
         start = 0
         for point in self.points:
@@ -62,11 +64,11 @@ class BatchPlan:
         """Whether an evaluation is due after `step` optimiser steps."""
         return self.samples_seen(step) in self.points
 
-    def micro_batches(self) -> Iterator[list[int]]:
-        """The indices of every forward pass: `accumulation` lists a step, of at most `batch_size` clips.
+    def micro_batches(self, worker: int = 0) -> Iterator[list[int]]:
+        """The indices of every forward pass of a worker: `accumulation` lists a step, of at most `batch_size` clips.
 
         A step with fewer clips than passes yields empty lists for the rest (the collator turns those into
-        a batch without labels, which adds nothing to the gradient).
+        a batch without labels, which adds nothing to the gradient). So all workers make equally many passes.
         """
         epoch, order = -1, np.empty(0, dtype=np.int64)
         taken: list[int] = []
@@ -77,23 +79,35 @@ class BatchPlan:
                 order = np.random.default_rng([self.seed, epoch]).permutation(self.n_clips)
                 taken.extend(order.tolist())
             step_clips, taken = taken[:size], taken[size:]
-            for chunk in np.array_split(np.asarray(step_clips, dtype=np.int64), self.accumulation):
+            chunks = np.array_split(np.asarray(step_clips, dtype=np.int64), self.accumulation * self.workers)
+            for chunk in chunks[worker :: self.workers]:
                 yield chunk.tolist()
 
 
 class PlannedBatches:
-    """A `BatchPlan` as PyTorch's `DataLoader(batch_sampler=...)` wants it."""
+    """One worker's part of a `BatchPlan` as PyTorch's `DataLoader(batch_sampler=...)` wants it."""
 
-    def __init__(self, plan: BatchPlan) -> None:
+    def __init__(self, plan: BatchPlan, worker: int = 0) -> None:
         self.plan = plan
+        self.worker = worker
         self.batch_size = plan.batch_size
         self.drop_last = False
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.plan.micro_batches()
+        return self.plan.micro_batches(self.worker)
 
     def __len__(self) -> int:
         return self.plan.n_steps * self.plan.accumulation
+
+
+def evaluation_share(n_clips: int, worker: int, workers: int) -> list[int]:
+    """The clips that a worker evaluates: every `workers`-th, with some twice so that all have equally many.
+
+    The evaluation counts each clip once: clips carry their numbers.
+    """
+    share = list(range(worker, n_clips, workers))
+    longest = math.ceil(n_clips / workers)
+    return share + [0] * (longest - len(share))
 
 
 def plan_points(

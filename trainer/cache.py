@@ -184,7 +184,12 @@ def _take_lock(path: Path) -> tuple[IO[str], bool]:
     import fcntl
 
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"cache_dir={str(path.parent)!r}: cannot be written ({error.strerror}); set another one"
+            ) from error
         try:
             file = path.open("a")
         except FileNotFoundError:  # whoever made the folder has just removed it

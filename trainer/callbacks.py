@@ -5,25 +5,39 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trainer.batches import BatchPlan
 from trainer.config import TrainConfig
+from trainer.distributed import first_says, local_rank, wait_for_all
 from trainer.report import Report
 
 
 class ReportingCallback(TrainerCallback):
     """Evaluates, saves and reports exactly on the plan's points; reports loss and learning rate in between."""
 
-    def __init__(self, config: TrainConfig, plan: BatchPlan, report: Report, keep_checkpoints: bool) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        plan: BatchPlan,
+        report: Report,
+        complete: Callable[[Path], None],
+        keep_checkpoints: bool,
+    ) -> None:
+        """`complete` is called in the first worker with each checkpoint that all have written, before `report`."""
         self._config = config
         self._plan = plan
         self._report = report
+        self._complete = complete
         self._keep_checkpoints = keep_checkpoints
-        self._last_log = 0.0
+        self._last_log = time.monotonic()
+        self._first_step: int | None = None
+        self._log_every: int | None = None
         self._evaluated: dict[str, float] = {}
         self._logged: dict[str, float] = {}
         self.rows: list[dict[str, float]] = []
@@ -43,10 +57,25 @@ class ReportingCallback(TrainerCallback):
     ) -> TrainerControl:
         """Ask for an evaluation and a checkpoint where one is due."""
         due = self._plan.is_point(state.global_step)
-        waited = time.monotonic() - self._last_log
-        control.should_log = due or waited >= self._config.log_every_seconds
+        control.should_log = due or self._log_is_due(args, state.global_step)
         control.should_evaluate = control.should_save = due
         return control
+
+    def _log_is_due(self, args: TrainingArguments, step: int) -> bool:
+        """Whether to log after this step: by the clock, but in the same steps on all workers.
+
+        A log gathers the loss of all workers, so one that went by its own clock would wait for the others
+        for ever. They count steps instead, as many as take the first worker `log_every_seconds`.
+        """
+        if args.world_size == 1:
+            return time.monotonic() - self._last_log >= self._config.log_every_seconds
+        if self._first_step is None:
+            self._first_step, self._last_log = step, time.monotonic()
+        elif self._log_every is None:
+            seconds = torch.tensor(time.monotonic() - self._last_log, device=args.device)
+            torch.distributed.broadcast(seconds, src=0)
+            self._log_every = max(1, round(self._config.log_every_seconds / max(float(seconds), 1e-6)))
+        return self._log_every is not None and (step - self._first_step) % self._log_every == 0
 
     def on_log(
         self,
@@ -64,12 +93,19 @@ class ReportingCallback(TrainerCallback):
             key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm") if key in logs
         }
         if not math.isfinite(self._logged["loss"]):
-            self.diverged = True
+            self.diverge(state)
             control.should_training_stop = True
             control.should_evaluate = control.should_save = False
             return control
-        self._report({**self.position(state.global_step), **self._logged}, None)
+        if state.is_world_process_zero:
+            self._report({**self.position(state.global_step), **self._logged}, None)
         return control
+
+    def diverge(self, state: TrainerState) -> None:
+        """Report that the loss is no finite number any more."""
+        self.diverged = True
+        if state.is_world_process_zero:
+            self._report({**self.position(state.global_step), "diverged": 1.0}, None)
 
     def on_evaluate(
         self,
@@ -88,7 +124,7 @@ class ReportingCallback(TrainerCallback):
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    ) -> TrainerControl:
         """Report the evaluation together with its checkpoint, then drop the checkpoint if it is kept elsewhere."""
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         row = {
@@ -98,8 +134,15 @@ class ReportingCallback(TrainerCallback):
             "finished": float(state.global_step == self._plan.n_steps),
         }
         self.rows.append(row)
-        self._report(row, folder)
+        wait_for_all(args)  # each worker writes its part of the checkpoint
+        if state.is_world_process_zero:
+            self._complete(folder)
+        wait_for_all(args)
+        stop = bool(self._report(row, folder))
+        wait_for_all(args)
+        control.should_training_stop |= first_says(args, stop)
         if self._keep_checkpoints:
             self.checkpoints[state.global_step] = folder
-        else:
-            shutil.rmtree(folder)
+        elif local_rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)  # there is none where only other nodes write
+        return control

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainer.bounds import BOUNDS, POSITIVE, convert, in_bounds
+from trainer.deepspeed import resolve_deepspeed
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
 
@@ -101,6 +102,11 @@ class TrainConfig:
     remove_punctuation: bool = False
     """Remove punctuation from the transcripts that the model learns."""
 
+    audio_window: float | None = None
+    """Seconds of audio that the encoder works on; `null` or `auto`: the longest clip; 30: all that Whisper has."""
+    full_window_evaluation: bool = True
+    """Evaluate with the model's whole window, as it will be used; in a search with finalists only those are."""
+
     # Optimisation
     learning_rate: float | None = None
     """Peak learning rate of AdamW; `null` takes the default for the model's size."""
@@ -134,6 +140,10 @@ class TrainConfig:
     """Seed of data order, dropout and augmentation."""
     dataloader_workers: int = 0
     """Processes that load batches beside the training process."""
+    workers: int = 1
+    """Processes that train together, each on its own GPU where there are any; set by the command that starts them."""
+    deepspeed: str | None = None
+    """DeepSpeed settings: `ds_config.json` (ZeRO 2), `ds_config_zero3.json`, a JSON file of your own, or its text."""
 
     # Evaluation
     eval_batch_size: int = 16
@@ -143,7 +153,7 @@ class TrainConfig:
     generation_num_beams: int = 1
     """Beams of the search for the transcript; 1 is greedy."""
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"
-    """Text normalisation before WER: `basic` (case, punctuation), `whisper` (its own), `none`; `auto` is `basic`."""
+    """Normalisation before WER: `auto` (by language), `basic` (case, punctuation), `whisper` (its own) or `none`."""
 
     # Output
     output_dir: str = "whisper-finetuned"
@@ -193,17 +203,14 @@ class TrainConfig:
 
     @property
     def effective_batch_size(self) -> int:
-        """Clips in one optimiser step of one worker."""
-        return self.train_batch_size * self.gradient_accumulation_steps
+        """Clips in one optimiser step: micro-batch x accumulation x workers."""
+        return self.train_batch_size * self.gradient_accumulation_steps * self.workers
 
     @property
     def normalizer_name(self) -> str:
-        """The normaliser that `normalizer` stands for: `auto` is `basic`.
-
-        Whisper's own rules split words at apostrophes and strip vowel signs from Indic and Thai text, and for
-        English write numbers as digits and run them together, so that their WER is not that of the words.
-        """
-        return "basic" if self.normalizer == "auto" else self.normalizer
+        """The normaliser as reports name it: `auto` with the code of the language that is written, as `auto-be`."""
+        written = "en" if self.task == "translate" or self.language is None else self.language
+        return f"auto-{written}" if self.normalizer == "auto" else self.normalizer
 
     @property
     def model_source(self) -> str:
@@ -237,11 +244,15 @@ def check_value(name: str, value: Any) -> Any:
         return None
     if name == "evaluate_at":
         return _check_increasing(name, value)
+    if name == "audio_window" and value == "auto":
+        return None
     converted = convert(kind, value)
     if converted is None or (allowed and converted not in allowed) or not in_bounds(name, converted):
         raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
     if name == "language":
         return resolve_language(converted)
+    if name == "deepspeed":
+        return resolve_deepspeed(converted)
     if name in ("model", "data", "cache_dir", "output_dir") and not converted:
         raise ConfigError(f"{name}={value!r}: must not be empty")
     return converted

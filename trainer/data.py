@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainer.columns import (
     Part,
@@ -41,7 +42,14 @@ class Clip:
     embedded: EmbeddedAudio | None = None
     """Column with the audio inside, where it is not."""
     row: int = 0
-    """Row in that column."""
+    """Row in that column, and in the table."""
+    columns: Mapping[str, list[Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """All plain columns of the table that the clip is a row of: shared, and no part of what the clip is."""
+
+    def cell(self, column: str) -> str:
+        """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none."""
+        values = self.columns.get(column)
+        return "" if values is None else cell_text(values[self.row])
 
     def source(self) -> str | bytes:
         """Path or content of the audio file, as `read_audio` takes it."""
@@ -82,6 +90,8 @@ class ClipTable:
     """Sentences for the user: what was chosen, filtered or made."""
     drops: list[Drop] = dataclasses.field(default_factory=list)
     """Clips left out because their texts have no words."""
+    without_text: Mapping[str, Sequence[Clip]] = dataclasses.field(default_factory=dict)
+    """Those clips by role: what a model writes for them, nobody said."""
 
     @property
     def total(self) -> int:
@@ -98,17 +108,19 @@ def load_clips(config: TrainConfig) -> ClipTable:
     """
     wanted, code = parse_row_filter(config.row_filter), config.language or "en"
     tables, notes = read_source(config)
-    parts = _divide(tables)
+    parts = divide_by_split(tables)
     roles = find_splits(config, parts)
     given = {role: parts[name] for role, name in roles.items()}
-    asked = {role: _select(group, wanted) for role, group in given.items()}
+    asked = {role: select_parts(group, wanted) for role, group in given.items()}
     _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
     everything = [part for group in asked.values() for part in group]
     by_language, language_note = language_filter(everything, code, wanted)
-    chosen = {role: _select(group, by_language, where_known=True) for role, group in asked.items()}
+    chosen = {role: select_parts(group, by_language, where_known=True) for role, group in asked.items()}
     _require_rows(config, asked, chosen, f"language={code!r}", by_language)
     splits = {
-        role: [clip for table, rows in group for clip in _clips(config, table, rows, roles[role] or role)]
+        role: [
+            clip for table, rows in group for clip in clips_of_rows(config, table, rows, roles[role] or role)
+        ]
         for role, group in chosen.items()
     }
     before = sum(len(rows) for group in given.values() for _, rows in group)
@@ -134,14 +146,14 @@ def load_clips(config: TrainConfig) -> ClipTable:
     if "test" in silent and "test" not in complete:
         silent["validation"] = silent.pop("test")
     cut, silent, cut_notes = cut_splits(config, complete, silent)
-    return ClipTable(cut, notes + made_notes + cut_notes, _drops(silent))
+    return ClipTable(cut, notes + made_notes + cut_notes, _drops(silent), silent)
 
 
 def _drops(silent: Mapping[str, Sequence[Clip]]) -> list[Drop]:
     return [empty_text(role, clip.name, clip.text) for role, clips in silent.items() for clip in clips]
 
 
-def _select(
+def select_parts(
     group: Sequence[Part], wanted: Mapping[str, list[str]], *, where_known: bool = False
 ) -> list[Part]:
     """The rows with the wanted values; `where_known`: of tables that have the column, and all of others."""
@@ -153,7 +165,7 @@ def _select(
     ]
 
 
-def _divide(tables: Mapping[str, list[Table]]) -> dict[str, list[Part]]:
+def divide_by_split(tables: Mapping[str, list[Table]]) -> dict[str, list[Part]]:
     """Rows by split: as the source divides them, or by a `split` column where it does not.
 
     Where there is neither, everything is training data.
@@ -182,7 +194,8 @@ def _divide_by_column(group: Sequence[Table]) -> dict[str, list[Part]]:
     return parts
 
 
-def _clips(config: TrainConfig, table: Table, rows: Iterable[int], split: str) -> list[Clip]:
+def clips_of_rows(config: TrainConfig, table: Table, rows: Iterable[int], split: str) -> list[Clip]:
+    """The clips of some rows; `split` is for the names of those that have none."""
     audio, text = find_audio_column(config, table), find_text_column(config, table)
     texts = table.columns[text]
     clips = []
@@ -190,10 +203,12 @@ def _clips(config: TrainConfig, table: Table, rows: Iterable[int], split: str) -
         spoken = cell_text(texts[row])
         if audio in table.embedded:
             column = table.embedded[audio]
-            clips.append(Clip(column.names[row] or f"{split}[{row}]", spoken, "", column, row))
+            name = column.names[row] or f"{split}[{row}]"
+            clips.append(Clip(name, spoken, "", column, row, table.columns))
         else:
             told = audio_path(table.columns[audio][row])
-            clips.append(Clip(told or f"{split}[{row}]", spoken, find_file(told, table.bases)))
+            path = find_file(told, table.bases)
+            clips.append(Clip(told or f"{split}[{row}]", spoken, path, None, row, table.columns))
     return clips
 
 

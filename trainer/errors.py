@@ -15,3 +15,15 @@ class DataError(UserError):
 
 class ModelError(UserError):
     """The model cannot be found or is not a Whisper model."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is not whole, or does not hold what going on with the training needs."""
+
+
+class DiskFullError(UserError):
+    """A checkpoint does not fit on the disk."""
+
+
+class DivergedError(UserError):
+    """The model's loss is no finite number."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.drops import Drop
@@ -12,6 +12,9 @@ from trainer.text import prepare_target
 
 if TYPE_CHECKING:
     from transformers import WhisperProcessor
+
+TOO_LONG_TEXT = "too_long_text"
+"""The only reason for a drop that depends on how texts are written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +35,7 @@ def make_labels(
     longest: int,
     *,
     split: str,
-    index: dict[str, Sequence[str]],
+    index: Mapping[str, Sequence[Any]],
 ) -> tuple[Labels, list[Drop]]:
     """Labels of one split, and the clips dropped because their texts are too long.
 
@@ -58,7 +61,7 @@ def make_labels(
     for row, (target, ids) in enumerate(zip(targets, tokens, strict=True)):
         if len(ids) > longest:
             detail = f"{len(ids)} tokens; the model writes at most {longest}"
-            drops.append(Drop(split, index["name"][row], "too_long_text", detail))
+            drops.append(Drop(split, index["name"][row], TOO_LONG_TEXT, detail))
         else:
             labels.rows.append(row)
             labels.targets.append(target)

@@ -7,6 +7,7 @@ offline; these metrics are classes of our own over jiwer.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,18 @@ import datasets
 import evaluate
 import jiwer
 
+from trainer.scoring.characters import split_characters
+from trainer.scoring.normalizers import Unit
+
 _CITATION = "Morris, Maier and Green: From WER and RIL to MER and WIL, Interspeech 2004"
+
+
+@dataclasses.dataclass(frozen=True)
+class UtteranceErrors:
+    """Errors and reference words (or characters) of each text, in the order given; 0 and 0 for an empty reference."""
+
+    word_errors: list[int]
+    words: list[int]
 
 
 class _ErrorRate(evaluate.Metric):
@@ -26,6 +38,8 @@ class _ErrorRate(evaluate.Metric):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(keep_in_memory=True, **kwargs)
+        self.by_text: list[tuple[int, int]] = []
+        """Errors and reference length of every text of the last `compute`."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")
@@ -45,12 +59,29 @@ class _ErrorRate(evaluate.Metric):
         out = type(self).align([r for r, _ in pairs], [p for _, p in pairs])
         errors = out.substitutions + out.deletions + out.insertions
         length = out.substitutions + out.deletions + out.hits
+        counted = iter(_counts(out))
+        self.by_text = [next(counted) if r.strip() else (0, 0) for r in references]
         return {
             self.rate: 100.0 * errors / length,
             "errors": errors,
             "length": length,
             "empty_references": len(references) - len(pairs),
         }
+
+
+def _counts(out: Any) -> list[tuple[int, int]]:
+    """Errors and reference length of each pair of texts of an alignment."""
+    return [
+        (
+            sum(
+                max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
+                for chunk in chunks
+                if chunk.type != "equal"
+            ),
+            len(reference),
+        )
+        for chunks, reference in zip(out.alignments, out.references, strict=True)
+    ]
 
 
 class WordErrorRate(_ErrorRate):
@@ -67,13 +98,25 @@ class CharacterErrorRate(_ErrorRate):
     align = staticmethod(jiwer.process_characters)
 
 
-def error_rates(
-    predictions: Sequence[str], references: Sequence[str], normalize: Callable[[str], str]
-) -> dict[str, float]:
-    """WER and CER in percent, of normalised and of orthographic text.
+def rates_and_utterances(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    normalize: Callable[[str], str],
+    unit: Unit = "words",
+) -> tuple[dict[str, float], UtteranceErrors]:
+    """WER and CER in percent, of normalised and of orthographic text, and what each text adds to the WER.
+
+    Args:
+        predictions: texts of the model.
+        references: what was said.
+        normalize: gives texts whose units are apart by spaces.
+        unit: what they are. Of `characters` the WER is the CER, so that a language without spaces is measured by
+            what it has; spaces count in neither.
 
     Returns:
-        `wer`, `cer` (normalised), `wer_orthographic`, `cer_orthographic`, `empty_references` (of the normalised).
+        `wer`, `cer` (normalised), `wer_orthographic`, `cer_orthographic`, `empty_references` (of the
+        normalised); and the counts of the alignment that `wer` comes from: it is exactly
+        `100 * sum(word_errors) / sum(words)`.
 
     Raises:
         ValueError: no reference has any text, or a rate is not a finite number.
@@ -82,14 +125,21 @@ def error_rates(
     normal_references = [normalize(text) for text in references]
     word, character = WordErrorRate(), CharacterErrorRate()
     normal = word.compute(predictions=normal_predictions, references=normal_references)
+    utterances = UtteranceErrors([errors for errors, _ in word.by_text], [words for _, words in word.by_text])
+    if unit == "characters":
+        predictions = [split_characters(text) for text in predictions]
+        references = [split_characters(text) for text in references]
     rates = {
         "wer": normal["wer"],
-        "cer": character.compute(predictions=normal_predictions, references=normal_references)["cer"],
         "wer_orthographic": word.compute(predictions=predictions, references=references)["wer"],
-        "cer_orthographic": character.compute(predictions=predictions, references=references)["cer"],
         "empty_references": normal["empty_references"],
     }
+    if unit == "characters":
+        rates |= {"cer": rates["wer"], "cer_orthographic": rates["wer_orthographic"]}
+    else:
+        rates["cer"] = character.compute(predictions=normal_predictions, references=normal_references)["cer"]
+        rates["cer_orthographic"] = character.compute(predictions=predictions, references=references)["cer"]
     broken = {name: rate for name, rate in rates.items() if not math.isfinite(rate)}
     if broken:
         raise ValueError(f"error rates must be finite numbers, got {broken}")
-    return rates
+    return rates, utterances

@@ -135,7 +135,8 @@ def load_model(config: TrainConfig, processor: WhisperProcessor) -> WhisperForCo
     """The model in float32, ready to be trained or evaluated with the language and task of `config`.
 
     Dropout and SpecAugment are set on its configuration, language and task on its generation configuration
-    (`forced_decoder_ids` fail after save and load), and generation uses the key-value cache.
+    (`forced_decoder_ids` fail after save and load), and generation uses the key-value cache. The encoder's
+    positions are not trained: they are sinusoids, of which a short audio window uses only a part.
     """
     import torch
     from transformers import WhisperForConditionalGeneration
@@ -152,6 +153,8 @@ def load_model(config: TrainConfig, processor: WhisperProcessor) -> WhisperForCo
         mask_feature_prob=config.mask_feature_prob,
     )
     _set_generation(model, config, multilingual=is_multilingual(processor))
+    # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
+    model.get_encoder().embed_positions.requires_grad_(False)
     if config.freeze_encoder:
         model.freeze_encoder()
     return model  # type: ignore[no-any-return]

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.build import CODE_VERSION, build_features
-from trainer.cache import found_or_built
+from trainer.cache import found_or_built, read_complete
 from trainer.config import TrainConfig
 from trainer.data import ClipTable, load_clips
 from trainer.drops import Drop, check_drops, check_usable, count_by_reason
 from trainer.features import extractor_settings, window_seconds
-from trainer.labels import Labels, make_labels
+from trainer.labels import TOO_LONG_TEXT, Labels, make_labels
 from trainer.model import load_model_config, load_processor
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import WhisperFeatureExtractor
+    from transformers import WhisperFeatureExtractor, WhisperProcessor
 
 
 class PreparedSplit:
@@ -76,6 +76,25 @@ class PreparedSplit:
         """Length of clip `i` in seconds."""
         return float(self._get("seconds", i))
 
+    def most_frames(self) -> int:
+        """Feature frames of the longest clip."""
+        return max(int(self._index["frames"][row]) for row in self._labels.rows)
+
+    def n_tokens(self, i: int) -> int:
+        """Label tokens of clip `i`."""
+        return len(self._labels.tokens[i])
+
+    def moved_to(self, folder: Path) -> PreparedSplit:
+        """The same split, its features read from another folder."""
+        return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels)
+
+    def with_labels(
+        self, config: TrainConfig, processor: WhisperProcessor, longest: int, role: str
+    ) -> tuple[PreparedSplit, list[Drop]]:
+        """The same clips with labels made for `config`, and those whose texts are too long for it."""
+        labels, drops = make_labels(config, processor, longest, split=role, index=self._index)
+        return PreparedSplit(self._path, self._n_mels, self._index, labels), drops
+
     def _get(self, column: str, i: int) -> Any:
         return self._index[column][self._labels.rows[i]]
 
@@ -96,6 +115,8 @@ class PreparedData:
     """Clips that cannot be used."""
     total: int
     """Clips that were loaded, dropped ones included."""
+    source_notes: list[str]
+    """Those of the notes that hold whatever the texts are made into."""
 
     def drop_counts(self) -> dict[str, int]:
         """Dropped clips by reason, the most frequent first."""
@@ -105,6 +126,34 @@ class PreparedData:
         """List the dropped clips, one JSON object a line: split, name, reason, detail."""
         lines = [json.dumps(dataclasses.asdict(drop), ensure_ascii=False) + "\n" for drop in self.drops]
         Path(path).write_text("".join(lines), encoding="utf-8")
+
+    def moved_to(self, folder: Path) -> PreparedData:
+        """The same data with its features in another folder, as on another machine."""
+        splits = {role: split.moved_to(folder) for role, split in self.splits.items()}
+        return dataclasses.replace(self, folder=folder, splits=splits)
+
+    def with_texts(self, config: TrainConfig) -> PreparedData:
+        """The same data with labels for other text settings: what `prepare(config)` gives, without the source.
+
+        Args:
+            config: its model and text settings count; its data must be this data.
+
+        Raises:
+            DataError: too much of the data cannot be used with these settings.
+            ModelError: the model cannot be found.
+        """
+        processor = load_processor(config)
+        longest = int(load_model_config(config).max_target_positions)
+        splits, drops = {}, [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
+        for role, split in self.splits.items():
+            splits[role], dropped = split.with_labels(config, processor, longest, role)
+            drops += dropped
+        extractor = processor.feature_extractor
+        _check_left(config, splits, drops, extractor)
+        notes = check_drops(config, drops, total=self.total, window=window_seconds(extractor))
+        return dataclasses.replace(
+            self, notes=self.source_notes + notes, reused=True, splits=splits, drops=drops
+        )
 
 
 def prepare(
@@ -131,7 +180,7 @@ def prepare(
     build = functools.partial(
         build_features, table=table, extractor=extractor, on_progress=on_progress, workers=workers
     )
-    splits, window = {}, window_seconds(extractor)
+    splits = {}
     with found_or_built(folder, build) as (manifest, reused):
         drops = [Drop(**values) for values in manifest["drops"]] + table.drops
         for role in table.splits:
@@ -139,12 +188,29 @@ def prepare(
             labels, dropped = make_labels(config, processor, longest, split=role, index=index)
             splits[role] = PreparedSplit(folder / f"{role}.f16", manifest["n_mels"], index, labels)
             drops += dropped
-        left = {role: len(split) for role, split in splits.items()}
-        check_usable(config, drops, left=left, window=window)
+        _check_left(config, splits, drops, extractor)
     # Not inside: the features are what the next run needs, once the user allows for more drops.
     total = table.total + len(table.drops)
-    notes = check_drops(config, drops, total=total, window=window)
-    return PreparedData(folder, table.notes + notes, reused, splits, drops, total)
+    notes = check_drops(config, drops, total=total, window=window_seconds(extractor))
+    return PreparedData(folder, table.notes + notes, reused, splits, drops, total, table.notes)
+
+
+def is_prepared(config: TrainConfig) -> bool:
+    """Whether the features of `config` are in the cache; raises as `prepare` does for data and model."""
+    table, extractor = load_clips(config), load_processor(config).feature_extractor
+    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
+    return read_complete(folder) is not None
+
+
+def _check_left(
+    config: TrainConfig,
+    splits: Mapping[str, PreparedSplit],
+    drops: Sequence[Drop],
+    extractor: WhisperFeatureExtractor,
+) -> None:
+    """Stop where nothing of a split is left; raises `DataError`."""
+    left = {role: len(split) for role, split in splits.items()}
+    check_usable(config, drops, left=left, window=window_seconds(extractor))
 
 
 def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:

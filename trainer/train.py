@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
+import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.batches import BatchPlan, plan_points
+from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal
 from trainer.config import TrainConfig
+from trainer.deepspeed import only_where_imported
+from trainer.disk_space import told_when_full
+from trainer.distributed import check_world, process_group_of_one, scratch_folder
+from trainer.errors import DataError, DivergedError
 from trainer.model import default_learning_rate, load_model, load_processor
-from trainer.normalizers import make_normalizer
 from trainer.report import Report, ignore
+from trainer.scoring.normalizers import make_normalizer
+from trainer.window import window_frames
 
 if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
+    from trainer.metrics import UtteranceErrors
     from trainer.prepared import PreparedData, PreparedSplit
     from trainer.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0
 DEMO_EPOCHS = 4.0
 """Budget on the demo data where none is given: enough for its small model, and under a minute on one core."""
-CONFIG_FILE = "train_config.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,11 +67,13 @@ class Evaluation:
     loss: float
     clips: int
     predictions: list[str]
+    utterances: UtteranceErrors | None = None
+    """Word errors of each clip, where they are known."""
 
     def rates(self) -> dict[str, float]:
         """The figures without the transcripts."""
         values = dataclasses.asdict(self)
-        del values["predictions"]
+        del values["predictions"], values["utterances"]
         return values
 
 
@@ -89,6 +99,7 @@ def plan_batches(config: TrainConfig, n_train: int) -> BatchPlan:
             accumulation=config.gradient_accumulation_steps,
             points=points,
             seed=config.seed,
+            workers=config.workers,
         )
 
     budget = budget_samples(config, n_train)
@@ -105,6 +116,7 @@ def train(
     *,
     data: PreparedData | None = None,
     output_dir: Path | None = None,
+    resume_from: Path | None = None,
 ) -> TrainResult:
     """Fine-tune `config.model` on `config.data` and report every evaluation with its checkpoint.
 
@@ -113,26 +125,43 @@ def train(
         report: called on every evaluation point with WER and checkpoint, and in between with the loss.
         data: features that were prepared before; found in the cache or computed when left out.
         output_dir: where checkpoints are kept; without it each is deleted once `report` has returned.
+        resume_from: a checkpoint of the same training to go on from, as `report` was given it: weights,
+            optimiser, schedule, random numbers and the position in the data are those of the unbroken training.
+
+    With `config.workers` above 1 it is called in each of them, with torchrun's variables set (see `distributed`).
 
     Raises:
         DataError, ModelError: the data or the model cannot be used.
+        CheckpointError: `resume_from` is not whole.
+        DiskFullError: a checkpoint does not fit on the disk.
     """
     from trainer.callbacks import ReportingCallback
     from trainer.prepared import prepare
 
     started = time.monotonic()
+    check_world(config)
+    if resume_from is not None:
+        check_resumable(resume_from)
     data = data or prepare(config)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))
     plan = plan_batches(config, len(data.splits["train"]))
-    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        folder = output_dir or Path(scratch)
+    alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
+    with alone, scratch_folder(config) as scratch:
+        folder = output_dir or scratch
         trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
         callback = ReportingCallback(
-            config, plan, _with_config(config, report), keep_checkpoints=output_dir is not None
+            config,
+            plan,
+            report,
+            functools.partial(_complete_checkpoint, config, trainer),
+            keep_checkpoints=output_dir is not None,
         )
         trainer.add_callback(callback)
-        trainer.train()
+        try:
+            trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+        except DivergedError:  # the last step before an evaluation, whose own loss was still a number
+            callback.diverge(trainer.state)
     best = min(callback.rows, key=lambda row: row["wer"], default=None)
     return TrainResult(
         wer=best["wer"] if best else None,
@@ -152,10 +181,12 @@ def evaluate(
 
     Raises:
         DataError: the data has no such split.
+        DivergedError: the model's loss is no finite number.
     """
-    from trainer.errors import DataError
     from trainer.prepared import prepare
 
+    # One process: a model is evaluated where one fits on one device.
+    config = config.replace(workers=1, deepspeed=None)
     data = data or prepare(config)
     if split not in data.splits:
         raise DataError(f"data={config.data!r}: has no {split} split; it has {', '.join(data.splits)}")
@@ -170,40 +201,51 @@ def evaluate(
         loss=metrics["eval_loss"],
         clips=len(data.splits[split]),
         predictions=trainer.predictions,
+        utterances=trainer.utterances,
     )
 
 
-def _with_config(config: TrainConfig, report: Report) -> Callable[..., None]:
-    """`report`, with the settings written into each checkpoint before it is handed over."""
-
-    def write_and_report(metrics: dict[str, float], checkpoint_dir: Path | None) -> None:
-        if checkpoint_dir is not None:
-            (checkpoint_dir / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-        report(metrics, checkpoint_dir)
-
-    return write_and_report
+def _complete_checkpoint(config: TrainConfig, trainer: WhisperTrainer, folder: Path) -> None:
+    """Add the settings and the errors of each clip to a checkpoint that is written, and seal it."""
+    with told_when_full(folder, trainer.checkpoint_bytes()):
+        (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
+        (folder / UTTERANCES_FILE).write_text(json.dumps(dataclasses.asdict(trainer.utterances)) + "\n")
+        seal(folder)
 
 
 def _make_trainer(
     config: TrainConfig, data: PreparedData, evaluation: PreparedSplit, plan: BatchPlan | None, folder: Path
 ) -> WhisperTrainer:
     """A trainer over the prepared data; without a plan it can only evaluate."""
+    import torch
     from transformers import set_seed
 
+    from trainer.arguments import training_arguments
     from trainer.collator import WhisperCollator
-    from trainer.whisper_trainer import WhisperTrainer, training_arguments
+    from trainer.whisper_trainer import WhisperTrainer
 
+    only_where_imported()
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, where it is installed, warns of it
     set_seed(config.seed)
     processor = load_processor(config)
     model: WhisperForConditionalGeneration = load_model(config, processor)
-    frames = 2 * model.config.max_source_positions
+    # After the model: arguments with ZeRO 3 make transformers load it in pieces, where it cannot compute
+    # Whisper's sinusoid positions (5.23). DeepSpeed splits it among the workers afterwards.
+    arguments = training_arguments(config, plan, str(folder))
+    full = 2 * int(model.config.max_source_positions)
+    window = window_frames(config, data, full)
+    # Where nothing is trained the model is measured as it will be used.
+    evaluated = full if plan is None or config.full_window_evaluation else window
+    # The same weights everywhere, but dropout and augmentation of each worker's own.
+    set_seed(config.seed + arguments.process_index)
 
     def collator(split: PreparedSplit, for_evaluation: bool) -> WhisperCollator:
         return WhisperCollator(
             split=split,
             decoder_start_token_id=model.config.decoder_start_token_id,
             pad_token_id=model.config.pad_token_id,
-            n_frames=frames,
+            n_frames=evaluated if for_evaluation else window,
             for_evaluation=for_evaluation,
         )
 
@@ -213,7 +255,8 @@ def _make_trainer(
         collators={"train": collator(data.splits["train"], False), "evaluation": collator(evaluation, True)},
         evaluation=evaluation,
         normalize=make_normalizer(config, processor.tokenizer),
+        full_frames=full,
         model=model,
-        args=training_arguments(config, plan, str(folder)),
+        args=arguments,
         processing_class=processor,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,23 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import (
     EvalPrediction,
-    GenerationMixin,
     PrinterCallback,
     Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
 )
 
-from trainer.batches import BatchPlan, PlannedBatches
+from trainer.batches import BatchPlan, PlannedBatches, evaluation_share
+from trainer.checkpoints import unseal
 from trainer.collator import IGNORED, SplitDataset, WhisperCollator
-from trainer.config import ConfigError, TrainConfig
-from trainer.metrics import error_rates
+from trainer.config import TrainConfig
+from trainer.deepspeed import check_engine
+from trainer.disk_space import checkpoint_bytes, disk_full, has_room, told_when_full
+from trainer.distributed import any_says, first_says, share_of_node
+from trainer.errors import DivergedError
+from trainer.metrics import UtteranceErrors, rates_and_utterances
 from trainer.prepared import PreparedSplit
+from trainer.scoring.decoding import transcribe_encoded
+from trainer.scoring.normalizers import Normalizer
+from trainer.window import hear, hearing
 
 
 class WhisperTrainer(Seq2SeqTrainer):
@@ -39,14 +45,18 @@ class WhisperTrainer(Seq2SeqTrainer):
         plan: BatchPlan | None,
         collators: dict[str, WhisperCollator],
         evaluation: PreparedSplit,
-        normalize: Callable[[str], str],
+        normalize: Normalizer,
+        full_frames: int,
         **kwargs: Any,
     ) -> None:
         self.plan = plan
         self._collators = collators
         self._evaluation = evaluation
         self._normalize = normalize
+        self._full_frames = full_frames
+        self._model_name = config.model
         self._label_smoothing = config.label_smoothing
+        self._deepspeed_asked = config.deepspeed is not None
         super().__init__(
             eval_dataset=SplitDataset(evaluation),
             compute_loss_func=self._step_loss,
@@ -55,38 +65,51 @@ class WhisperTrainer(Seq2SeqTrainer):
         )
         self.remove_callback(PrinterCallback)
         self.predictions: list[str] = []
+        self.utterances = UtteranceErrors([], [])
+        """Of the last evaluation, in the split's order."""
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Batches in the plan's order."""
+        """This worker's batches in the plan's order.
+
+        Left as it is: accelerate's own sharding would deal whole batches to the workers and fill up or drop
+        those that are not full.
+        """
         if self.plan is None:
             raise ValueError("this trainer was made for evaluation only")
         collator = self._collators["train"]
-        loader: DataLoader[Any] = DataLoader(
+        return DataLoader(
             SplitDataset(collator.split),
-            batch_sampler=PlannedBatches(self.plan),
+            batch_sampler=PlannedBatches(self.plan, self.args.process_index),
             collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=False,
         )
-        return self.accelerator.prepare(loader)  # type: ignore[no-any-return]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches of the evaluation split in its own order."""
+        """Batches of this worker's share of the evaluation split, those with long texts first.
+
+        A batch is transcribed until its last clip has ended, so that texts of like length belong together.
+        """
         collator = self._collators["evaluation"]
-        loader: DataLoader[Any] = DataLoader(
+        share = evaluation_share(len(collator.split), self.args.process_index, self.args.world_size)
+        clips = sorted(share, key=collator.split.n_tokens, reverse=True)
+        return DataLoader(
             SplitDataset(collator.split),
+            sampler=clips,
             batch_size=self.args.eval_batch_size,
             collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
-        return self.accelerator.prepare(loader)  # type: ignore[no-any-return]
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Loss of one micro-batch; its sum over the step is the mean over the step's label tokens."""
+        if self._deepspeed_asked:
+            check_engine(model)
+        hear(self.model, inputs["input_features"].shape[-1])
         # Teacher forcing reads no key-value cache, and gradient checkpointing forbids it.
         return super().compute_loss(model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
 
@@ -114,9 +137,14 @@ class WhisperTrainer(Seq2SeqTrainer):
         Returns:
             no loss (it would be averaged by batches), token ids (B, T) padded with the pad token, and per clip
             its number, summed cross entropy and number of label tokens, each (B,).
+
+        Raises:
+            DivergedError: the loss is no finite number, in any worker. Transcripts from such a model would
+                mean nothing and run to their full length.
         """
         inputs = self._prepare_inputs(inputs)
         labels = inputs["labels"]
+        hear(self.model, inputs["input_features"].shape[-1])
         with torch.no_grad(), self.accelerator.autocast():
             encoded = self.model.get_encoder()(inputs["input_features"])
             logits = self.model(
@@ -125,30 +153,40 @@ class WhisperTrainer(Seq2SeqTrainer):
             losses = functional.cross_entropy(
                 logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
             ).sum(-1)
-            tokens = self._transcribe(encoded)
+            if any_says(self.args, not bool(losses.isfinite().all())):
+                raise DivergedError(
+                    f"model={self._model_name!r}: its loss in the evaluation is no finite number; "
+                    "take another model, or precision=fp32"
+                )
+            tokens = transcribe_encoded(
+                self.model,
+                self.processing_class.tokenizer.prefix_tokens,
+                encoded,
+                in_step=self._deepspeed_asked,
+            )
         tokens = functional.pad(
             tokens, (0, self.model.config.max_target_positions - tokens.shape[1]), value=self._pad_token_id
         )
         return None, tokens, (inputs["clips"], losses, labels.ne(IGNORED).sum(-1))
 
-    def _transcribe(self, encoded: Any) -> torch.Tensor:
-        """Token ids (B, T) for encoder outputs, without timestamps.
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes on this node's disk, at most."""
+        return checkpoint_bytes(self.model, deepspeed=self._deepspeed_asked, share=share_of_node())
 
-        Calls the generic `generate` with Whisper's prefix as decoder input. Whisper's own adds windows over
-        long audio and fallbacks, which a batch of one window each does not need, and in transformers 5.23
-        passes itself deprecated arguments; a test holds both equal.
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save, where there is room.
+
+        Raises:
+            DiskFullError: there is too little on the first worker's node, or it ran out.
         """
-        hidden = encoded.last_hidden_state
-        prefix = torch.tensor([self.processing_class.tokenizer.prefix_tokens], device=hidden.device)
-        # Whisper's own does not count the prefix in `max_length`, the generic function does.
-        limit = self.model.generation_config.max_length + prefix.shape[1]
-        return GenerationMixin.generate(  # type: ignore[no-any-return]
-            self.model,
-            encoder_outputs=encoded,
-            decoder_input_ids=prefix.expand(len(hidden), -1),
-            attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
-            max_length=min(limit, self.model.config.max_target_positions),
-        )
+        folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+        needed = self.checkpoint_bytes()
+        if not first_says(self.args, has_room(folder, needed)):
+            raise disk_full(folder, needed)
+        if self.args.process_index == 0:
+            unseal(folder)  # a training that went on saves some steps once more
+        with told_when_full(folder, needed), hearing(self.model, self._full_frames):
+            super()._save_checkpoint(model, trial)
 
     @property
     def _pad_token_id(self) -> int:
@@ -165,67 +203,7 @@ class WhisperTrainer(Seq2SeqTrainer):
         tokenizer = self.processing_class.tokenizer
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         references = [self._evaluation.text(clip) for clip in range(len(rows))]
-        rates = error_rates(self.predictions, references, self._normalize)
+        rates, self.utterances = rates_and_utterances(
+            self.predictions, references, self._normalize, self._normalize.unit
+        )
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}
-
-
-def training_arguments(
-    config: TrainConfig, plan: BatchPlan | None, output_dir: str
-) -> Seq2SeqTrainingArguments:
-    """The stock trainer's arguments for `config`: evaluation, saving and logging are left to our callback."""
-    precision = resolve_precision(config.precision)
-    n_steps = plan.n_steps if plan else 1
-    arguments = Seq2SeqTrainingArguments(
-        output_dir=output_dir,
-        per_device_train_batch_size=config.train_batch_size,
-        per_device_eval_batch_size=config.eval_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        max_steps=n_steps,
-        learning_rate=config.learning_rate or 0.0,
-        lr_scheduler_type=config.scheduler_type,
-        warmup_steps=warmup_steps(config, n_steps),
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        activation_checkpointing=config.gradient_checkpointing,
-        activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
-        # Without it bf16 is refused where there is no GPU. (Not set otherwise: it would switch DeepSpeed off.)
-        use_cpu=precision == "bf16" and not torch.cuda.is_available(),
-        seed=config.seed,
-        dataloader_num_workers=config.dataloader_workers,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        predict_with_generate=True,
-        remove_unused_columns=False,
-        logging_nan_inf_filter=False,
-        eval_strategy="no",
-        save_strategy="no",
-        logging_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-    )
-    # One worker trains on one device; with several visible the stock trainer would fall back to DataParallel.
-    arguments._n_gpu = min(arguments.n_gpu, 1)
-    return arguments
-
-
-def warmup_steps(config: TrainConfig, n_steps: int) -> int:
-    """Optimiser steps of warmup: `warmup_steps`, or `warmup_ratio` of all `n_steps`."""
-    if config.warmup_steps is not None:
-        return config.warmup_steps
-    return round(config.warmup_ratio * n_steps)
-
-
-def resolve_precision(precision: str) -> str:
-    """`auto` as what the device does well: bf16 from Ampere on, fp16 on older GPUs, fp32 elsewhere.
-
-    Raises:
-        ConfigError: fp16 was asked for without a GPU.
-    """
-    if not torch.cuda.is_available():
-        if precision == "fp16":
-            raise ConfigError("precision='fp16': needs a GPU; use auto, fp32 or bf16")
-        return "fp32" if precision == "auto" else precision
-    if precision != "auto":
-        return precision
-    return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"

@@ -5,18 +5,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import signal
+import socket
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from tune.display import say
 from tune.errors import ResourceError
+from tune.head_node import attached_to_head
 from tune.mlflow_store import worker_environment
 from tune.plan import SearchPlan, SearchRequest
 
+Node = Mapping[str, float]
+"""Ray's resources of a node: `CPU`, `GPU` and others."""
 _MOST_CPUS = 8.0
-"""CPUs of a trial by default at most: beyond that a GPU trial's data loading gains nothing."""
+"""CPUs of a worker by default at most: beyond that a GPU's data loading gains nothing."""
+_PROBE_SECONDS = 5.0
+_LOOK_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,34 +35,62 @@ class TrialResources:
     """What each trial holds while it runs, and how many run at once."""
 
     gpus: float
+    """GPUs of all workers of a trial together."""
     cpus: float
+    """CPUs of all workers of a trial together."""
     concurrent: int
+    workers: int = 1
+    """Processes that train a trial together."""
+
+    @property
+    def gpus_per_worker(self) -> float:
+        """GPUs of one process."""
+        return self.gpus / self.workers
+
+    @property
+    def cpus_per_worker(self) -> float:
+        """CPUs of one process."""
+        return self.cpus / self.workers
+
+    def request(self) -> Any:
+        """What Ray Tune is asked for.
+
+        With several workers: a bundle each, packed on as few nodes as can be. The empty one in front puts the
+        trial's own process, which takes nothing, beside the first worker, whose checkpoints it hands on.
+        """
+        from ray.tune import PlacementGroupFactory
+
+        if self.workers == 1:
+            return {"cpu": self.cpus, "gpu": self.gpus}
+        bundle = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+        return PlacementGroupFactory([{}, *[bundle] * self.workers], strategy="PACK")
+
+    def fitting(self, nodes: Sequence[Node]) -> int:
+        """Trials that these nodes can run at once."""
+        each = [_fitting(node, self.gpus_per_worker, self.cpus_per_worker) for node in nodes]
+        return sum(each) if self.workers == 1 else sum(each) // self.workers
 
 
 @contextlib.contextmanager
-def ray_session(console: Console) -> Iterator[None]:
-    """Ray, quiet, for the length of the block."""
+def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
+    """Ray, quiet, for the length of the block: the cluster at `address`, at `$RAY_ADDRESS`, or one of its own.
+
+    Raises:
+        ResourceError: there is no such cluster, or it runs another version.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's own table would print over ours, also with verbose=0.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    # A trial that is stopped leaves its thread by itself; the default waits 2 s for it, too short after a save.
-    os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "30")
     # Our own callbacks write what there is to keep; Ray's would add CSV, JSON and TensorBoard files to each trial.
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    import ray
-
+    address = joined_address(address)
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    with console.status("starting Ray ..."):
-        ray.init(
-            log_to_driver=False,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            # Only this process writes to MLflow; no worker gets to see the store's credentials.
-            runtime_env={"env_vars": worker_environment()},
-        )
+    _join(address, console)
+    import ray
+
     # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         yield
     finally:
@@ -59,46 +98,197 @@ def ray_session(console: Console) -> Iterator[None]:
         ray.shutdown()
 
 
-def trial_resources(request: SearchRequest, nodes: Sequence[Mapping[str, float]]) -> TrialResources:
+def joined_address(asked: str | None) -> str:
+    """Where Ray is joined: as asked, else `$RAY_ADDRESS`, else `local`, which starts one."""
+    return asked or os.environ.get("RAY_ADDRESS") or "local"
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    """Do on SIGTERM what is done on SIGINT now: while trials run, Tune ends them and returns.
+
+    Not by sending SIGINT, which is ignored by whatever a shell started in the background.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+
+def check_address(address: str) -> None:
+    """Check that a search can join a cluster at `address`.
+
+    Raises:
+        ResourceError: it is an address for jobs, of Ray's client, or nothing listens there.
+    """
+    if address in ("auto", "local"):
+        return
+    if address.startswith(("http://", "https://", "vertex_ray://")):
+        raise ResourceError(
+            f"--address {address}: is where jobs are sent; use tune-whisper submit --address {address} -- ..."
+        )
+    if "://" in address:
+        raise ResourceError(
+            f"--address {address}: a search runs on a node of the cluster; there use HOST:6379 or auto, from "
+            "elsewhere tune-whisper submit --address http://HOST:8265 -- ..."
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ResourceError(
+            f"--address {address}: must be HOST:PORT as ray start printed it (port 6379), or auto"
+        )
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS) as probe:
+            speaks_http = _speaks_http(probe)
+    except OSError as error:
+        raise ResourceError(
+            f"--address {address}: no Ray cluster answers ({error.strerror or error}); ray start --head starts one"
+        ) from error
+    if speaks_http:
+        raise ResourceError(
+            f"--address {address}: is a web server, as Ray's dashboard is; a search joins HOST:6379, and jobs go to "
+            f"http://{address} by tune-whisper submit"
+        )
+
+
+def _speaks_http(probe: socket.socket) -> bool:
+    """Whether a web server answers, as Ray's dashboard does; Ray's own service speaks gRPC."""
+    probe.settimeout(1.0)
+    try:
+        probe.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        return probe.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
+def _join(address: str, console: Console) -> None:
+    check_address(address)
+    import ray
+
+    # Only this process writes to MLflow; no worker gets to see the store's credentials. A trial that is stopped
+    # leaves its thread by itself; the default waits 2 s for it, too short after a save.
+    variables = {**worker_environment(), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
+    local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    with console.status("starting Ray ..." if address == "local" else f"joining Ray at {address} ..."):
+        try:
+            with attached_to_head():
+                ray.init(
+                    address,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": variables},
+                    **local,
+                )
+        except (ConnectionError, RuntimeError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise ResourceError(f"--address {address}: cannot be joined: {' '.join(lines[:4])}") from error
+    if address != "local":
+        nodes = alive_nodes()
+        totals = ", ".join(
+            f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}s" for kind in ("GPU", "CPU")
+        )
+        say(console, f"joined Ray at {address}: {len(nodes)} nodes, {totals}")
+
+
+def alive_nodes() -> list[Node]:
+    """The resources of every node that is up now."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def check_shared(folder: Path, storage: str) -> None:
+    """Check that every node sees `folder`, which is there, by a file in it.
+
+    Raises:
+        ResourceError: trials on some nodes could not keep their checkpoints there.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    others = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    del others[here]
+    if not others:
+        return
+    token = folder / f".seen-{uuid.uuid4().hex}"
+    token.touch()
+    looks = {
+        ray.remote(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        )(os.path.exists).remote(str(token)): address
+        for node, address in others.items()
+    }
+    try:
+        done, _ = ray.wait(list(looks), num_returns=len(looks), timeout=_LOOK_SECONDS)
+        blind = []
+        for look in done:
+            with contextlib.suppress(ray.exceptions.RayError):  # a node that is just leaving
+                if not ray.get(look):
+                    blind.append(looks[look])
+    finally:
+        token.unlink()
+    if blind:
+        raise ResourceError(
+            f"--storage {storage}: is not seen by the node{'s' if len(blind) > 1 else ''} {', '.join(blind)}; give a "
+            "folder that all nodes share, or s3://bucket/prefix or gs://bucket/prefix"
+        )
+
+
+def trial_resources(request: SearchRequest, nodes: Sequence[Node]) -> TrialResources:
     """Resources of a trial and the number of trials at once, from the resources of each node.
 
     Raises:
-        ResourceError: a trial asks for more than any node has, so the search could never start.
+        ResourceError: a trial asks for more than there is, so the search could never start.
     """
+    workers = request.workers_per_trial
     most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
-    gpus = request.gpus_per_trial if request.gpus_per_trial is not None else (1.0 if most_gpus else 0.0)
-    if gpus > most_gpus:
+    gpus = request.gpus_per_trial if request.gpus_per_trial is not None else (workers if most_gpus else 0.0)
+    if workers > 1 and gpus not in (0, workers):
+        raise ResourceError(
+            f"--gpus-per-trial {gpus:g}: with {workers} workers a trial has a GPU for each, {workers} in all, or 0"
+        )
+    each = gpus / workers
+    if each > most_gpus:
         have = f"{most_gpus:g} GPU{'' if most_gpus == 1 else 's'}"
         raise ResourceError(
             f"--gpus-per-trial {gpus:g}: {_where(nodes)} {have}; "
             f"{'lower it' if most_gpus else 'use 0 to train on the CPU'}"
         )
-    able = [node for node in nodes if node.get("GPU", 0.0) >= gpus]
+    able = [node for node in nodes if node.get("GPU", 0.0) >= each]
     most_cpus = max((node.get("CPU", 0.0) for node in able), default=0.0)
-    cpus = request.cpus_per_trial
-    if cpus is None:
-        shares = [node.get("CPU", 0.0) * gpus // node["GPU"] for node in able] if gpus else []
-        cpus = max(1.0, min([_MOST_CPUS, *shares])) if gpus else 1.0
+    asked = request.cpus_per_trial
+    cpus = asked / workers if asked is not None else _default_cpus(each, able)
     if cpus > most_cpus:
-        raise ResourceError(f"--cpus-per-trial {cpus:g}: {_where(nodes)} {most_cpus:g} CPUs; lower it")
-    fitting = sum(_fitting(node, gpus, cpus) for node in able)
-    return TrialResources(
-        gpus=gpus,
-        cpus=cpus,
-        concurrent=max(1, min(fitting, request.max_concurrent or fitting, request.trials)),
-    )
+        raise ResourceError(
+            f"--cpus-per-trial {cpus * workers:g}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
+        )
+    resources = TrialResources(gpus=gpus, cpus=cpus * workers, concurrent=1, workers=workers)
+    fitting = resources.fitting(nodes)
+    if workers > 1 and not fitting:
+        room = sum(_fitting(node, each, cpus) for node in able)
+        raise ResourceError(
+            f"--workers-per-trial {workers}: there is room for {room} of {each:g} GPU and {cpus:g} CPU each; lower it"
+        )
+    concurrent = max(1, min(fitting, request.max_concurrent or fitting, request.trials))
+    return dataclasses.replace(resources, concurrent=concurrent)
 
 
-def _where(nodes: Sequence[Mapping[str, float]]) -> str:
+def _default_cpus(gpus: float, able: Sequence[Node]) -> float:
+    """CPUs of a worker: its share of the node's beside its share of the GPUs, a fraction where there are fewer."""
+    if not gpus:
+        return 1.0
+    share = min(_MOST_CPUS, *(node.get("CPU", 0.0) * gpus / node["GPU"] for node in able))
+    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
+
+
+def _where(nodes: Sequence[Node]) -> str:
     return "this machine has" if len(nodes) == 1 else "no node of the cluster has more than"
 
 
-def _fitting(node: Mapping[str, float], gpus: float, cpus: float) -> int:
-    """Trials that run on a node at once; fractions share a card but do not spread over two."""
-    by_cpus = int(node.get("CPU", 0.0) / cpus)
+def _fitting(node: Node, gpus: float, cpus: float) -> int:
+    """Workers that run on a node at once; fractions share a card but do not spread over two."""
+    by_cpus = int(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else 10**6
     if not gpus:
         return by_cpus
-    cards = int(node["GPU"])
+    cards = int(node.get("GPU", 0.0))
     return min(by_cpus, cards * int(1 / gpus + 1e-9) if gpus <= 1 else int(cards / gpus))
 
 

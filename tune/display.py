@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import abc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from tune.plan import SearchPlan
     from tune.records import Records, TrialRecord
 
-_SHORT = {
+SHORT_NAMES = {
     "learning_rate": "lr",
     "warmup_ratio": "warmup",
     "train_batch_size": "batch",
@@ -30,6 +33,7 @@ _STATUS = {
     "completed": "[green]completed[/]",
     "early_stopped": "[yellow]stopped early[/]",
     "failed": "[red]failed[/]",
+    "interrupted": "[yellow]interrupted[/]",
     "diverged": "[red]diverged[/]",
 }
 
@@ -66,13 +70,13 @@ def short_value(value: Any) -> str:
 
 def key_settings(config: dict[str, Any]) -> str:
     """The searched settings of a trial in one line: `lr=0.00035 warmup=0.1 batch=8`."""
-    return " ".join(f"{_SHORT.get(name, name)}={short_value(value)}" for name, value in config.items())
+    return " ".join(f"{SHORT_NAMES.get(name, name)}={short_value(value)}" for name, value in config.items())
 
 
 def print_plan(plan: SearchPlan, console: Console) -> None:
     """The head of the output: what is searched, on what."""
     lines = [
-        f"experiment {plan.name} in {short_path(plan.folder)}",
+        f"experiment {plan.name} in {plan.where}",
         f"model {plan.base.model} · data {plan.base.data} · language {plan.base.language} · {plan.base.task}",
         f"space {plan.space.path.name}:",
         *(f"  {name}: {text}" for name, text in plan.space.describe()),
@@ -93,12 +97,14 @@ def clock(seconds: float) -> str:
 
 
 def trial_table(trials: list[TrialRecord], best: TrialRecord | None, *, title: str | None = None) -> Table:
-    """All trials: status, searched settings, epoch, WER, best WER."""
+    """All trials: status, searched settings, effective batch, epoch, WER, best WER."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.config))
+    effective = any(trial.effective_batch != trial.config.get("train_batch_size") for trial in trials)
+    last = [*(["effective"] if effective else []), "epoch", "WER %", "best %", "time"]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     table.add_column("trial")
     table.add_column("status")
-    for name in [_SHORT.get(name, name) for name in names] + ["epoch", "WER %", "best %", "time"]:
+    for name in [SHORT_NAMES.get(name, name) for name in names] + last:
         table.add_column(name, justify="right")
     for trial in trials:
         chosen = best is not None and trial.trial_id == best.trial_id
@@ -106,6 +112,7 @@ def trial_table(trials: list[TrialRecord], best: TrialRecord | None, *, title: s
             trial.trial_id,
             _STATUS[trial.status],
             *(short_value(trial.config.get(name, "")) for name in names),
+            *([str(trial.effective_batch)] if effective else []),
             f"{trial.epoch:.2f}",
             "" if trial.wer is None else f"{trial.wer:.2f}",
             "" if trial.best_wer is None else f"{trial.best_wer:.2f}" + (" *" if chosen else ""),
@@ -132,29 +139,15 @@ def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> f
     return (to_come + running) * elapsed / seen
 
 
-class SearchDisplay:
-    """Shows the search while it runs; `event` prints a line that stays."""
+class LiveDisplay(abc.ABC):
+    """Something live on a terminal while a block runs; `event` prints a line that stays."""
 
-    def __init__(
-        self,
-        console: Console,
-        records: Records,
-        *,
-        n_trials: int,
-        budget: int,
-        baseline: float,
-        trouble: Callable[[], str | None],
-    ) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._records = records
-        self._n_trials = n_trials
-        self._budget = budget
-        self._baseline = baseline
-        self._trouble = trouble
         self._started = time.monotonic()
         self._live: Live | None = None
 
-    def __enter__(self) -> SearchDisplay:
+    def __enter__(self) -> Self:
         self._started = time.monotonic()
         if self._console.is_terminal:
             self._live = Live(
@@ -168,9 +161,36 @@ class SearchDisplay:
             self._live.stop()
             self._live = None
 
+    @abc.abstractmethod
+    def _render(self) -> RenderableType:
+        """What is live now."""
+
     def event(self, text: str) -> None:
         """Print one line, which may hold rich's markup, with the time since the start."""
         self._console.print(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", soft_wrap=True)
+
+
+class SearchDisplay(LiveDisplay):
+    """Shows the search while it runs."""
+
+    def __init__(
+        self,
+        console: Console,
+        records: Records,
+        *,
+        n_trials: int,
+        budget: int,
+        baseline: float,
+        trouble: Callable[[], str | None],
+        noun: str = "trials",
+    ) -> None:
+        super().__init__(console)
+        self._noun = noun
+        self._records = records
+        self._n_trials = n_trials
+        self._budget = budget
+        self._baseline = baseline
+        self._trouble = trouble
 
     def trial_ended(self) -> None:
         """Say how far the search is, where no live table shows it."""
@@ -182,7 +202,7 @@ class SearchDisplay:
         trials, best = self._records.all(), self._records.best()
         ended = sum(trial.status != "running" for trial in trials)
         left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
-        parts = [f"{ended}/{self._n_trials} trials ended"]
+        parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_wer is not None:
             parts.append(
                 f"best WER {best.best_wer:.2f} % (trial {best.trial_id}), baseline {self._baseline:.2f} %"

@@ -3,99 +3,245 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from trainer.config import TrainConfig
-from tune.cluster import TrialResources, check_precision, ray_session, trial_resources
-from tune.display import SearchDisplay, print_plan, say, say_notes, short_path
-from tune.errors import ExperimentError, UserError
-from tune.mailbox import MailboxReader, start_mailbox
+from tune.cluster import (
+    TrialResources,
+    alive_nodes,
+    check_precision,
+    check_shared,
+    ray_session,
+    trial_resources,
+)
+from tune.display import SearchDisplay, key_settings, print_plan, say, say_notes, short_path
+from tune.errors import ConfigError, ExperimentError, UserError
+from tune.features import prepare_features
+from tune.final_round import drop_losers, make_limits, remove_leftovers, run_finalists
+from tune.mlflow_journal import JOURNAL_FILE
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import check_store, default_artifact_root, is_server
-from tune.records import Records
+from tune.mlflow_story import search_begins, trial_ended
 from tune.results import SearchOutcome, write_experiment_file
-from tune.scheduler import METRIC
-from tune.trainable import count_clips, evaluate_model, make_trainable, prepare_data
+from tune.search_callback import error_line
+from tune.search_state import SearchState
+from tune.share import start_share
+from tune.study_database import StudyDatabase, check_study
+from tune.trainable import count_clips, evaluate_shared, local_folders
+from tune.trials import TrialRunner
+from tune.upload import Uploader
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData
     from trainer.train import Evaluation
     from tune.plan import SearchPlan
+    from tune.records import Records
+    from tune.resume import ResumedSearch
 
-TRIALS_FOLDER = "trials"
 DROPPED_FILE = "dropped_clips.jsonl"
 
 
+@dataclasses.dataclass
+class Session:
+    """What a search has while it runs, whether begun or resumed."""
+
+    console: Console
+    resources: TrialResources
+    data: PreparedData
+    share: Any
+    """Serves features and model to nodes that lack them."""
+    uploader: Uploader
+    stack: contextlib.ExitStack
+    """Ends before Ray does, the uploader last."""
+    started: float = dataclasses.field(default_factory=time.monotonic)
+
+
 def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
-    """Run the planned search; everything it leaves is in `plan.folder`.
+    """Run the planned search; everything it leaves is in `plan.experiment_folder`.
 
     Raises:
         UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
     """
-    started = time.monotonic()
-    with console.status("looking at the data and the MLflow store ..."):
-        count_clips(plan.base)  # mistakes in the data show here, before anything starts
-        check_store(plan.tracking_uri)
-    with ray_session(console), contextlib.ExitStack() as stack:
-        import ray
-
-        resources = trial_resources(
-            plan.request, [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        )
-        check_precision(plan, resources)
-        print_plan(plan, console)
-        data = _prepare(plan, console)
-        with _new_folder(plan):
-            recorder = stack.enter_context(_recorder(plan, console))
+    with _session(plan, console) as session:
+        data = session.data
+        with new_folder(plan), contextlib.ExitStack() as begun:
+            (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
+            if plan.warm_start:
+                plan.warm_start.save(plan.folder)
+                say_notes(console, plan.warm_start.notes)
+            state = SearchState(plan.folder)
+            state.lock()
+            check_shared_storage(plan)
+            study = open_study(plan, state, session, begun, goes_on=False)
+            rungs = plan.rungs(len(data.splits["train"]))
+            base = plan.base.replace(evaluate_at=rungs)
+            state.recorder = recorder = begun.enter_context(_new_runs(plan, base, session.resources, console))
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
-            baseline = _measure_baseline(plan, data, resources, console)
-            rungs = plan.rungs(len(data.splits["train"]))
-            base = plan.base.replace(evaluate_at=rungs)
-            write_experiment_file(plan, base, data, resources, rungs, baseline)
-        recorder.log(None, {f"baseline_{name}": rate for name, rate in baseline.rates().items()}, step=0)
-        say(
-            console,
-            f"each trial sees up to {rungs[-1]:,} samples; rungs at {', '.join(f'{rung:,}' for rung in rungs)}; "
-            f"{resources.concurrent} at a time with {resources.gpus:g} GPU and {resources.cpus:g} CPU each\n",
-        )
-        records = Records()
-        with SearchDisplay(
-            console,
-            records,
-            n_trials=plan.request.trials,
-            budget=rungs[-1],
-            baseline=baseline.wer,
-            trouble=lambda: recorder.problem,
-        ) as display:
-            grid = _run_trials(plan, base, data, resources, rungs, records, recorder, display)
-        outcome = SearchOutcome.collect(plan, records, baseline, grid, seconds=time.monotonic() - started)
-        outcome.finish(recorder)
-    return outcome
+            baseline = measure_baseline(plan, session)
+            write_experiment_file(plan, base, data, session.resources, rungs, baseline)
+            session.stack.enter_context(begun.pop_all())
+        rates = {f"baseline_{name}": rate for name, rate in baseline.rates().items()}
+        recorder.log(None, rates, step=0)
+        return _search(plan, base, session, state, recorder, baseline, study)
+
+
+def resume_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
+    """Go on with an interrupted search: trials that ended are kept, the others go on from their checkpoints.
+
+    Raises:
+        UserError: the data, the cluster or the tracking store cannot be used; the experiment stays as it is.
+    """
+    plan, state = resumed.plan, resumed.state
+    with _session(plan, console, goes_on=True) as session:
+        check_shared_storage(plan)
+        clips = len(session.data.splits["train"])
+        if clips != resumed.n_train:
+            raise ExperimentError(
+                f"--resume {plan.name}: the data has {clips:,} training clips now, the search began with "
+                f"{resumed.n_train:,}; bring the old data back or start a new search"
+            )
+        study = open_study(plan, state, session, session.stack, goes_on=True)
+        state.recorder = session.stack.enter_context(_old_runs(plan, state, console))
+        ended = sum(record.status != "running" for record in state.records.all())
+        say(console, f"{ended} of {plan.request.trials} trials have ended; the search goes on")
+        remove_leftovers(plan, state)
+        base = plan.base.replace(evaluate_at=resumed.rungs)
+        return _search(plan, base, session, state, state.recorder, resumed.baseline, study)
 
 
 @contextlib.contextmanager
-def _new_folder(plan: SearchPlan) -> Iterator[None]:
+def _session(plan: SearchPlan, console: Console, *, goes_on: bool = False) -> Iterator[Session]:
+    """Ray, the trials' resources and the prepared data."""
+    with console.status("looking at the data and the MLflow store ..."):
+        count_clips(plan.base)  # mistakes in the data show here, before anything starts
+        check_store(plan.tracking_uri)
+        if plan.request.optuna_storage and not goes_on:
+            check_study(plan.request.optuna_storage, plan.name)
+    with ray_session(console, plan.request.address), contextlib.ExitStack() as stack:
+        resources = trial_resources(plan.request, alive_nodes())
+        check_precision(plan, resources)
+        check_gpu_hours(plan, resources)
+        print_plan(plan, console)
+        data = prepare_features(plan.base, console)
+        share = start_share(local_folders(plan.base, data))
+        uploader = Uploader(plan.experiment_folder, lambda text: say(console, f"warning: {text}"))
+        stack.callback(uploader.finish)
+        yield Session(console, resources, data, share, uploader, stack)
+
+
+def _search(
+    plan: SearchPlan,
+    base: TrainConfig,
+    session: Session,
+    state: SearchState,
+    recorder: MlflowRecorder,
+    baseline: Evaluation,
+    study: StudyDatabase,
+) -> SearchOutcome:
+    """The trials, the repeats of the best of them, and what comes of all."""
+    state.save()
+    session.uploader.start()
+    state.on_save = session.uploader.wake
+    rungs, resources = base.evaluate_at or (), session.resources
+    _say_what_a_trial_is(session, rungs)
+    limits = make_limits(plan, state, resources)
+    runner = TrialRunner(
+        plan=plan,
+        base=base,
+        data=session.data,
+        resources=resources,
+        share=session.share,
+        state=state,
+        recorder=recorder,
+        limits=limits,
+    )
+
+    def display(records: Records, trials: int, noun: str) -> SearchDisplay:
+        return SearchDisplay(
+            session.console,
+            records,
+            n_trials=trials,
+            budget=rungs[-1],
+            baseline=baseline.wer,
+            trouble=lambda: recorder.problem,
+            noun=noun,
+        )
+
+    earlier = plan.warm_start.adapted(baseline.wer, rungs[-1]) if plan.warm_start else []
+    with display(state.records, plan.request.trials, "trials") as shown:
+        runner.run_trials(baseline.wer, study, earlier, shown)
+    final = run_finalists(runner, session.console, display)
+    outcome = SearchOutcome.collect(
+        plan, state, baseline, final, limits.end, seconds=time.monotonic() - session.started
+    )
+    drop_losers(outcome, state, session.console)
+    state.save()  # before the report, which goes by whichever of state and results is newer
+    outcome.finish(recorder)
+    state.save()
+    return outcome
+
+
+def _say_what_a_trial_is(session: Session, rungs: tuple[int, ...]) -> None:
+    resources = session.resources
+    each = f"{resources.gpus:g} GPU and {resources.cpus:g} CPU each"
+    if resources.workers > 1:
+        each += f" for {resources.workers} workers"
+    say(
+        session.console,
+        f"each trial sees up to {rungs[-1]:,} samples; rungs at {', '.join(f'{rung:,}' for rung in rungs)}; "
+        f"{resources.concurrent} at a time with {each}\n",
+    )
+
+
+def check_gpu_hours(plan: SearchPlan, resources: TrialResources) -> None:
+    """Raise `ConfigError` where GPU-hours are limited and no trial takes a GPU."""
+    hours = plan.request.budgets.gpu_hours
+    if hours is not None and not resources.gpus:
+        raise ConfigError(f"--gpu-hours {hours:g}: the trials take no GPU here; use --time-budget")
+
+
+def open_study(
+    plan: SearchPlan, state: SearchState, session: Session, stack: contextlib.ExitStack, *, goes_on: bool
+) -> StudyDatabase:
+    """The Optuna study's database, closed in the end."""
+    study = StudyDatabase(
+        plan.study_url,
+        plan.name,
+        plan.space.to_optuna(),
+        state.records,
+        goes_on=goes_on,
+        warn=lambda text: say(session.console, f"warning: {text}"),
+    )
+    stack.callback(study.finish)
+    return study
+
+
+def check_shared_storage(plan: SearchPlan) -> None:
+    """Raise `ResourceError` where the experiment is in a folder that some nodes do not see."""
+    if not plan.experiment_folder.remote:
+        check_shared(plan.folder, plan.request.storage.text)
+
+
+@contextlib.contextmanager
+def new_folder(plan: SearchPlan) -> Iterator[None]:
     """Make the experiment's folder, and remove it again where the search ends before its first trial."""
     made = [path for path in (plan.folder, *plan.folder.parents) if not path.exists()]
     try:
         plan.folder.mkdir(parents=True)
-        (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
     except OSError as error:
-        where = f"--storage {plan.request.storage}"
+        where = f"--storage {plan.request.storage.text}"
         raise ExperimentError(f"{where}: cannot make {plan.folder}: {error.strerror}") from error
     try:
         yield
     except BaseException:
-        shutil.rmtree(plan.folder)
+        plan.experiment_folder.remove()
         for path in made[1:]:
             if not any(path.iterdir()):
                 path.rmdir()
@@ -103,28 +249,75 @@ def _new_folder(plan: SearchPlan) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _recorder(plan: SearchPlan, console: Console) -> Iterator[MlflowRecorder]:
-    """The open MLflow store with the parent run; a block that fails ends the run as failed."""
-    local = not is_server(plan.tracking_uri)
-    recorder = MlflowRecorder(
-        plan.tracking_uri, plan.name, default_artifact_root(plan.folder) if local else None
-    )
+def _new_runs(
+    plan: SearchPlan, base: TrainConfig, resources: TrialResources, console: Console
+) -> Iterator[MlflowRecorder]:
+    """The open MLflow store with a parent run for the search."""
+    recorder = make_recorder(plan)
     with console.status("opening the MLflow store ..."):
         recorder.start(
             params={
                 "trials": plan.request.trials,
                 "seed": plan.request.seed,
                 "space": plan.space.path.name,
+                **{"gpus_per_trial": f"{resources.gpus:g}", "cpus_per_trial": f"{resources.cpus:g}"},
                 **{f"search.{name}": text for name, text in plan.space.describe()},
-                **plan.base.to_dict(),
+                **base.to_dict(),
             },
             tags={"role": "experiment", "model": plan.base.model, "data": plan.base.data},
-            description=f"Search over `{plan.space.path.name}` with {plan.request.trials} trials.",
+            description=search_begins(plan),
             artifacts=[plan.folder / "space.yaml"],
             compare=list(plan.space.parameters),
         )
-    try:
+    with run_ended(recorder, console):
         yield recorder
+
+
+@contextlib.contextmanager
+def _old_runs(plan: SearchPlan, state: SearchState, console: Console) -> Iterator[MlflowRecorder]:
+    """The open MLflow store with the runs of the search that goes on."""
+    recorder = make_recorder(plan)
+    records = {record.trial_id: record for record in (*state.records.all(), *state.repeats.all())}
+    ended = {key: state.run_ids.get(key) for key, record in records.items() if record.status != "running"}
+    with console.status("opening the MLflow store ..."):
+        untold = recorder.still_open(ended)
+        names = {
+            key: f"{key} {key_settings(record.config)}"
+            for key, record in records.items()
+            if record.status == "running" or key in untold
+        }
+        recorder.resume(
+            str(state.parent_run_id),
+            {key: (name, state.run_ids.get(key)) for key, name in names.items()},
+            ended={key: run_id for key, run_id in state.run_ids.items() if key not in names},
+        )
+        for key in names:
+            record = records[key]
+            recorder.catch_up(key, record.evaluations)
+            if record.status != "running":
+                error = error_line(record.error) if record.error else None
+                recorder.trial_ended(key, record.status, **trial_ended(record, error))
+    with run_ended(recorder, console):
+        yield recorder
+
+
+def make_recorder(plan: SearchPlan) -> MlflowRecorder:
+    local = not is_server(plan.tracking_uri)
+    root = default_artifact_root(plan.folder) if local else None
+    return MlflowRecorder(
+        plan.tracking_uri,
+        plan.name,
+        root,
+        journal=plan.folder / JOURNAL_FILE,
+        storage=plan.request.storage.address,
+    )
+
+
+@contextlib.contextmanager
+def run_ended(recorder: MlflowRecorder, console: Console) -> Iterator[None]:
+    """A block that fails ends the parent run as failed."""
+    try:
+        yield
     except BaseException as error:
         problem = recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         if problem:
@@ -132,30 +325,15 @@ def _recorder(plan: SearchPlan, console: Console) -> Iterator[MlflowRecorder]:
         raise
 
 
-def _prepare(plan: SearchPlan, console: Console) -> PreparedData:
-    """Features of all splits, with a progress bar where they have to be computed."""
-    columns = (TextColumn("computing features"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    begun = time.monotonic()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("features", total=None)
-        data = prepare_data(plan.base, lambda done, total: progress.update(task, completed=done, total=total))
-    say_notes(console, data.notes)
-    sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
-    how = "found in the cache" if data.reused else f"computed in {time.monotonic() - begun:.1f} s"
-    say(console, f"data {plan.base.data}: {sizes} clips (features {how})")
-    return data
-
-
-def _measure_baseline(
-    plan: SearchPlan, data: PreparedData, resources: TrialResources, console: Console
-) -> Evaluation:
-    """The base model untouched, on the validation split, in a worker with a trial's resources."""
+def measure_baseline(plan: SearchPlan, session: Session) -> Evaluation:
+    """The base model untouched, on the validation split, in a process with what one worker of a trial has."""
     import ray
 
-    remote = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=0)(evaluate_model)
+    cpus, console = session.resources.cpus_per_worker, session.console
+    remote = ray.remote(num_cpus=cpus, num_gpus=session.resources.gpus_per_worker)(evaluate_shared)
     with console.status(f"measuring the base model {plan.base.model} ..."):
         try:
-            baseline: Evaluation = ray.get(remote.remote(plan.base, "validation", resources.cpus, data=data))
+            baseline: Evaluation = ray.get(remote.remote(plan.base, session.data, session.share, cpus))
         except ray.exceptions.RayTaskError as error:
             # A user's mistake that only shows in the worker (weights that do not load) is still told in one line.
             if isinstance(error.cause, UserError):
@@ -167,57 +345,3 @@ def _measure_baseline(
         f"on {baseline.clips} validation clips",
     )
     return baseline
-
-
-def _run_trials(
-    plan: SearchPlan,
-    base: TrainConfig,
-    data: PreparedData,
-    resources: TrialResources,
-    rungs: tuple[int, ...],
-    records: Records,
-    recorder: MlflowRecorder,
-    display: SearchDisplay,
-) -> Any:
-    """All trials through Ray Tune; returns its `ResultGrid`."""
-    import ray.tune
-
-    from tune.scheduler import make_scheduler
-    from tune.search_callback import SearchCallback
-    from tune.searcher import TRIAL_ID, make_searcher
-
-    mailbox = start_mailbox()
-    callback = SearchCallback(base, plan.folder / TRIALS_FOLDER, records, recorder, display)
-    tuner = ray.tune.Tuner(
-        ray.tune.with_resources(
-            make_trainable(base, data, mailbox, resources.cpus),
-            {"cpu": resources.cpus, "gpu": resources.gpus},
-        ),
-        tune_config=ray.tune.TuneConfig(
-            num_samples=plan.request.trials,
-            # No more than run at once, so that none is proposed before the results it could learn from.
-            max_concurrent_trials=resources.concurrent,
-            search_alg=make_searcher(plan.space, experiment=plan.name, seed=plan.request.seed),
-            scheduler=make_scheduler(plan.space.scheduler, rungs),
-            reuse_actors=True,
-            trial_name_creator=lambda trial: str(trial.config[TRIAL_ID]),
-            trial_dirname_creator=lambda trial: str(trial.config[TRIAL_ID]),
-        ),
-        run_config=ray.tune.RunConfig(
-            name=TRIALS_FOLDER,
-            storage_path=str(plan.folder),
-            callbacks=[callback],
-            checkpoint_config=ray.tune.CheckpointConfig(
-                num_to_keep=1, checkpoint_score_attribute=METRIC, checkpoint_score_order="min"
-            ),
-            verbose=0,
-        ),
-    )
-    reader = MailboxReader(mailbox, callback.progress)
-    reader.start()
-    try:
-        return tuner.fit()
-    finally:
-        reader.stop()
-        if reader.error is not None:
-            display.event(f"loss and learning rate between rungs were lost: {escape(str(reader.error))}")

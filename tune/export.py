@@ -1,4 +1,4 @@
-"""`tune-whisper export`: the best trial's model as a Hugging Face folder, measured again, with a model card."""
+"""`tune-whisper export EXPERIMENT`: a trial's model as a Hugging Face folder, measured again, with a model card."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,65 +16,101 @@ from rich.table import Table
 from trainer.config import TrainConfig
 from tune.display import say
 from tune.errors import DataError, ExperimentError
-from tune.model_card import Rates, model_card
+from tune.export_formats import FormatsOutcome, add_formats, print_formats
+from tune.model_card import CardFacts, Rates, model_card
 from tune.results import load_results
 from tune.trainable import evaluate_model, export_model, prepare_data
+
+if TYPE_CHECKING:
+    from trainer.conversion.formats import Target
+    from tune.storage import Storage
 
 TOLERANCE = 0.1
 """WER points by which the exported model may differ from what the search reported."""
 
 
 def export_trial(
-    storage: Path, experiment: str, output: Path, trial_id: str | None, console: Console
-) -> dict[str, Any]:
-    """Export a trial's best checkpoint to `output` and measure it on validation and test.
+    storage: Storage,
+    experiment: str,
+    output: Path,
+    trial_id: str | None,
+    console: Console,
+    *,
+    targets: Sequence[Target] = (),
+    every_clip: bool = False,
+) -> FormatsOutcome:
+    """Export a trial's best checkpoint to `output`, measure it on validation and test, and convert it.
 
     Where the data has gone, the model is written all the same, with the figures of the search.
 
-    Returns:
-        What `evaluation.json` in the folder holds.
+    Args:
+        storage: where the experiment is.
+        experiment: its name.
+        output: folder to write; must not exist.
+        trial_id: another trial than the best.
+        console: told what is done.
+        targets: formats to make beside the Hugging Face one.
+        every_clip: check them on all clips of validation and test.
 
     Raises:
         ExperimentError: experiment, trial or checkpoint is not there, or `output` cannot be written.
+        StorageError: the object store cannot be read.
     """
     folder, settings, results = load_results(storage, experiment)
     trial = _find_trial(results, trial_id, experiment)
-    checkpoint = _find_checkpoint(folder, trial)
+    _check_checkpoint(trial)
     base = TrainConfig.from_dict(settings["train_config"])
+    if not Path(base.cache_dir).is_dir():  # the search ran elsewhere
+        base = base.replace(cache_dir=str(storage.feature_cache))
     config = base.replace(**trial["config"])
-    with _new_folder(output.expanduser().absolute()) as partial:
+    with (
+        new_folder(output.expanduser().absolute()) as partial,
+        folder.checkpoint(trial["checkpoint"]) as checkpoint,
+    ):
         with console.status("writing and measuring the model ..."):
             export_model(config, checkpoint, partial)
-            try:
-                rates = _measure(base, config.replace(model=str(partial)), settings["baseline"])
-            except DataError as error:
-                say(console, f"warning: not measured again, the figures are those of the search: {error}")
-                reported = {
-                    "wer": trial["best_wer"],
-                    "cer": trial["best_cer"],
-                    "clips": settings["baseline"]["clips"],
-                }
-                rates = {"validation": {"before": settings["baseline"], "after": reported}}
+            rates = _rates(base, config.replace(model=str(partial)), settings, trial, console)
+        outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
         summary = {
             "experiment": experiment,
             "trial_id": trial["trial_id"],
             "reported_validation_wer": trial["best_wer"],
             "evaluations": rates,
+            "formats": outcome.to_dict(),
         }
         (partial / "evaluation.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         (partial / "train_config.json").write_text(
             json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8"
         )
+        facts = CardFacts(formats=outcome.paths())
         (partial / "README.md").write_text(
-            model_card(settings, results, trial, config, rates), encoding="utf-8"
+            model_card(settings, results, trial, config, rates, facts=facts), encoding="utf-8"
         )
     _print(console, output, trial, rates)
-    return summary
+    print_formats(outcome, console, str(output))
+    return outcome
+
+
+def _check_checkpoint(trial: dict[str, Any]) -> None:
+    """Raise `ExperimentError` where a trial's weights are not there."""
+    if trial.get("checkpoint"):
+        return
+    reason = "it never reached an evaluation"
+    if trial["evaluations"]:
+        reason = (
+            "its weights were dropped when the search ended, for all but the best are; a search with "
+            "--keep-checkpoints all keeps them"
+        )
+    raise ExperimentError(f"trial {trial['trial_id']}: has no checkpoint: {reason}")
 
 
 @contextlib.contextmanager
-def _new_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name only once it is complete."""
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name only once it is complete.
+
+    Raises:
+        ExperimentError: there is something of that name already, or it cannot be written.
+    """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ExperimentError(f"--output {output}: exists already; choose another folder or remove it")
     partial = output.with_name(f".{output.name}.partial")
@@ -91,6 +127,22 @@ def _new_folder(output: Path) -> Iterator[Path]:
         partial.rename(output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _rates(
+    base: TrainConfig,
+    exported: TrainConfig,
+    settings: dict[str, Any],
+    trial: dict[str, Any],
+    console: Console,
+) -> Rates:
+    """Error rates before and after: measured, or those of the search where the data has gone."""
+    try:
+        return _measure(base, exported, settings["baseline"])
+    except DataError as error:
+        say(console, f"warning: not measured again, the figures are those of the search: {error}")
+    reported = {"wer": trial["best_wer"], "cer": trial["best_cer"], "clips": settings["baseline"]["clips"]}
+    return {"validation": {"before": settings["baseline"], "after": reported}}
 
 
 def _measure(base: TrainConfig, exported: TrainConfig, baseline: dict[str, Any]) -> Rates:
@@ -113,24 +165,13 @@ def _find_trial(results: dict[str, Any], trial_id: str | None, experiment: str) 
             raise ExperimentError(
                 f"experiment {experiment!r}: no trial reached an evaluation; nothing to export"
             )
-        trial_id = results["best"]["trial_id"]
-    trials: dict[str, dict[str, Any]] = {trial["trial_id"]: trial for trial in results["trials"]}
+        trial_id = results["best"].get("run") or results["best"]["trial_id"]
+    runs = [*results["trials"], *results.get("repeats", [])]
+    trials: dict[str, dict[str, Any]] = {trial["trial_id"]: trial for trial in runs}
     trial_id = trial_id.zfill(3)  # 7 is as good as 007
     if trial_id not in trials:
         raise ExperimentError(f"--trial {trial_id}: experiment {experiment!r} has trials {', '.join(trials)}")
     return trials[trial_id]
-
-
-def _find_checkpoint(folder: Path, trial: dict[str, Any]) -> Path:
-    """The trial's checkpoint, also where the experiment's folder was moved since."""
-    saved = trial.get("checkpoint")
-    if saved:
-        for path in (Path(saved), folder / "trials" / trial["trial_id"] / Path(saved).name):
-            if (path / "config.json").is_file():
-                return path
-    raise ExperimentError(
-        f"trial {trial['trial_id']}: has no checkpoint ({saved or 'it never reached an evaluation'})"
-    )
 
 
 def _print(console: Console, output: Path, trial: dict[str, Any], rates: Rates) -> None:

@@ -31,10 +31,12 @@ class Mailbox:
 
 
 def start_mailbox() -> Any:
-    """Start the actor; it takes no CPU of the cluster's count."""
+    """Start the actor, on this node, which outlives the others for the search; it takes no CPU of Ray's count."""
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return ray.remote(num_cpus=0)(Mailbox).remote()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
 
 
 def post(mailbox: Any, trial_id: str, metrics: Mapping[str, float]) -> None:

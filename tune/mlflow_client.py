@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
+import hashlib
 import logging
 import os
 import re
+import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tune.cloud_errors import cloud_errors
 from tune.errors import TrackingError
-from tune.mlflow_store import hide_password, is_server, without_password
+from tune.mlflow_store import hide_password, is_server, sqlite_path, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
-Metric = tuple[str, float, int, int]
-"""Key, value, timestamp in ms, step."""
-
-METRICS_PER_BATCH = 1000
-PAIRS_PER_BATCH = 100
-"""Params, and tags, in one `log_batch`; the REST API refuses more."""
-_MAX_PARAM_LENGTH = 6000
-_MAX_TAG_LENGTH = 8000
-
 _REFUSED = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE")
 """MLflow's error codes for a record that it will not take at any later time either."""
+
+_DELETED_RUN = "must be in the 'active' state"
+"""How MLflow tells that a run was deleted: as INVALID_PARAMETER_VALUE, like a bad record."""
+_LOCK_SECONDS = 60
+"""How long a SQLite store that another process keeps locked, MLflow's UI for instance, is waited for."""
 
 
 class RecordRefusedError(TrackingError):
     """The store was reached and will never take this record; sending it again cannot help."""
+
+
+class RunGoneError(TrackingError):
+    """The store was reached and has no such run any more; no record of it will ever be taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What a store knows of a run."""
+
+    params: dict[str, str]
+    metrics: dict[str, float]
+    tags: dict[str, str]
 
 
 class TrackingStore:
@@ -43,15 +58,18 @@ class TrackingStore:
         self.experiment_id = ""
         self._artifact_root = artifact_root
 
-    def connect(self) -> None:
+    def connect(self, *, create: bool = True) -> None:
         """Open the store, which makes a SQLite file and its tables, and find or create the experiment.
 
         Raises:
-            TrackingError: the store cannot be reached or refuses, or the experiment of this name was deleted.
+            TrackingError: the store cannot be reached or refuses, or the experiment of this name was deleted,
+                or there is none and `create` is false.
         """
-        quiet_mlflow()
-        self._check_database()
-        found = self.find_experiment()
+        found = self.reach()
+        if found is None and not create:
+            raise TrackingError(
+                f"MLflow store {hide_password(self.uri)}: has no experiment {self.experiment!r}"
+            )
         if found is None:
             location = self._artifact_root.absolute().as_uri() if self._artifact_root else None
             with self._translated("create an experiment in"):
@@ -60,6 +78,17 @@ class TrackingStore:
                 }  # the UI is about prompts otherwise
                 found = self._client.create_experiment(self.experiment, location, tags=kind)
         self.experiment_id = found
+
+    def reach(self) -> str | None:
+        """Open the store, as `connect` does, and look for the experiment; its id, None if there is none.
+
+        Raises:
+            TrackingError: the store cannot be reached or refuses, or the experiment was deleted.
+        """
+        quiet_mlflow()
+        with _alone_with(sqlite_path(self.uri)):
+            self._check_database()
+            return self.find_experiment()
 
     def find_experiment(self) -> str | None:
         """The id of the experiment; None if the store has none of this name.
@@ -101,9 +130,9 @@ class TrackingStore:
     def log_batch(
         self,
         run_id: str,
-        metrics: Sequence[Metric] = (),
-        params: Sequence[tuple[str, str]] = (),
-        tags: Sequence[tuple[str, str]] = (),
+        metrics: Sequence[Sequence[Any]] = (),
+        params: Sequence[Sequence[str]] = (),
+        tags: Sequence[Sequence[str]] = (),
     ) -> None:
         """Write one batch within the limits above; what was written before is not written twice."""
         from mlflow import entities
@@ -121,15 +150,56 @@ class TrackingStore:
         with self._translated("end a run in"):
             self._client.set_terminated(run_id, status, end_ms)
 
+    def reopen_run(self, run_id: str) -> None:
+        """Set a run that was ended, or left behind, back to RUNNING."""
+        with self._translated("reopen a run in"):
+            self._client.update_run(run_id, status="RUNNING")
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether the store knows the run, be it deleted."""
+        try:
+            with self._translated("read"):
+                self._client.get_run(run_id)
+        except RunGoneError:
+            return False
+        return True
+
+    def is_open(self, run_id: str) -> bool:
+        """Whether the run is there and has not ended."""
+        try:
+            with self._translated("read"):
+                return str(self._client.get_run(run_id).info.status) == "RUNNING"
+        except RunGoneError:
+            return False
+
+    def metric_steps(self, run_id: str, metric: str) -> set[int]:
+        """Steps at which the run has a value of the metric."""
+        with self._translated("read"):
+            return {int(point.step) for point in self._client.get_metric_history(run_id, metric)}
+
     def delete_run(self, run_id: str) -> None:
         """Take back a run that was created a moment ago."""
         with self._translated("delete a run in"):
             self._client.delete_run(run_id)
 
-    def upload(self, run_id: str, path: Path) -> None:
-        """Store one file as an artifact of the run, by its own name."""
+    def read_run(self, run_id: str) -> RunFacts:
+        """What the store knows of a run.
+
+        Raises:
+            RunGoneError: there is no such run.
+        """
+        with self._translated("read"):
+            data = self._client.get_run(run_id).data
+        return RunFacts(dict(data.params), dict(data.metrics), dict(data.tags))
+
+    def upload(self, run_id: str, path: Path, place: str | None = None) -> None:
+        """Store one file as an artifact of the run, by its own name, below `place`; one that is gone is refused."""
+        if not path.is_file():
+            raise RecordRefusedError(
+                f"MLflow store {hide_password(self.uri)}: cannot store {path.name} in it: the file {path} is gone"
+            )
         with self._translated(f"store {path.name} in"):
-            self._client.log_artifact(run_id, str(path))
+            self._client.log_artifact(run_id, str(path), place)
 
     def upload_json(self, run_id: str, name: str, content: Mapping[str, Any]) -> None:
         """Store a mapping as the artifact `name`."""
@@ -144,18 +214,20 @@ class TrackingStore:
 
     @contextmanager
     def _translated(self, action: str) -> Iterator[None]:
-        """Turn whatever MLflow and its artifact clients raise into one line that names the store.
+        """Turn what MLflow and its artifact clients raise because of the store into one line that names it.
 
-        `Exception` is caught because artifact stores raise the classes of their cloud's client (botocore,
-        Azure, Google), which share no base. Nothing is lost: the cause stays attached.
+        MLflow wraps what databases and servers answer, not what the clients of artifact stores raise.
+        `ImportError` is a client that is not installed, `ValueError` an address that one cannot use.
         """
         from mlflow.exceptions import MlflowException
 
         try:
             yield
-        except Exception as error:
-            refused = isinstance(error, MlflowException) and error.error_code in _REFUSED
-            kind = RecordRefusedError if refused else TrackingError
+        except cloud_errors(MlflowException, ImportError, ValueError) as error:
+            kind = TrackingError
+            if isinstance(error, MlflowException) and error.error_code in _REFUSED:
+                gone = error.error_code == "RESOURCE_DOES_NOT_EXIST" or _DELETED_RUN in str(error)
+                kind = RunGoneError if gone else RecordRefusedError
             raise kind(
                 f"MLflow store {hide_password(self.uri)}: cannot {action} it: {_reason(error)}"
             ) from error
@@ -167,26 +239,54 @@ class TrackingStore:
         import sqlalchemy
 
         try:
+            file = sqlite_path(self.uri)
+            if file is not None and file.exists():
+                _wait_for_lock(file)
             sqlalchemy.create_engine(self.uri).connect().close()
-        except (
-            sqlalchemy.exc.SQLAlchemyError,
-            ImportError,
-        ) as error:  # ImportError: the database has no driver
+        except cloud_errors(sqlite3.Error, ImportError, ValueError) as error:
+            # ImportError: the database's driver is not installed; ValueError: its port is no number.
             shown = hide_password(self.uri)
             raise TrackingError(f"MLflow store {shown}: cannot open it: {_reason(error)}") from error
+
+
+@contextmanager
+def _alone_with(file: Path | None) -> Iterator[None]:
+    """Keep two processes here from making the tables of one new SQLite file: MLflow's migrations would collide."""
+    if file is None:
+        yield
+        return
+    name = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:16]
+    with (Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _wait_for_lock(file: Path) -> None:
+    """Wait until a SQLite file can be written; raises `sqlite3.OperationalError` after `_LOCK_SECONDS`."""
+    with closing(sqlite3.connect(file, timeout=1.0)) as connection:  # in short waits, which Ctrl-C can end
+        for second in range(_LOCK_SECONDS):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or second + 1 == _LOCK_SECONDS:
+                    raise
+            else:
+                connection.rollback()
+                return
 
 
 def quiet_mlflow() -> None:
     """Import MLflow (1 to 2 s) without telemetry, log lines and printed links; variables that are set stay.
 
-    HTTP calls are tried once and for 10 s, not 7 times and for 120 s: the recorder has its own patience.
+    HTTP calls are tried once and for 60 s, not 7 times and for 120 s: the recorder has its own patience, and a
+    server that needs half a minute for an answer must still be heard.
     """
     defaults = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -198,40 +298,11 @@ def quiet_mlflow() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def param_pairs(params: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Settings as params, written as in YAML: `null`, `true`, numbers that read back exactly (`3e-05`)."""
-    words = {None: "null", True: "true", False: "false"}
-    return [
-        (
-            key,
-            _clip(
-                words[value] if value is None or isinstance(value, bool) else str(value), _MAX_PARAM_LENGTH
-            ),
-        )
-        for key, value in params.items()
-    ]
-
-
-def tag_pairs(tags: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Tags as the store takes them."""
-    return [(key, _clip(str(value), _MAX_TAG_LENGTH)) for key, value in tags.items()]
-
-
-def metric_points(metrics: Mapping[str, float], step: int, timestamp: float) -> list[Metric]:
-    """Metrics of one moment; `timestamp` in seconds since the epoch."""
-    return [(key, float(value), int(timestamp * 1000), int(step)) for key, value in metrics.items()]
-
-
-def _clip(text: str, length: int) -> str:
-    """`text` shortened to what MLflow stores, with a note that says so."""
-    note = f"... ({len(text)} characters)"
-    return text if len(text) <= length else text[: length - len(note)] + note
-
-
 def _reason(error: BaseException) -> str:
     """What went wrong, in a few words: HTTP libraries and drivers wrap it in pages."""
     text = hide_password(str(error)).strip() or type(error).__name__
     for pattern, words in (
+        (r"database is locked", "the database is locked by another process"),
         (r"Connection refused", "connection refused"),
         (r"Connection aborted|Connection reset|RemoteDisconnected", "connection lost"),
         (r"Name or service not known|name resolution|NameResolutionError", "unknown host"),

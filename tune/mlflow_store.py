@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
 import socket
+import sqlite3
 import urllib.parse
-from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from tune.errors import TrackingError
@@ -19,9 +19,18 @@ CREDENTIAL_VARIABLES = (
     *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
 )
 """What would let a process write to the store."""
+DATABASE = "mlflow.db"
+"""The SQLite store of an experiment folder."""
 TRIALS_VIEW = "trials"
 TRIALS_VIEW_TAG = f"mlflow.sharedViewState.{TRIALS_VIEW}"
 """Where MLflow keeps a shared view of the list of runs; an older UI that does not know it shows its own."""
+_LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
+"""Where MLflow's tables (from 3.0 on) name places of artifacts."""
 _PACKAGES = (
     *(
         "tune-whisper",
@@ -44,12 +53,24 @@ def default_tracking_uri(folder: Path) -> str:
     Raises:
         TrackingError: the path holds `?` or `%`.
     """
-    return absolute_tracking_uri(f"sqlite:///{folder.absolute() / 'mlflow.db'}")
+    return absolute_tracking_uri(f"sqlite:///{folder.absolute() / DATABASE}")
 
 
 def default_artifact_root(folder: Path) -> Path:
     """Where the artifacts of an experiment folder's own store lie."""
     return folder.absolute() / "mlartifacts"
+
+
+def relocate_artifacts(database: Path, root: Path) -> None:
+    """Let the artifacts noted in a SQLite store that came from another machine be looked for in `root`."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        for table, column in _LOCATIONS:
+            rows = connection.execute(f"SELECT rowid, {column} FROM {table}").fetchall()
+            for row, location in rows:
+                before, found, after = str(location).rpartition(f"/{root.name}")
+                if found and before.startswith("file://") and after[:1] in ("", "/"):
+                    new = root.as_uri() + after
+                    connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (new, row))
 
 
 def absolute_tracking_uri(uri: str) -> str:
@@ -102,26 +123,23 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
+_SECRET_VALUE = re.compile(
+    r"([?&][^=&\s]*(?:password|passwd|token|secret|sslkey)[^=&\s]*=)[^&\s]+", re.IGNORECASE
+)
+"""A secret among an address' options, as databases take it."""
+
+
 def hide_password(text: str) -> str:
     """`text` with the password of every address in it replaced by `***`."""
-    return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", r"\1:***@", text)
+    text = re.sub(r"(://[^/@\s:]*):[^@\s]*@", r"\1:***@", text)
+    text = re.sub(r"://[^/@\s:]+@", "://***@", text)  # a token by itself
+    return _SECRET_VALUE.sub(r"\1***", text)
 
 
 def without_password(uri: str) -> str:
     """The address of a server without user and password: what a browser is given and a file may hold."""
-    return re.sub(r"://[^/@]*@", "://", uri).rstrip("/")
-
-
-def trials_view(settings: Sequence[str]) -> str:
-    """The view of the trials as MLflow stores it: best first, WER and the searched settings side by side."""
-    columns = [
-        "metrics.`wer`",
-        "metrics.`best_wer`",
-        *(f"params.`{name}`" for name in settings),
-        "tags.`status`",
-    ]
-    view = {"searchFilter": 'tags.role = "trial"', "orderByKey": "metrics.`wer`", "orderByAsc": True}
-    return json.dumps({**view, "selectedColumns": columns})
+    uri = re.sub(r"://(?:[^/@]*|[^/@:]*:[^@]*)@", "://", uri)
+    return _SECRET_VALUE.sub(r"\1***", uri).rstrip("/")
 
 
 def trials_page(experiment_id: str) -> str:

@@ -1,84 +1,52 @@
-"""The thread that writes to MLflow: what waits for each run, in memory, until the store has taken it."""
+"""The thread that writes to MLflow what waits for each run, until the store has taken it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from tune.errors import TrackingError
-from tune.mlflow_client import (
-    METRICS_PER_BATCH,
-    PAIRS_PER_BATCH,
-    Metric,
-    RecordRefusedError,
-    RunStatus,
-    TrackingStore,
-)
+from tune.mlflow_client import RecordRefusedError, RunGoneError, TrackingStore
+from tune.mlflow_journal import Journal
+from tune.mlflow_records import PER_CALL, Kind, Record, Run, in_parts
 
 _LONGEST_PAUSE = 30.0
 """Seconds between two attempts while the store is away."""
 _LONGEST_CALL = 30.0
 """Seconds that `close` grants one call that hangs; the thread is a daemon, so the process can end."""
-_T = TypeVar("_T")
-
-
-@dataclass(eq=False)
-class Run:
-    """One run and what the store has not taken of it. The writer thread removes, others only append."""
-
-    name: str
-    tags: dict[str, str]
-    """Tags that the run is created with."""
-    start_ms: int
-    run_id: str | None = None
-    """None until the store has created the run."""
-    params: list[tuple[str, str]] = field(default_factory=list)
-    metrics: list[Metric] = field(default_factory=list)
-    late_tags: list[tuple[str, str]] = field(default_factory=list)
-    """Tags that became known after the run was created."""
-    uploads: list[Path] = field(default_factory=list)
-    end: tuple[RunStatus, int] | None = None
-    """Final status and time in ms, until it is written."""
-    closed: bool = False
-    """Whether the end is known."""
-    last_step: int = 0
-    create_tried: bool = False
-
-    @property
-    def waiting(self) -> int:
-        """Records that the store does not have: the run itself, params, metrics, tags, files, the end."""
-        records = len(self.params) + len(self.metrics) + len(self.late_tags) + len(self.uploads)
-        return records + (self.run_id is None) + (self.end is not None)
-
-    def drop_records(self) -> int:
-        """Forget what waits for a run that cannot be created, and say how much that was."""
-        before = self.waiting
-        self.params, self.metrics, self.late_tags, self.uploads, self.end = [], [], [], [], None
-        return before - self.waiting
 
 
 class StoreWriter:
-    """Writes runs to a store at the latest `flush_seconds` after they changed, at once when woken."""
+    """Writes runs to a store at the latest `flush_seconds` after they changed, at once when woken.
 
-    def __init__(self, store: TrackingStore, *, flush_seconds: float, patience: float) -> None:
+    With a `journal`, which is open, every record is on disk before it is in memory.
+    """
+
+    def __init__(
+        self, store: TrackingStore, *, flush_seconds: float, patience: float, journal: Journal | None = None
+    ) -> None:
         self.problem: str | None = None
         """Why the store takes nothing just now."""
         self.changed = threading.Condition()
         """Held while runs are added or appended to."""
         self.runs: list[Run] = []
         """In the order of writing them."""
+        self.lost = 0
+        """Records that the store will never take."""
+        self.lost_reason = ""
+        self.taken = 0
+        """Records that the store has taken."""
         self._store = store
+        self._journal = journal
         self._flush_seconds = flush_seconds
         self._patience = patience
+        self._newest = 0
         self._urgent = False
         self._closing = False
-        self._lost = 0
-        self._lost_reason = ""
+        self._given_up = False
         self._crash: Exception | None = None
         self._last_answer = time.monotonic()
         self._thread = threading.Thread(target=self._write_until_closed, name="mlflow-writer", daemon=True)
@@ -92,42 +60,68 @@ class StoreWriter:
         self._urgent = True
         self.changed.notify_all()
 
+    def queue(self, run: Run, kind: Kind, content: Any) -> None:
+        """Append a record to a run, never waiting for the store. The caller holds `changed`."""
+        for part in in_parts(kind, content):
+            self._newest += 1
+            record = Record(self._newest, kind, part)
+            if self._journal is not None:
+                self._journal.append(run, record)
+            run.waiting.append(record)
+
+    def take_over(self, runs: Sequence[Run]) -> None:
+        """Go on with runs that an earlier process left in the journal, in the order given. Before `start`."""
+        self.runs.extend(runs)
+        self._newest = max((record.number for run in runs for record in run.waiting), default=self._newest)
+
     @property
     def unwritten(self) -> int:
-        """Records that wait in memory."""
+        """Records that wait: each point, param, tag, file, new run and status counts."""
         with self.changed:
-            return sum(run.waiting for run in self.runs)
+            return sum(run.size for run in self.runs)
 
-    def close(self) -> str | None:
+    def close(self, longest: float | None = None, progress: Callable[[], None] = lambda: None) -> str | None:
         """Write what waits and stop, after `patience` seconds without an answer of the store at the latest.
 
+        Args:
+            longest: seconds in all, after which what still waits is left to the journal.
+            progress: called twice a second.
+
         Returns:
-            None, or one line that says how many records are not written and why.
+            None, or why something is not written, in one line; `lost` and `unwritten` say how much.
 
         Raises:
             RuntimeError: the thread had stopped on an error that was not foreseen (the cause of this one).
         """
-        self._last_answer = time.monotonic()
+        began = self._last_answer = time.monotonic()
         with self.changed:
             self._closing = True
             self.wake()
-        while (
-            self._thread.is_alive() and time.monotonic() - self._last_answer < self._patience + _LONGEST_CALL
-        ):
+        while self._thread.is_alive():
+            now = time.monotonic()
+            hangs = now - self._last_answer > self._patience + _LONGEST_CALL
+            if hangs or (longest is not None and now - began > longest):
+                self._given_up = True
+                break
             self._thread.join(timeout=0.5)
-        lost = self._lost + self.unwritten
+            progress()
         if self._crash is not None:
-            raise RuntimeError(f"the MLflow writer had stopped; {lost} records are lost") from self._crash
-        if not lost:
-            return None
-        return f"{lost} MLflow records could not be written. {self.problem or self._lost_reason}"
+            count = self.lost + self.unwritten
+            fate = "are lost" if self._journal is None else f"wait in {self._journal.path} or were refused"
+            raise RuntimeError(f"the MLflow writer had stopped; {count} records {fate}") from self._crash
+        if not self._thread.is_alive() and self._journal is not None:
+            self._journal.close()
+        if self.unwritten:
+            return self.problem or "The store answers too slowly."
+        return self.lost_reason or None
 
     def _write_until_closed(self) -> None:
         """Write whatever waits, again and again, until `close` asks to stop: the thread's whole life."""
         failures = 0
-        while True:
+        while not self._given_up:
             closing = self._wait(failures)
             try:
+                self._keep_journal()
                 with self.changed:
                     runs = list(self.runs)
                 for run in runs:
@@ -154,49 +148,100 @@ class StoreWriter:
             self._urgent = False
             return self._closing
 
+    def _keep_journal(self) -> None:
+        """Let the journal neither grow without bound nor stay in the memory of the machine alone."""
+        if self._journal is not None:
+            if self._journal.wants_rewrite:
+                self._journal.rewrite(lambda: self.runs, self.changed)
+            self._journal.sync()
+
     def _flush(self, run: Run) -> None:
-        """Write one run: create it, then its records, its end, its files."""
-        end = run.end  # read first: the records that belong before it are queued by now
-        if run.run_id is None:
-            run.run_id = self._try(partial(self._create, run), 0)
-        run_id = run.run_id
-        if run_id is None:
+        """Write what waits for one run now; what comes meanwhile is for the next round, so that none starves."""
+        with self.changed:
+            newest = run.waiting[-1].number if run.waiting else 0
+        while not self._given_up:
             with self.changed:
-                self._lost += run.drop_records()
-            return
-        while run.metrics or run.params or run.late_tags:
-            with self.changed:
-                metrics, params = run.metrics[:METRICS_PER_BATCH], run.params[:PAIRS_PER_BATCH]
-                tags = run.late_tags[:PAIRS_PER_BATCH]
-            count = len(metrics) + len(params) + len(tags)
-            self._try(partial(self._store.log_batch, run_id, metrics, params, tags), count)
-            with self.changed:
-                del run.metrics[: len(metrics)], run.params[: len(params)], run.late_tags[: len(tags)]
-        if end is not None:
-            self._try(partial(self._store.end_run, run_id, *end), 1)
-            run.end = None
-        while run.uploads:
-            self._try(partial(self._store.upload, run_id, run.uploads[0]), 1)
-            del run.uploads[0]
+                batch = run.next_batch(newest)
+            if not batch:
+                return
+            try:
+                self._deliver(run, batch)
+            except RunGoneError as error:
+                run.gone = True
+                with self.changed:
+                    self._lose(run, list(run.waiting), error)
+            self._last_answer = time.monotonic()  # refused or taken, the store is there
+            self._keep_journal()
 
-    def _create(self, run: Run) -> str:
-        """Create a child run. A lost answer to an earlier attempt must not leave two of them."""
-        tags = run.tags
-        tried, run.create_tried = run.create_tried, True
-        found = self._store.find_run(tags["mlflow.parentRunId"], tags["trial_id"]) if tried else None
-        return found or self._store.create_run(run.name, tags, run.start_ms)
-
-    def _try(self, write: Callable[[], _T], records: int) -> _T | None:
-        """Do one write. What the store will never take is counted as lost, so that it holds up nothing else.
+    def _deliver(self, run: Run, batch: Sequence[Record]) -> None:
+        """Write one batch. What the store will never take is counted as lost and holds up nothing else.
 
         Raises:
-            TrackingError: the store is away; the write is to be tried again later.
+            TrackingError: the store is away; the batch, or the rest of it, is to be written again later.
+            RunGoneError: nothing of this run can be written.
         """
-        result = None
+        created = None
         try:
-            result = write()
+            created = self._write(run, batch)
         except RecordRefusedError as error:
-            self._lost += records
-            self._lost_reason = str(error)
-        self._last_answer = time.monotonic()  # refused or taken, the store is there
-        return result
+            if len(batch) > 1:  # one bad record must not take the others with it
+                self._deliver(run, batch[: len(batch) // 2])
+                self._deliver(run, batch[len(batch) // 2 :])
+                return
+            with self.changed:
+                self._lose(run, batch, error)
+            return
+        with self.changed:
+            run.run_id = created or run.run_id
+            self.taken += sum(record.size for record in batch)
+            self._drop(run, batch)
+
+    def _lose(self, run: Run, records: Sequence[Record], reason: TrackingError) -> None:
+        self.lost += sum(record.size for record in records)
+        self.lost_reason = str(reason)
+        self._drop(run, records)
+
+    def _drop(self, run: Run, records: Sequence[Record]) -> None:
+        """Forget the first records of a run, here and in the journal. The caller holds `changed`."""
+        for _ in records:
+            run.waiting.popleft()
+        if self._journal is not None:
+            created = run.run_id if any(record.kind == "create" for record in records) else None
+            self._journal.done([record.number for record in records], created)
+
+    def _write(self, run: Run, batch: Sequence[Record]) -> str | None:
+        """The one call for a batch; returns the id of a run that it created."""
+        kind, content = batch[0].kind, batch[0].content
+        if run.gone:
+            raise RunGoneError(self.lost_reason)
+        if kind == "create":
+            return self._create(run, content)
+        run_id = str(run.run_id)
+        if kind == "status":
+            status, end_ms = content
+            if status == "RUNNING":
+                self._store.reopen_run(run_id)
+            else:
+                self._store.end_run(run_id, status, end_ms)
+        elif kind == "upload":
+            folder = Path() if self._journal is None else self._journal.path.parent
+            path, place = (content, None) if isinstance(content, str) else content
+            self._store.upload(run_id, folder / path, place)
+        else:
+            kinds: dict[str, list[Any]] = {kind: [] for kind in PER_CALL}
+            for record in batch:
+                kinds[record.kind].extend(record.content)
+            self._store.log_batch(run_id, **kinds)
+        return None
+
+    def _create(self, run: Run, content: Mapping[str, Any]) -> str:
+        """Create a child run. A lost answer to an earlier attempt must not leave two of them."""
+        if run.run_id is not None:
+            return run.run_id
+        tags = content["tags"]
+        tried, run.create_tried = run.create_tried, True
+        try:
+            found = self._store.find_run(tags["mlflow.parentRunId"], tags["trial_id"]) if tried else None
+            return found or self._store.create_run(content["name"], tags, content["start_ms"])
+        except RecordRefusedError as error:
+            raise RunGoneError(str(error)) from error

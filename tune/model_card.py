@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
-import yaml
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from trainer.config import TrainConfig
+from trainer.scoring.normalizers import describe_normalizer, unit_note
+from trainer.transcription.transcripts import language_name
+from tune.card_data import data_list, limits_list
+from tune.card_metadata import Rates, card_metadata, is_hub_id, short_name
+from tune.card_search import how_found, settings_table
+from tune.card_use import PLACE, usage
 
-Rates: TypeAlias = dict[str, dict[str, dict[str, Any]]]
-"""Error rates in percent by split, `before` and `after`."""
+__all__ = ["PLACE", "CardFacts", "Rates", "model_card"]
 
 _CARD = """\
 ---
@@ -18,14 +23,24 @@ _CARD = """\
 
 # Whisper fine-tuned for {language}
 
-`{base_model}`, fine-tuned with tune-whisper: {which} of the search `{experiment}` ({n_trials} trials).
+{base_model}, fine-tuned with tune-whisper: {which}.
 
 ## Error rates
 
-Corpus-level, in percent. WER and CER are of normalised text (normaliser `{normalizer}`), the orthographic WER
-is of the text as written.
+Corpus-level, in percent. WER and CER are of normalised text (normaliser `{normalizer}`: {normalizer_text}), the
+orthographic WER is of the text as written.{unit}{intervals}
 
 {rates}
+
+{verdict}
+
+## How to use
+
+{usage}
+
+## Limits
+
+{limits}
 
 ## Data
 
@@ -33,19 +48,28 @@ is of the text as written.
 
 ## Settings
 
-Found by the search; the model saw {samples:,} samples. All settings are in `train_config.json`.
+{origin}; the model saw {samples:,} samples. All settings are in `train_config.json`.
 
 {settings}
 
-## Use
+## How it was found
 
-```python
-from transformers import pipeline
-
-transcribe = pipeline("automatic-speech-recognition", "PATH_OF_THIS_FOLDER")
-print(transcribe("recording.wav")["text"])
-```
+{found}
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class CardFacts:
+    """What only some callers know."""
+
+    hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Hours of audio by split."""
+    longest_seconds: float | None = None
+    """The model's window: no training clip was longer."""
+    speakers: int | None = None
+    """People in the training clips."""
+    formats: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, and each one's path below its folder."""
 
 
 def model_card(
@@ -54,6 +78,8 @@ def model_card(
     trial: dict[str, Any],
     config: TrainConfig,
     rates: Rates,
+    *,
+    facts: CardFacts | None = None,
 ) -> str:
     """The card as Markdown.
 
@@ -63,48 +89,51 @@ def model_card(
         trial: the exported trial's entry in it.
         config: the exported trial's full settings.
         rates: error rates by split, `before` and `after`.
+        facts: what else is known.
     """
-    best = results["best"] is not None and results["best"]["trial_id"] == trial["trial_id"]
+    facts = facts or CardFacts()
+    alone = settings.get("kind") == "training"
+    which = f"the training `{results['experiment']}`" if alone else _which(results, trial["trial_id"])
+    intervals = any("wer_interval" in found for pair in rates.values() for found in pair.values())
     return _CARD.format(
-        metadata=yaml.safe_dump(_metadata(config, rates), sort_keys=False, allow_unicode=True).strip(),
-        language=config.language or "en",
-        base_model=_short(config.model_source),
-        which=f"trial {trial['trial_id']}" + (", the best" if best else ""),
-        experiment=results["experiment"],
-        n_trials=len(results["trials"]),
+        metadata=card_metadata(config, rates, results["experiment"]),
+        language=language_name(config.language),
+        base_model=_base_link(config),
+        which=which,
         normalizer=config.normalizer_name,
+        normalizer_text=describe_normalizer(config)[1],
+        unit=f" {note}." if (note := unit_note(config)) else "",
+        intervals=" In brackets: 95 % intervals by bootstrap over the clips." if intervals else "",
         rates="\n".join(_rates_table(rates)),
-        data="\n".join(_data_list(config, settings)),
+        verdict=_verdict(rates),
+        usage=usage(config, facts.formats),
+        limits="\n".join(limits_list(config, rates, facts.longest_seconds, facts.speakers)),
+        data="\n".join(data_list(config, settings, facts.hours)),
+        origin="Given to the training" if alone else "Found by the search",
         samples=trial["best_samples_seen"],
-        settings="\n".join(_settings_table(trial["config"])),
+        settings="\n".join(settings_table(settings, trial["config"], config)),
+        found=how_found(settings, results, alone=alone),
     )
 
 
-def _metadata(config: TrainConfig, rates: Rates) -> dict[str, Any]:
-    language = config.language or "en"
-    metadata: dict[str, Any] = {
-        "language": [language],
-        "library_name": "transformers",
-        "pipeline_tag": "automatic-speech-recognition",
-        "tags": ["whisper", "tune-whisper"],
-        "metrics": ["wer", "cer"],
-    }
-    # The hub links cards to models that it holds; the path of a local folder would mean nothing there.
-    if "/" in config.model_source and not config.model_source.startswith("/"):
-        metadata["base_model"] = config.model_source
-    results = [
-        {
-            "task": {"type": "automatic-speech-recognition"},
-            "dataset": {"name": _short(config.data), "type": _short(config.data), "split": split},
-            "metrics": [
-                {"type": "wer", "value": round(pair["after"]["wer"], 2)},
-                {"type": "cer", "value": round(pair["after"]["cer"], 2)},
-            ],
-        }
-        for split, pair in rates.items()
-    ]
-    metadata["model-index"] = [{"name": f"whisper-{language}", "results": results}]
-    return metadata
+def _which(results: dict[str, Any], run: str) -> str:
+    """The trial, or the repeat of a finalist, and what it was in its search."""
+    search = f"of the search `{results['experiment']}` ({len(results['trials'])} trials)"
+    best = results["best"] is not None and results["best"].get("run") == run
+    finalists: dict[str, Any] = results.get("finalists") or {}
+    standings = [found for found in finalists.get("standings", []) if run in found["runs"]]
+    if not standings:
+        return f"trial {run}{', the best' if best else ''} {search}"
+    (found,) = standings
+    place = "a finalist"
+    if finalists["winner"] == found["trial_id"]:
+        place = "the winner, tied with others," if finalists["tie"] else "the winner"
+    rates = f"{found['mean']:.2f}" + ("" if found["sd"] is None else f" ± {found['sd']:.2f}")
+    times = f"{len(found['wers'])} seeds" if len(found["wers"]) > 1 else "1 seed"
+    return (
+        f"training {run} of trial {found['trial_id']}, {place} {search}. "
+        f"With {times} that trial's settings have a validation WER of {rates} %"
+    )
 
 
 def _rates_table(rates: Rates) -> list[str]:
@@ -115,30 +144,32 @@ def _rates_table(rates: Rates) -> list[str]:
     for split, pair in rates.items():
         for name, what in (("before", "base model"), ("after", "this model")):
             found = pair[name]
-            figures = [
-                f"{found[rate]:.2f}" if rate in found else "" for rate in ("wer", "cer", "wer_orthographic")
-            ]
+            figures = [_figure(found, rate) for rate in ("wer", "cer", "wer_orthographic")]
             rows.append(f"| {split} | {found['clips']} | {what} | {' | '.join(figures)} |")
     return rows
 
 
-def _data_list(config: TrainConfig, settings: dict[str, Any]) -> list[str]:
-    configuration = f", configuration `{config.data_config}`" if config.data_config else ""
-    rows = [
-        f"- data set: `{_short(config.data)}`{configuration}",
-        f"- language: `{config.language}`, task: `{config.task}`",
-        "- clips: " + ", ".join(f"{count:,} {name}" for name, count in settings["clips"].items()),
-    ]
-    return rows + [f"- {note}" for note in settings["notes"]]
+def _figure(found: Mapping[str, Any], rate: str) -> str:
+    if rate not in found:
+        return ""
+    interval = found.get(f"{rate}_interval")
+    return f"{found[rate]:.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
 
 
-def _settings_table(config: dict[str, Any]) -> list[str]:
-    rows = ["| setting | value |", "| --- | --- |"]
-    for name, value in config.items():
-        rows.append(f"| `{name}` | {f'{value:.6g}' if isinstance(value, float) else value} |")
-    return rows
+def _verdict(rates: Rates) -> str:
+    """What the figures come to, on the split that chose nothing where there is one."""
+    split = "test" if "test" in rates else next(iter(rates))
+    before, after = (rates[split][when]["wer"] for when in ("before", "after"))
+    if after >= before:
+        return (
+            f"**No better than the base model** on the {split} split: {after:.2f} % against {before:.2f} %."
+        )
+    share = f", {100 * (before - after) / before:.0f} % fewer errors" if before else ""
+    return f"On the {split} split {before - after:.2f} points of WER below the base model{share}."
 
 
-def _short(source: str) -> str:
-    """A folder by its name only; hub ids as they are."""
-    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
+def _base_link(config: TrainConfig) -> str:
+    source = config.model_source
+    if is_hub_id(source):
+        return f"[{source}](https://huggingface.co/{source})"
+    return f"`{short_name(source)}`"

@@ -27,7 +27,9 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(
         ("language", "task", "validation_split", "test_split", "validation_share", "max_eval_clips"), _WER
     ),
-    **dict.fromkeys(("generation_max_length", "generation_num_beams", "normalizer"), _WER),
+    **dict.fromkeys(
+        ("generation_max_length", "generation_num_beams", "normalizer", "full_window_evaluation"), _WER
+    ),
     **dict.fromkeys(
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA
     ),
@@ -36,11 +38,15 @@ NOT_SEARCHABLE: dict[str, str] = {
     "evaluations": "a search evaluates at its rungs; set them with scheduler: {rungs: ...}",
     **dict.fromkeys(("eval_batch_size", "dataloader_workers", "log_every_seconds"), _NO_EFFECT),
     **dict.fromkeys(("cache_dir", "output_dir"), _NO_EFFECT),
+    "deepspeed": "all trials of an experiment run on the same engine; give it with --deepspeed",
 }
 
 
 #: Fields that a space can neither search nor fix, and what to do instead.
-SET_BY_SEARCH: dict[str, str] = {"evaluate_at": "set scheduler: {rungs: ..., reduction_factor: ...} instead"}
+SET_BY_SEARCH: dict[str, str] = {
+    "evaluate_at": "set scheduler: {rungs: ..., reduction_factor: ...} instead",
+    "workers": "give --workers-per-trial instead",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +73,10 @@ class FloatParameter:
     def contains(self, value: Any) -> bool:
         """Whether `value` lies in the range and on its grid; unknown bounds (`auto`) admit everything."""
         return _range_contains(self.low, self.high, self.step, value)
+
+    def nearest(self, value: Any) -> Any:
+        """The value of the range that is nearest to a usual one; its low end where that is no number."""
+        return float(_nearest(self.low, self.high, self.step, value))
 
     def resolve(self, default_learning_rate: float) -> FloatParameter:
         """The range with `auto` bounds replaced by numbers."""
@@ -129,6 +139,10 @@ class IntParameter:
         """Whether `value` is one of the whole numbers of the range."""
         return _range_contains(self.low, self.high, self.step, value)
 
+    def nearest(self, value: Any) -> Any:
+        """The whole number of the range that is nearest to a usual one; its low end where that is no number."""
+        return int(_nearest(self.low, self.high, self.step, value))
+
     def resolve(self, default_learning_rate: float) -> IntParameter:
         """The same range: there are no automatic whole numbers."""
         return self
@@ -170,6 +184,13 @@ class ChoiceParameter:
     def contains(self, value: Any) -> bool:
         """Whether `value` is one of the choices."""
         return value in self.values
+
+    def nearest(self, value: Any) -> Any:
+        """The usual value where it is a choice, else the nearest number, else the first choice."""
+        if value in self.values or not _is_number(value):
+            return value if value in self.values else self.values[0]
+        numbers = [choice for choice in self.values if _is_number(choice)]
+        return min(numbers, key=lambda choice: abs(choice - value), default=self.values[0])
 
     def resolve(self, default_learning_rate: float) -> ChoiceParameter:
         """The choice with `auto` replaced by the number (for a learning rate only)."""
@@ -241,6 +262,20 @@ def _range_contains(low: float | None, high: float | None, step: float | None, v
         return True
     steps = (value - low) / step
     return abs(steps - round(steps)) < 1e-8  # Optuna's own tolerance
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _nearest(low: float | None, high: float | None, step: float | None, value: Any) -> float:
+    if low is None or high is None:
+        raise ValueError("the range has automatic bounds: call resolve() first")
+    if not _is_number(value) or value <= low:
+        return low
+    if value >= high:
+        return high
+    return float(value) if step is None else min(high, low + round((value - low) / step) * step)
 
 
 def _describe_scale(log: bool, step: float | None) -> str:

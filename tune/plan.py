@@ -6,21 +6,29 @@ import dataclasses
 import datetime
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import TrainConfig
+from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from tune.arguments import check_least
+from tune.display import short_path
 from tune.errors import ConfigError, ExperimentError
+from tune.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
+from tune.limits import Budgets
 from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.scheduler import rung_grid
 from tune.search_space import ChoiceParameter, load_space
+from tune.storage import Storage
+from tune.study_database import default_study_url
 
 if TYPE_CHECKING:
+    from tune.experiment_folder import ExperimentFolder
     from tune.search_space import SearchSpace
+    from tune.warm_start import WarmStart
 
-FEATURE_CACHE = ".feature-cache"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +37,7 @@ class SearchRequest:
 
     space: str
     trials: int
-    storage: Path
+    storage: Storage
     experiment: str | None = None
     tracking_uri: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -37,7 +45,31 @@ class SearchRequest:
     gpus_per_trial: float | None = None
     cpus_per_trial: float | None = None
     max_concurrent: int | None = None
+    workers_per_trial: int = 1
+    address: str | None = None
+    """The Ray cluster to join; `$RAY_ADDRESS` where it is not given, else one is started."""
+    max_failures: int = 2
+    """Times that a trial is tried again, from its last checkpoint."""
     seed: int = 0
+    budgets: Budgets = dataclasses.field(default_factory=Budgets)
+    """What ends the search before all its trials."""
+    finalists: int | None = None
+    """Best trials that are trained again with other seeds; None is the default for the number of trials."""
+    repeats: int = DEFAULT_REPEATS
+    """Seeds of each finalist."""
+    warm_start: str | None = None
+    """A finished experiment of the same storage to learn from."""
+    optuna_storage: str | None = None
+    """Database of the Optuna study; None is a file in the experiment's folder."""
+    keep_checkpoints: str = "best"
+    """Whose weights stay when the search has ended: `best` or `all`."""
+
+    @property
+    def n_finalists(self) -> int:
+        """How many trials are trained again."""
+        if self.finalists is None:
+            return DEFAULT_COUNT if self.trials >= LEAST_TRIALS else 0
+        return self.finalists
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,12 +78,29 @@ class SearchPlan:
 
     request: SearchRequest
     name: str
-    folder: Path
-    """The experiment's folder, absolute; not there yet."""
+    experiment_folder: ExperimentFolder
+    """Where its files go; not there yet."""
     space: SearchSpace
     """Bounds resolved to numbers."""
     base: TrainConfig
     """The settings that all trials share; paths absolute."""
+    warm_start: WarmStart | None = None
+    """What another experiment found."""
+
+    @property
+    def folder(self) -> Path:
+        """Where this machine reads and writes the experiment's files, absolute."""
+        return self.experiment_folder.path
+
+    @property
+    def where(self) -> str:
+        """The experiment's place as people read it."""
+        return self.experiment_folder.address if self.experiment_folder.remote else short_path(self.folder)
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with the search, from this folder."""
+        return f"tune-whisper --resume {shlex.quote(self.name)}{self.request.storage.option}"
 
     @property
     def tracking_uri(self) -> str:
@@ -61,10 +110,16 @@ class SearchPlan:
         return absolute_tracking_uri(self.request.tracking_uri)
 
     @property
+    def study_url(self) -> str:
+        """The database of the Optuna study."""
+        return self.request.optuna_storage or default_study_url(self.folder)
+
+    @property
     def batch_sizes(self) -> list[int]:
         """All effective batch sizes in the space, in rising order."""
         sizes = (self._values("train_batch_size"), self._values("gradient_accumulation_steps"))
-        return sorted({batch * accumulation for batch in sizes[0] for accumulation in sizes[1]})
+        workers = self.base.workers
+        return sorted({batch * accumulation * workers for batch in sizes[0] for accumulation in sizes[1]})
 
     def _values(self, name: str) -> list[int]:
         parameter = self.space.parameters.get(name)
@@ -97,31 +152,49 @@ def make_plan(request: SearchRequest) -> SearchPlan:
         UserError: the space, a setting, the model or the experiment's name cannot be used.
     """
     space = load_space(request.space, request.settings)
-    name = request.experiment or _default_name(space.path)
-    if not _NAME.fullmatch(name):
-        raise ExperimentError(
-            f"--experiment {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
-        )
-    storage = request.storage.expanduser().absolute()
-    folder = storage / name
-    if storage.exists() and not storage.is_dir():
-        raise ExperimentError(f"--storage {request.storage}: is a file; give a folder")
-    if folder.exists():
-        raise ExperimentError(
-            f"--experiment {name}: exists already in {request.storage}; choose another name or remove {folder}"
-        )
+    name = request.experiment or dated_name(space.path.stem)
+    folder = new_experiment("--experiment", name, request.storage)
     base = TrainConfig.from_dict(
-        {"cache_dir": str(storage / FEATURE_CACHE), "seed": request.seed, **space.fixed}
-    )
-    paths = {key: _absolute(getattr(base, key)) for key in ("model", "data")}
+        {"cache_dir": str(request.storage.feature_cache), "seed": request.seed, **space.fixed}
+    ).replace(workers=request.workers_per_trial)
+    paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
     base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
     from tune.trainable import check_model
 
     default = check_model(base)
-    space = space.resolve(default)
+    space = space.resolve(default).with_recipe(default)
     if base.learning_rate is None:
         base = base.replace(learning_rate=default)
-    return SearchPlan(request=request, name=name, folder=folder, space=space, base=base)
+    warm_start = None
+    if request.warm_start is not None:
+        from tune.warm_start import read_warm_start
+
+        warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict())
+    return SearchPlan(
+        request=request, name=name, experiment_folder=folder, space=space, base=base, warm_start=warm_start
+    )
+
+
+def new_experiment(option: str, name: str, storage: Storage) -> ExperimentFolder:
+    """The place of an experiment that is not there yet.
+
+    Raises:
+        ExperimentError: the name, given by `option`, cannot be one, or is taken.
+        StorageError: the storage cannot be used.
+    """
+    if not EXPERIMENT_NAME.fullmatch(name):
+        raise ExperimentError(
+            f"{option} {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
+        )
+    storage.check()
+    folder = storage.experiment(name)
+    if folder.exists():
+        copy = f" and its working copy {folder.path}" if folder.remote and folder.path.exists() else ""
+        raise ExperimentError(
+            f"{option} {name}: exists already in {storage.text}; choose another name, go on with it by "
+            f"--resume {name}, or remove {folder.address}{copy}"
+        )
+    return folder
 
 
 def check_numbers(request: SearchRequest) -> None:
@@ -131,8 +204,7 @@ def check_numbers(request: SearchRequest) -> None:
         ConfigError: one of them is out of range.
     """
     gpus = request.gpus_per_trial
-    if request.trials < 1:
-        raise ConfigError(f"--trials {request.trials}: must be at least 1")
+    check_least(request, trials=1, workers_per_trial=1, max_failures=0, max_concurrent=1, finalists=0)
     for name in ("gpus_per_trial", "cpus_per_trial"):
         if not math.isfinite(getattr(request, name) or 0.0):
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(request, name)}: must be a finite number")
@@ -140,15 +212,28 @@ def check_numbers(request: SearchRequest) -> None:
         raise ConfigError(f"--gpus-per-trial {gpus:g}: must be a share of one GPU up to 1, or a whole number")
     if request.cpus_per_trial is not None and request.cpus_per_trial <= 0:
         raise ConfigError(f"--cpus-per-trial {request.cpus_per_trial:g}: must be above 0")
-    if request.max_concurrent is not None and request.max_concurrent < 1:
-        raise ConfigError(f"--max-concurrent {request.max_concurrent}: must be at least 1")
+    _check_ends(request)
 
 
-def _default_name(space: Path) -> str:
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', space.stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+def _check_ends(request: SearchRequest) -> None:
+    if request.repeats < 1:
+        raise ConfigError(f"--repeats {request.repeats}: must be at least 1; --finalists 0 repeats nothing")
+    budgets = request.budgets
+    for option, number in (("--gpu-hours", budgets.gpu_hours), ("--plateau", budgets.plateau_trials)):
+        if number is not None and not (0 < number < math.inf):
+            raise ConfigError(f"{option} {number:g}: must be above 0")
+    if not 0 <= budgets.plateau_points < 100:
+        raise ConfigError(f"--plateau-points {budgets.plateau_points:g}: must be from 0 to below 100")
 
 
-def _absolute(source: str) -> str:
+def dated_name(stem: str) -> str:
+    """A name for an experiment where none is given: `stem` and the time."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+
+def absolute_source(source: str) -> str:
     """A path made absolute, since trials run in folders of their own; names of models and data sets unchanged."""
+    if source in MODEL_SHORT_NAMES:  # also where a folder here has that name
+        return source
     path = Path(source).expanduser()
     return str(path.absolute()) if path.exists() or path.is_absolute() else source

@@ -9,7 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Outcome = Literal["completed", "early_stopped", "failed", "diverged"]
+from tune.decisions import Stop
+
+Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
 Status = Literal["running"] | Outcome
 
 
@@ -20,6 +22,8 @@ class TrialRecord:
     trial_id: str
     config: dict[str, Any]
     """The settings that the searcher chose."""
+    effective_batch: int = 0
+    """Clips in one optimiser step: micro-batch x accumulation x workers."""
     status: Status = "running"
     wer: float | None = None
     """WER of the last evaluation."""
@@ -31,20 +35,102 @@ class TrialRecord:
     loss: float | None = None
     evaluations: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     """Samples seen and WER of every evaluation."""
+    losses: list[float] = dataclasses.field(default_factory=list)
+    """Evaluation loss of each of them."""
+    finished: bool = False
+    """Whether the last of them was at the full budget."""
+    stop: Stop | None = None
+    """Why the trial was ended before that."""
     started: float = dataclasses.field(default_factory=time.monotonic)
     seconds: float = 0.0
+    ended: float = 0.0
+    """When it ended, in seconds since the epoch."""
     error: str | None = None
+    folder: str = ""
+    """Name of the folder that Ray gave it; another one each time that the search is resumed."""
+    checkpoint: str | None = None
+    """The best evaluation's checkpoint, relative to the experiment's folder."""
+    last_checkpoint: str | None = None
+    """The last evaluation's, from which the trial can go on."""
+    earlier_checkpoint: str | None = None
+    """The one before the last, where the last is also the best: something to go on from if it is damaged."""
+    weights_dropped: bool = False
+    """Whether nothing but small files is left of the checkpoint."""
+    checkpoint_epoch: float = 0.0
+    """Epoch of that evaluation."""
 
-    def add_evaluation(self, metrics: Mapping[str, Any]) -> None:
-        """Take in one evaluation; a WER that is not a number marks the trial as diverged."""
+    def add_checkpoint(self, path: str) -> None:
+        """Take in the checkpoint of the evaluation that was added last."""
+        before = self.last_checkpoint
+        self.last_checkpoint, self.checkpoint_epoch = path, self.epoch
+        is_best = self.best_samples_seen == self.samples_seen
+        if is_best:
+            self.checkpoint = path
+        if before != path:
+            self.earlier_checkpoint = before if is_best else None
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """All that are kept, the first choice for going on first: the last, then the best, or the one before it."""
+        kept = (self.last_checkpoint, self.checkpoint, self.earlier_checkpoint)
+        return list(dict.fromkeys(path for path in kept if path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for `from_dict`."""
+        values = dataclasses.asdict(self)
+        values["seconds"] = self.elapsed
+        del values["started"]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrialRecord:
+        """The record that `to_dict` made plain; its clock goes on from the time that it had taken."""
+        stop = values.get("stop")
+        record = cls(
+            **{
+                **values,
+                "evaluations": [(seen, wer) for seen, wer in values["evaluations"]],
+                "losses": values.get("losses") or [0.0] * len(values["evaluations"]),
+                "stop": Stop(**stop) if stop else None,
+            }
+        )
+        if record.status == "running":
+            record.started -= record.seconds
+            record.seconds = 0.0
+        return record
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the trial has taken, or took."""
+        return self.seconds or time.monotonic() - self.started
+
+    @property
+    def outcome(self) -> Status:
+        """How the trial ended, or ends by what was decided; `running` where nothing was."""
+        if self.status != "running":
+            return self.status
+        if self.stop is not None:
+            return "diverged" if self.stop.reason == "diverged" else "early_stopped"
+        return "completed" if self.finished else "running"
+
+    def add_evaluation(self, metrics: Mapping[str, Any], stop: Stop | None = None) -> None:
+        """Take in one evaluation and what was decided on it; a WER that is not a number leaves no rate."""
         self.samples_seen = int(metrics["samples_seen"])
+        self.stop = stop
         wer = float(metrics["wer"])
         if not math.isfinite(wer):
-            self.status = "diverged"
             return
+        self.finished = bool(metrics.get("finished"))
         self.epoch = float(metrics["epoch"])
         self.wer = wer
-        self.evaluations.append((self.samples_seen, wer))
+        loss = float(metrics.get("eval_loss", 0.0))
+        # A trial whose checkpoint was lost comes by the same rungs again; at those behind it nothing is forgotten.
+        found = {
+            seen: (old, old_loss) for (seen, old), old_loss in zip(self.evaluations, self.losses, strict=True)
+        }
+        found[self.samples_seen] = (wer, loss if math.isfinite(loss) else 0.0)
+        self.evaluations = [(seen, found[seen][0]) for seen in sorted(found)]
+        self.losses = [found[seen][1] for seen in sorted(found)]
         # Of equal evaluations the later one counts, as in Ray, which keeps its checkpoint.
         if self.best_wer is None or wer <= self.best_wer:
             self.best_wer, self.best_cer, self.best_samples_seen = (
@@ -63,7 +149,7 @@ class TrialRecord:
     def end(self, outcome: Outcome) -> Outcome:
         """Fix the outcome and return it; a trial found to have diverged stays so."""
         if self.status == "running":
-            self.status = outcome
+            self.status, self.ended = outcome, time.time()
             self.seconds = time.monotonic() - self.started
         elif not self.seconds:
             self.seconds = time.monotonic() - self.started
@@ -83,12 +169,17 @@ class Records:
     def __contains__(self, trial_id: str) -> bool:
         return trial_id in self._trials
 
-    def start(self, trial_id: str, config: dict[str, Any]) -> TrialRecord:
+    def start(self, trial_id: str, config: dict[str, Any], effective_batch: int = 0) -> TrialRecord:
         """Add a trial; one that is started again after a failure keeps its evaluations."""
         with self.lock:
             if trial_id not in self._trials:
-                self._trials[trial_id] = TrialRecord(trial_id, config)
+                self._trials[trial_id] = TrialRecord(trial_id, config, effective_batch)
             return self._trials[trial_id]
+
+    def add(self, record: TrialRecord) -> None:
+        """Add a trial that was restored."""
+        with self.lock:
+            self._trials[record.trial_id] = record
 
     def all(self) -> list[TrialRecord]:
         """The trials by number."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ray.tune.schedulers import ASHAScheduler
-
-    from tune.search_space import SchedulerSettings
+    from ray.tune.schedulers import FIFOScheduler
 
 TIME_ATTRIBUTE = "samples_seen"
 METRIC = "wer"
+TRIAL_ID = "trial_id"
+"""Key of the trial's number in the settings that Ray hands to the trial: `001`, `002` ..."""
 
 
 def rung_grid(budget: int, reduction_factor: float, rungs: int, multiple: int = 1) -> tuple[int, ...]:
@@ -30,49 +30,23 @@ def rung_grid(budget: int, reduction_factor: float, rungs: int, multiple: int = 
     return (*sorted(point for point in grid if point < budget), budget)
 
 
-def make_scheduler(settings: SchedulerSettings, rungs: tuple[int, ...]) -> ASHAScheduler:
-    """Ray's ASHA (arXiv:1810.05934) over `rungs`, with two of its edges taken off.
+def make_scheduler(evaluated: Callable[[str, dict[str, Any]], bool]) -> FIFOScheduler:
+    """A scheduler for Ray Tune that ends a trial where `evaluated` says so.
 
-    A rung stops nobody before `settings.min_trials_per_rung` trials have reached it: the stock scheduler stops
-    the second trial at a rung if it is worse than the first at all. And a WER that is not a number stops its
-    trial: the stock scheduler would record it in the rung and let the trial go on.
+    Ray's own `ASHAScheduler` is not used: it stops the second trial at a rung if it is worse than the first at
+    all, lets a trial go on whose WER is not a number, and forgets its rungs when a search is restored
+    (ray#30838). Here the records hold everything, and `Judge` decides from them.
+
+    Args:
+        evaluated: takes Ray's trial id's configured number and an evaluation, before anything else hears of
+            it; whether the trial ends there.
     """
     import ray.tune.schedulers
-    from ray.tune.schedulers import async_hyperband
 
-    class PopulatedBracket(async_hyperband._Bracket):
-        """Rungs without a cutoff until they hold enough trials."""
-
-        def cutoff(self, recorded: dict[str, float]) -> Any:
-            if len(recorded) + 1 < settings.min_trials_per_rung:
-                return None
-            return super().cutoff(recorded)
-
-    class WerAshaScheduler(ray.tune.schedulers.ASHAScheduler):
+    class RecordedScheduler(ray.tune.schedulers.FIFOScheduler):
         """See `make_scheduler`."""
 
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            if not math.isfinite(result.get(METRIC, 0.0)):
-                return str(self.STOP)
-            return str(super().on_trial_result(tune_controller, trial, result))
+            return str(self.STOP if evaluated(trial.config[TRIAL_ID], result) else self.CONTINUE)
 
-        def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-            if math.isfinite(result.get(METRIC, 0.0)):
-                super().on_trial_complete(tune_controller, trial, result)
-
-    scheduler = WerAshaScheduler(
-        time_attr=TIME_ATTRIBUTE,
-        metric=METRIC,
-        mode="min",
-        max_t=rungs[-1],
-        grace_period=rungs[0],
-        reduction_factor=settings.reduction_factor,
-        brackets=1,
-        # A trial ends by itself when its budget is spent; being cut off there would look like an early stop.
-        stop_last_trials=False,
-    )
-    bracket = PopulatedBracket(rungs[0], rungs[-1], settings.reduction_factor, 0, stop_last_trials=False)
-    # Exactly our grid: Ray's own comes from logarithms and powers and can be off by one rung or sample.
-    bracket._rungs = [(rung, {}) for rung in reversed(rungs)]
-    scheduler._brackets = [bracket]
-    return scheduler
+    return RecordedScheduler()

@@ -8,6 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config import TrainConfig
 from tune.errors import SpaceError
 from tune.overrides import check_overrides, parse_set
 from tune.parameters import (
@@ -90,6 +91,19 @@ class SearchSpace:
             raise SpaceError("\n".join(f"{self.path}: {problem}" for problem in problems))
         points = _without_doubles(points)
         return dataclasses.replace(self, parameters=parameters, fixed=fixed, try_first=points)
+
+    def with_recipe(self, default_learning_rate: float) -> SearchSpace:
+        """The resolved space with the usual settings of the model's size as the last point to try first.
+
+        Those outside the space are moved to its nearest values.
+        """
+        recipe = {
+            name: parameter.nearest(
+                default_learning_rate if name == "learning_rate" else getattr(TrainConfig, name)
+            )
+            for name, parameter in self.parameters.items()
+        }
+        return dataclasses.replace(self, try_first=_without_doubles([*self.try_first, recipe]))
 
     def to_optuna(self) -> dict[str, BaseDistribution]:
         """The searched parameters as Optuna's distributions, for `OptunaSearch(space=...)`.

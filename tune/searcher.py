@@ -1,91 +1,221 @@
-"""Optuna's TPE behind Ray's `OptunaSearch`, told the truth about trials that were stopped."""
+"""Optuna's samplers as Ray Tune's searcher, told the truth about every trial."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tune.scheduler import METRIC, TIME_ATTRIBUTE
+from tune.proposals import EARLIER, propose
+from tune.records import TrialRecord
+from tune.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
 
 if TYPE_CHECKING:
-    from ray.tune.search.optuna import OptunaSearch
+    from optuna.trial import FrozenTrial, TrialState
+    from ray.tune.search import Searcher
 
+    from tune.records import Records
     from tune.search_space import SearchSpace
 
-TRIAL_ID = "trial_id"
-"""Key of the trial's number in the configuration that Ray hands to the trial: `001`, `002` ..."""
+
+class Mirror(Protocol):
+    """Keeps a copy of the study up to date, for people to look at."""
+
+    def proposed(self, trial_id: str, params: Mapping[str, Any]) -> None:
+        """A trial has got its settings."""
+
+    def evaluated(self, trial_id: str, samples_seen: int, wer: float) -> None:
+        """A trial was measured."""
+
+    def ended(self, record: TrialRecord) -> None:
+        """A trial has ended."""
 
 
-def make_searcher(space: SearchSpace, *, experiment: str, seed: int) -> OptunaSearch:
-    """A searcher over `space` with every setting of TPE explicit (Optuna 5 changed its defaults)."""
-    import optuna
+@dataclasses.dataclass(frozen=True)
+class EarlierTrial:
+    """A trial of another experiment that the searcher learns from."""
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    settings = space.searcher
-    sampler = optuna.samplers.TPESampler(
-        seed=seed,
-        n_startup_trials=settings.startup_trials,
-        n_ei_candidates=settings.ei_candidates,
-        multivariate=settings.multivariate,
-        constant_liar=settings.constant_liar,
-    )
-    return truthful_search()(
-        space=space.to_optuna(),
-        metric=METRIC,
-        mode="min",
-        points_to_evaluate=space.try_first,
-        sampler=sampler,
-        study_name=experiment,
-    )
+    params: dict[str, Any]
+    evaluations: list[tuple[int, float]]
+    value: float | None
+    """Its WER at its full budget; None where it was stopped early."""
 
 
-def truthful_search() -> type[OptunaSearch]:
-    """Ray's `OptunaSearch` as a class that tells Optuna what happened.
+def make_searcher(
+    space: SearchSpace,
+    *,
+    experiment: str,
+    seed: int,
+    records: Records,
+    capacity: Callable[[], int] = lambda: 1_000_000,
+    mirror: Mirror | None = None,
+    earlier: Iterable[EarlierTrial] = (),
+) -> Searcher:
+    """A searcher over `space`: a Gaussian process while trials are few, then TPE (see `tune.proposals`).
 
-    Ray's own tells Optuna that a trial stopped early is COMPLETE with its early WER, leaves one with a NaN
-    RUNNING for ever, counts reports instead of samples, and names every study `optuna`. This one tells PRUNED
-    with the WER at its samples seen, tells FAIL, and takes the experiment's name. (A function, since the class
-    needs Ray and Optuna, which take seconds to import.)
+    Ray's own `OptunaSearch` tells Optuna that a trial stopped early is COMPLETE with its early WER, leaves one
+    with a NaN RUNNING for ever, counts reports instead of samples, and names every study `optuna`. This one
+    tells what the records say: COMPLETE with the best WER at the full budget, PRUNED with the WERs at their
+    samples seen, or FAIL.
+
+    A proposal depends on nothing but the space, the seed, the trial's number and what the trials before came to:
+    each has random numbers of its own. So a search that was killed and resumed proposes what the unbroken one
+    would have.
+
+    Args:
+        space: what to search.
+        experiment: name of the study.
+        seed: of all proposals.
+        records: all trials; those that are there already are taken in, and those of them that have not ended are
+            proposed again first.
+        capacity: trials that can run now; none is proposed beyond, so that each learns from those before.
+            Asked anew each time, since nodes come and go, while Tune's own limit is fixed.
+        mirror: hears of everything.
+        earlier: results of other experiments, taken for trials that ended before this search began.
     """
-    import ray.tune.search.optuna
-    from optuna.trial import TrialState
+    import optuna
+    import ray.tune.search
 
-    reported: dict[str, int] = {}
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    distributions = space.to_optuna()
 
-    class WerOptunaSearch(ray.tune.search.optuna.OptunaSearch):
-        """See `truthful_search`."""
+    class WerSearcher(ray.tune.search.Searcher):
+        """See `make_searcher`."""
+
+        def __init__(self) -> None:
+            super().__init__(metric=METRIC, mode="min")
+            self.study = optuna.create_study(study_name=experiment, direction="minimize")
+            self._trials: dict[str, optuna.trial.Trial] = {}
+            self.exhausted = False
+            """Whether the space holds no other point."""
+            self._open: dict[str, str] = {}
+            """Trial numbers by Ray's own ids."""
+            for trial in earlier:
+                self.study.add_trial(
+                    frozen_trial(trial.params, trial.evaluations, trial.value, distributions)
+                )
+            for record in records.all():
+                self._take_in(record)
+            self._waiting = [record.trial_id for record in records.all() if record.status == "running"]
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            """A word in its place: Ray pickles the searcher into files that are never read."""
+            return str, ("see state.json",)
+
+        def _take_in(self, record: TrialRecord) -> None:
+            """Put a trial of ours into the study, and keep Optuna's handle to it."""
+            self.study.add_trial(
+                frozen_trial(record.config, record.evaluations, _value(record), distributions, record)
+            )
+            stored = self.study.get_trials(deepcopy=False)[-1]
+            self._trials[record.trial_id] = optuna.trial.Trial(self.study, stored._trial_id)
 
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
-            """The next configuration, with the trial's number added."""
-            config = super().suggest(trial_id)
-            if config is None:
+            """The next settings, with the trial's number added; None while no trial has room."""
+            if len(self._open) >= capacity():
                 return None
-            return {**config, TRIAL_ID: f"{self._ot_trials[trial_id].number + 1:03d}"}
+            if self._waiting:
+                number = self._waiting.pop(0)
+                params = dict(records[number].config)
+            else:
+                number = f"{self._next_number():03d}"
+                proposed = propose(space, self.study.get_trials(deepcopy=False), seed, int(number))
+                if proposed is None:
+                    self.exhausted = True
+                    return ray.tune.search.Searcher.FINISHED  # type: ignore[no-any-return]
+                params = proposed
+                self._take_in(TrialRecord(number, params))
+                if mirror:
+                    mirror.proposed(number, params)
+            self._open[trial_id] = number
+            return {**params, TRIAL_ID: number}
+
+        def _next_number(self) -> int:
+            """The first free number: a trial that was proposed but never began has left a gap after a kill."""
+            number = 1
+            while f"{number:03d}" in records or f"{number:03d}" in self._trials:
+                number += 1
+            return number
 
         def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
             """Report the WER at the samples seen, once."""
-            trial, step = self._ot_trials[trial_id], int(result[TIME_ATTRIBUTE])
-            if math.isfinite(result[METRIC]) and reported.get(trial_id) != step:
-                trial.report(result[METRIC], step)
-                reported[trial_id] = step
+            number, seen, wer = self._open[trial_id], int(result[TIME_ATTRIBUTE]), float(result[METRIC])
+            trial = self._trials[number]
+            known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+            if math.isfinite(wer) and seen not in known:
+                trial.report(wer, seen)
+                if mirror:
+                    mirror.evaluated(number, seen, wer)
 
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            """Tell COMPLETE with the WER at the full budget, PRUNED where stopped early, FAIL otherwise."""
-            if trial_id in self._completed_trials:
+            """Tell how the trial ended: what the records say, which know it before."""
+            number = self._open.get(trial_id)
+            if number is None:
                 return
-            self._completed_trials.add(trial_id)
-            trial = self._ot_trials[trial_id]
-            if error or not result or not math.isfinite(result.get(METRIC, math.nan)):
-                self._ot_study.tell(trial, state=TrialState.FAIL)
+            if result:  # Ray keeps the one on which a trial was stopped from `on_trial_result`
+                self.on_trial_result(trial_id, result)
+            del self._open[trial_id]
+            if number not in records:  # its process ended before the trial began
+                self.study.tell(self._trials[number], state=trial_state("failed"))
                 return
-            # Ray keeps the result on which a trial was stopped from `on_trial_result`; without it Optuna would
-            # take all trials stopped at their first rung for equally bad.
-            self.on_trial_result(trial_id, result)
-            if result.get("finished"):
-                self._ot_study.tell(trial, result[METRIC])
-            else:
-                self._ot_study.tell(trial, state=TrialState.PRUNED)
+            record = records[number]
+            outcome = "failed" if error else record.outcome
+            self.study.tell(
+                self._trials[number],
+                _best_at_full_budget(record) if outcome == "completed" else None,
+                state=trial_state(outcome),
+            )
+            if mirror:
+                mirror.ended(dataclasses.replace(record, status=outcome))
 
-    return WerOptunaSearch
+        def save(self, checkpoint_path: str) -> None:
+            """Nothing to do: the records are saved with the search."""
+
+        def restore(self, checkpoint_path: str) -> None:
+            """Nothing to do: a resumed search begins with its records."""
+
+    return WerSearcher()
+
+
+def _value(record: TrialRecord) -> float | None:
+    return _best_at_full_budget(record) if record.status == "completed" else None
+
+
+def _best_at_full_budget(record: TrialRecord) -> float | None:
+    """The objective: the best WER of a trial that had the whole budget, which is what its export would have."""
+    return record.best_wer
+
+
+def trial_state(outcome: str) -> TrialState:
+    from optuna.trial import TrialState
+
+    states = {
+        "completed": TrialState.COMPLETE,
+        "early_stopped": TrialState.PRUNED,
+        "running": TrialState.RUNNING,
+    }
+    return states.get(outcome, TrialState.FAIL)
+
+
+def frozen_trial(
+    params: Mapping[str, Any],
+    evaluations: list[tuple[int, float]],
+    value: float | None,
+    distributions: Mapping[str, Any],
+    record: TrialRecord | None = None,
+) -> FrozenTrial:
+    """A trial of before for the study; an earlier experiment's where no record is given."""
+    import optuna
+
+    outcome = record.status if record else ("early_stopped" if value is None else "completed")
+    return optuna.trial.create_trial(
+        state=trial_state(outcome),
+        params=dict(params),
+        distributions={name: distributions[name] for name in params},
+        intermediate_values=dict(evaluations),
+        value=value,
+        user_attrs={TRIAL_ID: record.trial_id} if record else {EARLIER: "an earlier experiment"},
+    )

@@ -1,4 +1,4 @@
-"""Optional settings of a space file: when trials are stopped (ASHA) and how points are proposed (TPE)."""
+"""Optional settings of a space file: when trials are stopped (ASHA) and how points are proposed (Optuna)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ class SchedulerSettings:
     """Evaluation points, the full budget included: 1/9, 1/3 and all with factor 3; 1 stops nobody early."""
     min_trials_per_rung: int = 3
     """A trial is stopped at a rung only when at least this many, itself included, have reached it."""
+    max_wer_to_baseline: float = 2.0
+    """A trial ends at a rung where its WER is above this many times the base model's; 0 never."""
+    rising_rungs: int = 2
+    """A trial ends where WER rose and loss fell at this many rungs in a row: it learns to repeat itself; 0 never."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SearcherSettings:
-    """Optuna's TPE sampler; every setting is passed explicitly, since defaults differ between versions."""
+    """Optuna's samplers; every setting of TPE is passed explicitly, since defaults differ between versions."""
 
     startup_trials: int = 10
     """Trials sampled at random before the model of good settings is used."""
+    gp_trials: int = 25
+    """Up to so many trials a Gaussian process proposes, which needs fewer of them; TPE after that; 0 is TPE alone."""
     multivariate: bool = True
     """Model the parameters together, so that pairs such as learning rate and batch size are learned."""
     constant_liar: bool = True
-    """Count running trials as poor ones, so that trials at the same time differ."""
+    """Count failed trials, and running ones before their first rung, as poor: others at the same time differ."""
     ei_candidates: int = 24
     """Candidates among which the sampler picks the most promising."""
 
@@ -37,7 +43,10 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "reduction_factor": (1.1, 100),
     "rungs": (1, 10),
     "min_trials_per_rung": (1, 1000),
+    "max_wer_to_baseline": (0, 1000),
+    "rising_rungs": (0, 100),
     "startup_trials": (1, 100_000),
+    "gp_trials": (0, 200),
     "ei_candidates": (1, 100_000),
 }
 

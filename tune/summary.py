@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
-from tune.display import clock, say, short_path, short_value, trial_table
-from tune.results import RESULTS_FILE
+from tune.display import clock, say, short_value, trial_table
+from tune.results import REPORT_FOLDER, RESULTS_FILE
 
 if TYPE_CHECKING:
-    from tune.plan import SearchPlan
+    from tune.comparison import Verdict
     from tune.results import SearchOutcome
 
 
@@ -25,17 +24,27 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
     console.print()
     statuses = [trial.status for trial in outcome.trials]
     counts = [f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)]
+    if outcome.end is not None:
+        say(console, f"ended     {outcome.end.text}")
+        if outcome.end.reason == "failures":
+            _print_first_failure(outcome, console)
     if outcome.interrupted:
         console.print(f"[yellow]interrupted[/] before all {plan.request.trials} trials had ended")
     asked = f"{len(statuses)} of {plan.request.trials}" if outcome.interrupted else str(len(statuses))
     console.print(f"trials    {asked} in {clock(outcome.seconds)}: {', '.join(counts)}")
     if best is None or best.best_wer is None:
-        console.print("[red]no trial reached an evaluation[/]; see the errors above")
+        errors = "; see the errors above" if any(trial.error for trial in outcome.trials) else ""
+        console.print(f"[red]no trial reached an evaluation[/]{errors}")
+        if _is_resumable(outcome):
+            say(console, f"resume    {plan.resume_command}")
         return
+    if outcome.verdict is not None:
+        _print_finalists(outcome.verdict, console)
     settings = ", ".join(f"{name} {short_value(value)}" for name, value in best.config.items())
     say(console, f"baseline  WER {baseline.wer:6.2f} %  {plan.base.model} untouched")
+    what = "repeat" if outcome.verdict is not None else "trial"
     console.print(
-        f"[bold]best      WER {best.best_wer:6.2f} %  trial {best.trial_id}: {escape(settings)}[/]",
+        f"[bold]best      WER {best.best_wer:6.2f} %  {what} {best.trial_id}: {escape(settings)}[/]",
         soft_wrap=True,
     )
     if outcome.gained:
@@ -45,12 +54,59 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
         console.print(
             "[yellow]no trial beat the untouched base model[/]: keep it, or widen the space or the budget"
         )
-    _print_next_steps(plan, console)
-
-
-def _print_next_steps(plan: SearchPlan, console: Console) -> None:
-    default = plan.folder.parent == Path("experiments").absolute()
-    storage = "" if default else f" --storage {shlex.quote(str(plan.folder.parent))}"
-    say(console, f"results   {short_path(plan.folder / RESULTS_FILE)}")
+    storage = plan.request.storage.option
+    say(console, f"results   {plan.where}/{RESULTS_FILE}")
+    if _is_resumable(outcome):
+        say(console, f"resume    {plan.resume_command}")
+    if outcome.report_problem is None:
+        say(console, f"report    {plan.where}/{REPORT_FOLDER}/report.html")
     say(console, f"compare   tune-whisper ui {plan.name}{storage}")
     say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")
+
+
+def _is_resumable(outcome: SearchOutcome) -> bool:
+    """Whether trials are left that more time, or a mended mistake, would bring to their end."""
+    reasons = ("time_budget", "gpu_hours", "failures")
+    return outcome.interrupted or (outcome.end is not None and outcome.end.reason in reasons)
+
+
+def _print_finalists(verdict: Verdict, console: Console) -> None:
+    """Mean and standard deviation of each finalist, and who won."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("finalist")
+    for name in ("repeats", "mean WER %", "sd", "behind", "95 % interval", "time"):
+        table.add_column(name, justify="right")
+    for place, found in enumerate(verdict.standings):
+        low, high = found.interval
+        table.add_row(
+            found.trial_id,
+            str(len(found.wers)),
+            f"{found.mean:.2f}",
+            "" if found.sd is None else f"{found.sd:.2f}",
+            f"{found.difference:.2f}" if place else "",
+            f"{low:.2f} to {high:.2f}" if place else "",
+            clock(found.seconds),
+            style="bold" if found.trial_id == verdict.winner else None,
+        )
+    console.print(table)
+    if len(verdict.standings) < 2:
+        return
+    winner = next(found for found in verdict.standings if found.trial_id == verdict.winner)
+    told = f"{winner.mean:.2f} %" + ("" if winner.sd is None else f" ± {winner.sd:.2f}")
+    others = [
+        found.trial_id
+        for found in verdict.standings
+        if found.trial_id != verdict.winner and (found.tied or found is verdict.standings[0])
+    ]
+    if verdict.tie and others:
+        cheaper = ", the cheaper one" if verdict.winner != verdict.standings[0].trial_id else ""
+        text = f"tie       trial {verdict.winner} with WER {told}{cheaper}; {', '.join(others)} within noise"
+    else:
+        text = f"winner    trial {verdict.winner} with WER {told}, by more than noise"
+    console.print(f"[bold]{escape(text)}[/]", soft_wrap=True)
+
+
+def _print_first_failure(outcome: SearchOutcome, console: Console) -> None:
+    """The first error whole: it is every trial's."""
+    failed = sorted((trial for trial in outcome.trials if trial.error), key=lambda trial: trial.ended)
+    say(console, f"the first error, of trial {failed[0].trial_id}:\n{failed[0].error}")

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
@@ -33,6 +33,9 @@ from tune.mlflow_store import (
 )
 from tune.results import find_experiment
 
+if TYPE_CHECKING:
+    from tune.storage import Storage
+
 HOST = "127.0.0.1"
 FIRST_PORT = 5000
 _START_SECONDS = 120.0
@@ -43,19 +46,20 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """A proxy of the environment cannot reach this machine's localhost."""
 
 
-def run_ui(experiment: str | None, storage: Path, port: int | None) -> int:
+def run_ui(experiment: str | None, storage: Storage, port: int | None) -> int:
     """Serve the MLflow UI of an experiment until Ctrl-C; for a tracking server, only print its address.
 
     Args:
         experiment: name of the experiment; None takes the newest in `storage`.
-        storage: folder of all experiments.
+        storage: place of all experiments; from an object store the MLflow store is shown as it was last uploaded.
         port: port on localhost; None takes 5000 or the next free one.
 
     Raises:
         ExperimentError: no such experiment, or its store is gone.
+        StorageError: the object store cannot be read.
         TrackingError: the port is taken, or the store cannot be reached or served.
     """
-    folder = find_experiment(experiment, storage)
+    folder = find_experiment(experiment, storage).path
     uri = read_tracking_uri(folder)
     if is_server(uri):
         print(f"MLflow UI for {folder.name}: {_server_page(uri, folder.name)}")

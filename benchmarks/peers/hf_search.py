@@ -1,0 +1,82 @@
+"""`Trainer.hyperparameter_search` with its Optuna backend, as transformers' documentation has it.
+
+    python benchmarks/peers/hf_search.py MODEL DATA TRIALS EPOCHS SEED OUTPUT
+
+Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, trial, epoch, WER.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BEGUN = time.time()
+
+
+def main(model: Path, data: Path, trials: int, epochs: int, seed: int, output: Path) -> None:
+    """Search and log."""
+    import optuna
+    import plain
+    from transformers import TrainerCallback, set_seed
+
+    set_seed(seed)
+    processor = plain.load_processor(model)
+    splits = plain.add_features(plain.load_splits(data, {"train": None, "validation": None}), processor)
+    current = {"trial": 0}
+
+    class Log(TrainerCallback):
+        """Notes every evaluation."""
+
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+        ) -> None:
+            row = {"seconds": time.time() - BEGUN, "trial": current["trial"], "epoch": metrics["epoch"]}
+            with output.open("a") as file:
+                file.write(json.dumps(row | {"wer": metrics["eval_wer"]}) + "\n")
+
+    def space(trial: optuna.Trial) -> dict[str, Any]:
+        current["trial"] = trial.number + 1
+        return {
+            "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
+            "warmup_ratio": trial.suggest_float("warmup_ratio", 0.0, 0.3),
+            "per_device_train_batch_size": trial.suggest_categorical(
+                "per_device_train_batch_size", [4, 8, 16]
+            ),
+            "gradient_accumulation_steps": trial.suggest_categorical(
+                "gradient_accumulation_steps", [1, 2, 4]
+            ),
+        }
+
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = plain.make_trainer(
+            lambda: plain.load_model(model),
+            processor,
+            splits,
+            Path(scratch),
+            start=plain.load_model(model).config.decoder_start_token_id,
+            generation_max_length=40,
+            num_train_epochs=epochs,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            save_total_limit=1,
+            per_device_eval_batch_size=16,
+            seed=seed,
+        )
+        trainer.add_callback(Log())
+        trainer.hyperparameter_search(
+            hp_space=space,
+            backend="optuna",
+            n_trials=trials,
+            direction="minimize",
+            compute_objective=lambda metrics: metrics["eval_wer"],
+            sampler=optuna.samplers.TPESampler(seed=seed),
+        )
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    main(Path(words[0]), Path(words[1]), int(words[2]), int(words[3]), int(words[4]), Path(words[5]))

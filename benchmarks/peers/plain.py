@@ -1,0 +1,131 @@
+"""The hand-made script: Hugging Face's Whisper fine-tuning as its blog post and documentation have it.
+
+`dataset.map` computes features of 30 seconds, a collator pads the labels, `Seq2SeqTrainer` trains and evaluates
+with `predict_with_generate`. What the other peers need of it, they import from here.
+
+    python benchmarks/peers/plain.py --model DIR --data DIR --seconds-file FILE
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import jiwer
+import numpy as np
+import soundfile
+import torch
+from transformers import (
+    EvalPrediction,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+)
+
+
+def load_splits(folder: Path, limits: dict[str, int | None]) -> datasets.DatasetDict:
+    """Splits of a folder of Parquet files, the audio not yet decoded (datasets 4 would want torchcodec for that)."""
+    files = {name: str(folder / f"{name}.parquet") for name in limits}
+    loaded = datasets.load_dataset("parquet", data_files=files)
+    loaded = loaded.cast_column("audio", datasets.Audio(decode=False))
+    for name, limit in limits.items():
+        if limit is not None:
+            loaded[name] = loaded[name].select(range(min(limit, len(loaded[name]))))
+    return loaded
+
+
+def add_features(splits: datasets.DatasetDict, processor: WhisperProcessor) -> datasets.DatasetDict:
+    """Log-mel features and label ids, with the blog post's `prepare_dataset`."""
+
+    def prepare(row: dict[str, Any]) -> dict[str, Any]:
+        audio, rate = soundfile.read(io.BytesIO(row["audio"]["bytes"]), dtype="float32")
+        features = processor.feature_extractor(audio, sampling_rate=rate).input_features[0]
+        return {"input_features": features, "labels": processor.tokenizer(row["text"]).input_ids}
+
+    return splits.map(prepare, remove_columns=splits["train"].column_names)
+
+
+class Collator:
+    """The blog post's `DataCollatorSpeechSeq2SeqWithPadding`."""
+
+    def __init__(self, processor: WhisperProcessor, start: int) -> None:
+        self.processor, self.start = processor, start
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = self.processor.feature_extractor.pad(
+            [{"input_features": row["input_features"]} for row in rows], return_tensors="pt"
+        )
+        labels = self.processor.tokenizer.pad(
+            [{"input_ids": row["labels"]} for row in rows], return_tensors="pt"
+        )
+        ids = labels["input_ids"].masked_fill(labels.attention_mask.ne(1), -100)
+        if (ids[:, 0] == self.start).all():  # as documentation mends it since transformers#29973
+            ids = ids[:, 1:]
+        batch["labels"] = ids
+        return dict(batch)
+
+
+def word_error_rate(processor: WhisperProcessor) -> Callable[[EvalPrediction], dict[str, float]]:
+    """`compute_metrics` of the blog post, with jiwer in the place of a metric that it downloads."""
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        tokenizer = processor.tokenizer
+        label_ids = np.where(prediction.label_ids == -100, tokenizer.pad_token_id, prediction.label_ids)
+        texts = tokenizer.batch_decode(prediction.predictions, skip_special_tokens=True)
+        references = tokenizer.batch_decode(label_ids, skip_special_tokens=True)
+        return {"wer": 100 * jiwer.wer(references, texts)}
+
+    return compute
+
+
+def load_processor(model: Path) -> WhisperProcessor:
+    """The processor with language and task."""
+    processor = WhisperProcessor.from_pretrained(model, language="en", task="transcribe")
+    processor.tokenizer.pad_token = processor.tokenizer.eos_token  # as Whisper's has it, and the demo's lacks
+    return processor
+
+
+def load_model(model: Path, *, use_cache: bool = True) -> WhisperForConditionalGeneration:
+    """The model as the blog post sets it up; `use_cache=False` is in many scripts, for gradient checkpointing."""
+    loaded = WhisperForConditionalGeneration.from_pretrained(model)
+    loaded.generation_config.language = "en"
+    loaded.generation_config.task = "transcribe"
+    loaded.generation_config.forced_decoder_ids = None
+    loaded.config.use_cache = loaded.generation_config.use_cache = use_cache
+    return loaded
+
+
+def make_trainer(
+    model: Any,
+    processor: WhisperProcessor,
+    splits: datasets.DatasetDict,
+    output: Path,
+    *,
+    generation_max_length: int = 225,
+    start: int | None = None,
+    **arguments: Any,
+) -> Seq2SeqTrainer:
+    """The stock trainer; `model` is a model, or a function that makes one (`model_init`)."""
+    made = {"model_init": model} if not isinstance(model, torch.nn.Module) else {"model": model}
+    first = start if start is not None else model.config.decoder_start_token_id
+    return Seq2SeqTrainer(
+        **made,
+        args=Seq2SeqTrainingArguments(
+            output_dir=str(output),
+            predict_with_generate=True,
+            generation_max_length=generation_max_length,
+            bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+            report_to=[],
+            disable_tqdm=True,
+            **arguments,
+        ),
+        train_dataset=splits["train"],
+        eval_dataset=splits["validation"],
+        data_collator=Collator(processor, first),
+        compute_metrics=word_error_rate(processor),
+        processing_class=processor,
+    )

@@ -1,0 +1,122 @@
+"""A straightforward Ray Tune search: the stock trainer in a Tune function, `OptunaSearch` and `ASHAScheduler`.
+
+    python benchmarks/peers/ray_plain.py MODEL DATA TRIALS EPOCHS SEED OUTPUT
+
+Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, trial, epoch, WER;
+and for every trial when its function began and when its first step was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BEGUN = time.time()
+
+
+def log(output: str, row: dict[str, Any]) -> None:
+    """Append a line; short ones are written whole also by several processes."""
+    with Path(output).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def train_whisper(config: dict[str, Any]) -> None:
+    """One trial, as people write it: everything loaded here, a report after every epoch."""
+    entered = time.time()
+    import plain
+    import ray.tune
+    from transformers import TrainerCallback
+
+    trial = ray.tune.get_context().get_trial_id()
+    model, data, begun = Path(config["model"]), Path(config["data"]), config["begun"]
+    processor = plain.load_processor(model)
+    splits = plain.add_features(plain.load_splits(data, {"train": None, "validation": None}), processor)
+
+    class Report(TrainerCallback):
+        """Tells Ray Tune every evaluation, with a checkpoint."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                now = time.time()
+                row = {"seconds": now - begun, "trial": trial, "first_step": now - entered}
+                log(config["output"], row)
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            wer = [row["eval_wer"] for row in state.log_history if "eval_wer" in row][-1]
+            row = {"seconds": time.time() - begun, "trial": trial, "epoch": state.epoch, "wer": wer}
+            log(config["output"], row)
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            ray.tune.report({"wer": wer}, checkpoint=ray.tune.Checkpoint.from_directory(str(folder)))
+
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = plain.make_trainer(
+            plain.load_model(model),
+            processor,
+            splits,
+            Path(scratch),
+            generation_max_length=40,
+            num_train_epochs=config["epochs"],
+            learning_rate=config["learning_rate"],
+            warmup_ratio=config["warmup_ratio"],
+            per_device_train_batch_size=config["train_batch_size"],
+            gradient_accumulation_steps=config["gradient_accumulation_steps"],
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            save_total_limit=1,
+            per_device_eval_batch_size=16,
+            seed=config["seed"],
+        )
+        trainer.add_callback(Report())
+        trainer.train()
+
+
+def main(model: str, data: str, trials: int, epochs: int, seed: int, output: str) -> None:
+    """Search and log."""
+    import ray
+    import ray.tune
+    import torch
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.optuna import OptunaSearch
+
+    here = str(Path(__file__).parent)
+    ray.init(
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}},
+        log_to_driver=False,
+    )
+    space = {
+        "learning_rate": ray.tune.loguniform(1e-4, 1e-2),
+        "warmup_ratio": ray.tune.uniform(0.0, 0.3),
+        "train_batch_size": ray.tune.choice([4, 8, 16]),
+        "gradient_accumulation_steps": ray.tune.choice([1, 2, 4]),
+        **{"model": model, "data": data, "epochs": epochs, "seed": seed, "output": output, "begun": BEGUN},
+    }
+    with tempfile.TemporaryDirectory() as storage:
+        ray.tune.Tuner(
+            ray.tune.with_resources(train_whisper, {"cpu": 1, "gpu": int(torch.cuda.is_available())}),
+            param_space=space,
+            tune_config=ray.tune.TuneConfig(
+                metric="wer",
+                mode="min",
+                num_samples=trials,
+                search_alg=OptunaSearch(seed=seed),
+                scheduler=ASHAScheduler(max_t=epochs, grace_period=1),
+            ),
+            run_config=ray.tune.RunConfig(storage_path=storage, verbose=0),
+        ).fit()
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    main(
+        str(Path(words[0]).absolute()),
+        str(Path(words[1]).absolute()),
+        int(words[2]),
+        int(words[3]),
+        int(words[4]),
+        str(Path(words[5]).absolute()),
+    )

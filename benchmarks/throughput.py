@@ -1,0 +1,190 @@
+"""Training and evaluation speed beside the hand-made script, on the same clips, model and machine.
+
+    python benchmarks/throughput.py [--shape tiny] [--windows 30 15 8 5] [--repeats 3] [--output FILE]
+
+Every repeat runs all methods one after the other, so that what else the machine does hits all alike; figures are
+medians over the repeats, ratios are taken within a repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peers"), str(ROOT / "benchmarks")]
+
+import plain  # noqa: E402
+import shapes  # noqa: E402
+import torch  # noqa: E402
+from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
+from transformers import Seq2SeqTrainer  # noqa: E402
+
+from trainer.config import TrainConfig  # noqa: E402
+from trainer.prepared import prepare  # noqa: E402
+from trainer.train import evaluate, train  # noqa: E402
+
+TOKENS = 25
+"""Of each transcript: a random model never ends one."""
+
+
+def steps_of(work: Callable[[], Any]) -> list[float]:
+    """Seconds between the optimiser steps of a training, the first two not counted: they warm up."""
+    times: list[float] = []
+
+    def note(*_: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter())
+
+    handle = register_optimizer_step_post_hook(note)
+    try:
+        work()
+    finally:
+        handle.remove()
+    return [after - before for before, after in itertools.pairwise(times[1:])]
+
+
+def evaluations_of(work: Callable[[], Any]) -> list[float]:
+    """Seconds of each evaluation, from its first batch to its error rates."""
+    times: list[float] = []
+    original = Seq2SeqTrainer.evaluate
+
+    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = time.perf_counter()
+        found = original(self, *args, **kwargs)
+        times.append(time.perf_counter() - begun)
+        return found
+
+    Seq2SeqTrainer.evaluate = timed  # type: ignore[method-assign]
+    try:
+        work()
+    finally:
+        Seq2SeqTrainer.evaluate = original  # type: ignore[method-assign]
+    return times
+
+
+class Bench:
+    """One model and one set of clips."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
+        self.arguments, self.folder = arguments, folder
+        self.model = shapes.make_model(folder / "model", arguments.shape)
+        self.processor = plain.load_processor(self.model)
+        limits: dict[str, int | None] = {"train": 8 * arguments.batch, "validation": arguments.clips}
+        self.splits = plain.add_features(plain.load_splits(shapes.DEMO / "data", limits), self.processor)
+        self.config = TrainConfig(
+            model=str(self.model),
+            data="demo",
+            cache_dir=str(folder / "cache"),
+            learning_rate=1e-5,
+            train_batch_size=arguments.batch,
+            eval_batch_size=arguments.eval_batch,
+            max_train_clips=8 * arguments.batch,
+            max_eval_clips=arguments.clips,
+            max_steps=arguments.steps + 2,
+            evaluations=1,
+            generation_max_length=TOKENS,
+        )
+        prepare(self.config)
+
+    def plain_trainer(self, *, use_cache: bool) -> Seq2SeqTrainer:
+        """As the hand-made script has it."""
+        return plain.make_trainer(
+            plain.load_model(self.model, use_cache=use_cache),
+            self.processor,
+            self.splits,
+            self.folder / "out",
+            generation_max_length=TOKENS + 4,
+            max_steps=self.arguments.steps + 2,
+            learning_rate=1e-5,
+            per_device_train_batch_size=self.arguments.batch,
+            per_device_eval_batch_size=self.arguments.eval_batch,
+            save_strategy="no",
+        )
+
+    def train_plain(self) -> float:
+        """Seconds a step."""
+        return statistics.median(steps_of(lambda: self.plain_trainer(use_cache=True).train()))
+
+    def train_ours(self, window: float) -> float:
+        """Seconds a step."""
+        config = self.config.replace(audio_window=window, max_eval_clips=1)
+        return statistics.median(steps_of(lambda: train(config)))
+
+    def evaluate_plain(self, *, use_cache: bool) -> float:
+        """Seconds of an evaluation."""
+        return evaluations_of(lambda: self.plain_trainer(use_cache=use_cache).evaluate())[0]
+
+    def evaluate_ours(self, window: float) -> float:
+        """Seconds of an evaluation, as within a training with this window."""
+        if window == 30:
+            return evaluations_of(lambda: evaluate(self.config))[0]
+        config = self.config.replace(audio_window=window, max_steps=1, train_batch_size=1)
+        return evaluations_of(lambda: train(config))[0]
+
+    def once(self) -> dict[str, float]:
+        """All figures once."""
+        found = {
+            "train plain": self.train_plain(),
+            "evaluate plain, no cache": self.evaluate_plain(use_cache=False),
+            "evaluate plain, cache": self.evaluate_plain(use_cache=True),
+        }
+        for window in self.arguments.windows:
+            found[f"train ours {window:g} s"] = self.train_ours(window)
+            found[f"evaluate ours {window:g} s"] = self.evaluate_ours(window)
+        return found
+
+
+def ratios(rows: list[dict[str, float]]) -> dict[str, list[float]]:
+    """Plain / ours within each repeat."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, seconds in row.items():
+            if "ours" not in name:
+                continue
+            bases = [key for key in row if key.startswith(name.split()[0]) and "plain" in key]
+            for base in bases:
+                found.setdefault(f"{base} / {name}", []).append(row[base] / seconds)
+    return found
+
+
+def main() -> None:
+    """Measure and print; JSON where asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shape", choices=list(shapes.SHAPES), default="tiny")
+    parser.add_argument("--windows", type=float, nargs="+", default=[30.0, 15.0, 8.0, 5.0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--eval-batch", type=int, default=8)
+    parser.add_argument("--clips", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(Path(scratch), arguments)
+        rows = []
+        for number in range(arguments.repeats):
+            rows.append(bench.once())
+            print(f"repeat {number + 1} of {arguments.repeats} done", file=sys.stderr)
+    for name in rows[0]:
+        print(f"{name:32s} {statistics.median(row[name] for row in rows):8.3f} s")
+    found = ratios(rows)
+    for name, values in found.items():
+        print(f"{name:55s} {statistics.median(values):6.2f}  ({min(values):.2f} to {max(values):.2f})")
+    if arguments.output:
+        arguments.output.write_text(json.dumps({"rows": rows, "ratios": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Photograph a page of `tune-whisper report`.
+
+`python docs/screenshot_report.py PAGE.html TOP.png MIDDLE.png PHONE.png`: TOP.png gets the result and the advice,
+MIDDLE.png the pictures of search and settings, both as they are on a wide screen in light colours; PHONE.png the first
+half of the page as it is on a phone, in dark ones. Needs Chromium and its driver; fails where the page asks the network
+for anything, writes to the console or is wider than the screen.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from screenshot import chromium
+from selenium import webdriver
+
+DESKTOP, PHONE = 1280, 390
+"""Widths in CSS pixels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a browser made of a page."""
+
+    text: str
+    requests: list[str]
+    """Addresses that it asked for, but for the page's own and what the page holds itself."""
+    console: list[str]
+    """Errors and warnings."""
+    too_wide: int
+    """CSS pixels by which the page is wider than the screen."""
+
+
+def look(browser: webdriver.Chrome, page: Path, width: int, *, dark: bool = False) -> Seen:
+    """Open a page on a screen of this width."""
+    screen = {
+        "width": width,
+        "height": 900,
+        "deviceScaleFactor": 1 if width > 600 else 2,
+        "mobile": width <= 600,
+    }
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+    _logged(browser, "performance"), _logged(browser, "browser")  # forget what was before
+    browser.get(page.as_uri())
+    root = "document.documentElement"
+    # The first is the width laid out, bars left out.
+    laid_out, needed = browser.execute_script(f"return [{root}.clientWidth, {root}.scrollWidth]")
+    messages = [json.loads(entry["message"])["message"] for entry in _logged(browser, "performance")]
+    asked = [
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+    return Seen(
+        text=browser.execute_script("return document.body.innerText"),
+        requests=[url for url in asked if not url.startswith("data:") and url != page.as_uri()],
+        console=[entry["message"] for entry in _logged(browser, "browser")],
+        too_wide=max(0, needed - laid_out),
+    )
+
+
+def photograph(
+    browser: webdriver.Chrome, picture: Path, *, start: str | None = None, end: str | None = None
+) -> None:
+    """Save the open page, or what is from one heading to above another."""
+    width, height = browser.execute_script(
+        "return [document.documentElement.clientWidth, document.documentElement.scrollHeight]"
+    )
+    top, bottom = (
+        0 if start is None else _height_of(browser, start),
+        height if end is None else _height_of(browser, end),
+    )
+    clip = {"x": 0, "y": top, "width": width, "height": bottom - top, "scale": 1}
+    shot = {"format": "png", "captureBeyondViewport": True, "clip": clip}
+    picture.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", shot)["data"]))
+
+
+def _height_of(browser: webdriver.Chrome, heading: str) -> int:
+    return int(
+        browser.execute_script(
+            "const found = [...document.querySelectorAll('h2, h3')].find(each => each.textContent === arguments[0]);"
+            "return found.getBoundingClientRect().top + window.scrollY",
+            heading,
+        )
+    )
+
+
+def _logged(browser: webdriver.Chrome, kind: str) -> list[Any]:
+    return list(browser.get_log(kind))
+
+
+def main(words: list[str]) -> int:
+    """Run the script; the exit code says whether the page is as it must be."""
+    if len(words) != 4:
+        raise SystemExit(__doc__)
+    page, wrong = Path(words[0]).absolute(), []
+    with chromium(DESKTOP, 1000, logged=True) as browser:
+        for width in (DESKTOP, PHONE):
+            seen = look(browser, page, width, dark=width == PHONE)
+            wrong += [*seen.requests, *seen.console]
+            if seen.too_wide:
+                wrong.append(f"{seen.too_wide} pixels too wide at {width}")
+            if width == DESKTOP:
+                photograph(browser, Path(words[1]), end="What was searched")
+                photograph(browser, Path(words[2]), start="How the search went", end="All settings at once")
+            else:
+                photograph(browser, Path(words[3]), end="What the settings did")
+    print("\n".join(wrong) or f"{', '.join(words[1:])}: no requests, no messages, not too wide")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""What each worker of `tests/test_distributed.py` runs, started by torchrun: `distributed_run.py ACTION FOLDER`.
+
+FOLDER holds `config.json`; results go there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from trainer.config import TrainConfig
+from trainer.distributed import leave_group
+from trainer.prepared import prepare
+from trainer.train import _make_trainer, plan_batches, train
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradient of the first step, before clipping."""
+
+    kept: dict[str, torch.Tensor]
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        model = kwargs["model"]
+        model = getattr(model, "module", model)
+        self.kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def first_gradient(config: TrainConfig, folder: Path) -> None:
+    data = prepare(config)
+    plan = plan_batches(config, len(data.splits["train"]))
+    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
+    gradients = Gradients()
+    trainer.add_callback(gradients)
+    trainer.train()
+    if trainer.args.process_index == 0:
+        torch.save(gradients.kept, folder / f"gradients-{config.workers}.pt")
+
+
+def whole_training(config: TrainConfig, folder: Path) -> None:
+    """Trains; keeps the rows and every checkpoint. `resume.json` names one to go on from."""
+    rank = os.environ.get("RANK", "0")
+    rows: list[dict[str, Any]] = []
+
+    def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        kept = None
+        if checkpoint_dir is not None and rank == "0":
+            kept = str(folder / f"kept-{metrics['step']:.0f}")
+            shutil.copytree(checkpoint_dir, kept)
+        rows.append({**metrics, "checkpoint": kept, "evaluation": checkpoint_dir is not None})
+
+    resume = folder / "resume.json"
+    resume_from = Path(json.loads(resume.read_text())) if resume.exists() else None
+    result = train(config, report, resume_from=resume_from)
+    (folder / f"rows-{rank}.json").write_text(json.dumps({"rows": rows, "wer": result.wer}))
+
+
+if __name__ == "__main__":
+    action, target = sys.argv[1], Path(sys.argv[2])
+    settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
+    torch.set_num_threads(1)
+    {"gradient": first_gradient, "train": whole_training}[action](settings, target)
+    leave_group()

@@ -1,0 +1,96 @@
+"""A real `mlflow server` for tests, that can go away and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Server:
+    """The server on a free port that it keeps over a restart, with SQLite behind it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "server.db"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process and wait until it answers: 5 s and more."""
+        words = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(self.port)]
+        words += ["--backend-store-uri", f"sqlite:///{self.database}"]
+        words += ["--artifacts-destination", str(self.folder / "artifacts")]
+        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "true"}
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                words, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        wait_for(self.is_up, 120)
+
+    def stop(self) -> None:
+        """Kill it, as when a machine goes away."""
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+            wait_for(lambda: not self.is_up(), 20)
+
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"{self.url}/health", timeout=2):
+                return True
+        except OSError:
+            return False
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> Any:
+    """What `condition` returns once that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} s")
+
+
+def client_of(uri: str) -> Any:
+    """MLflow's own client, to see what a store has."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def children(client: Any, parent_id: str) -> dict[str, Any]:
+    """The runs of a search's trials, by trial; no trial may have two."""
+    experiment = client.get_run(parent_id).info.experiment_id
+    runs = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent_id}'")
+    found = {run.data.tags["trial_id"]: run for run in runs}
+    assert len(found) == len(runs)
+    return found
+
+
+def only_parent(client: Any, name: str) -> str:
+    """The search's run; a second one would be a mistake."""
+    experiment = client.get_experiment_by_name(name)
+    (run,) = client.search_runs([experiment.experiment_id], "tags.role = 'experiment'")
+    return str(run.info.run_id)
+
+
+def steps(client: Any, run_id: str, key: str = "wer") -> list[int]:
+    """Steps of all points in the order of their time; the same point twice would be there twice."""
+    history = client.get_metric_history(run_id, key)
+    return [point.step for point in sorted(history, key=lambda point: point.timestamp)]

@@ -1,0 +1,98 @@
+"""A real Ray cluster on this machine for tests: a head without CPUs, and as many more nodes as are asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class RayCluster:
+    """A head without CPUs, started by `ray start`; `add_node` adds a node. Only its own processes are ended."""
+
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # Ray's sockets need short paths
+        self.environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(environment or {})}
+        self.environment.pop("RAY_ADDRESS", None)
+        self.port, self.dashboard_port = free_port(), free_port()
+        try:
+            self._start_head()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_head(self) -> None:
+        self._start("--head", f"--port={self.port}", f"--dashboard-port={self.dashboard_port}", "--num-cpus=0",
+                    f"--temp-dir={self.folder}", f"--ray-client-server-port={free_port()}")  # fmt: skip
+        self._wait_for_nodes(1)
+
+    def add_node(self, *arguments: str, nodes: int) -> None:
+        """Start another node and wait until the cluster has as many as said."""
+        self._start(f"--address=127.0.0.1:{self.port}", *arguments)
+        self._wait_for_nodes(nodes)
+
+    def _start(self, *arguments: str) -> None:
+        command = [RAY, "start", *arguments, "--disable-usage-stats", "--object-store-memory=100000000"]
+        command += ["--min-worker-port=0", "--max-worker-port=0"]
+        command += [f"--dashboard-agent-listen-port={free_port()}"]
+        with (self.folder / "start.log").open("w") as log:
+            done = subprocess.run(
+                command,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=100,
+                check=False,
+            )
+        assert done.returncode == 0, (self.folder / "start.log").read_text()
+
+    def _wait_for_nodes(self, count: int) -> None:
+        command = [sys.executable, "-m", "tune", "cluster", "--json", "--address", self.url]
+        for _ in range(60):
+            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+            view = json.loads(done.stdout) if done.returncode == 0 else None
+            # What is free comes a few seconds after the node itself.
+            if view and len(view["nodes"]) >= count and view["totals"]["free_cpus"] is not None:
+                return
+            time.sleep(0.5)
+        raise AssertionError(f"the cluster has not got {count} nodes: {done.stdout}{done.stderr}")
+
+    @property
+    def url(self) -> str:
+        """The dashboard."""
+        return f"http://127.0.0.1:{self.dashboard_port}"
+
+    def close(self) -> None:
+        """End the cluster's processes: those that name its folder on their command lines, and their children."""
+        ours = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if process.pid != os.getpid() and any(str(self.folder) in word for word in words):
+                ours += [process, *children(process)]
+        for process in ours:
+            if process.is_running():
+                process.kill()
+        psutil.wait_procs(ours, timeout=10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

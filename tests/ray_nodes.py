@@ -1,0 +1,104 @@
+"""A real Ray cluster for tests: `ray start` processes on this machine, with as many CPUs and GPUs as one says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from ray_cluster import RAY, free_port
+
+
+class Nodes:
+    """A head and worker nodes, each a `ray start --block` with processes of its own, which can be killed."""
+
+    def __init__(self, *, cpus: int = 0, gpus: int = 0, folder: str = "/tmp") -> None:
+        # Ray's sockets lie below: their paths must be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="rc", dir=folder))
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        # Newer Ray wants its token, of all nodes and of whoever joins: searches that tests start inherit it.
+        self._token_before = os.environ.get("RAY_AUTH_TOKEN")
+        os.environ["RAY_AUTH_TOKEN"] = self._token = secrets.token_hex(32)
+        head = ["--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false"]
+        try:
+            self._start([*head, f"--ray-client-server-port={free_port()}"], cpus, gpus)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything."""
+        if self._token_before is None:
+            os.environ.pop("RAY_AUTH_TOKEN", None)
+        else:
+            os.environ["RAY_AUTH_TOKEN"] = self._token_before
+        for node in reversed(self.nodes):
+            self.kill(node)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def add(self, *, cpus: int = 0, gpus: int = 0) -> subprocess.Popen[bytes]:
+        """Start a worker node and wait until it is up."""
+        return self._start([f"--address={self.address}"], cpus, gpus)
+
+    def _start(self, words: list[str], cpus: int, gpus: int) -> subprocess.Popen[bytes]:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        log = self.folder / f"node-{len(self.nodes)}.log"
+        resources = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--object-store-memory=150000000"]
+        ports = ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
+        node = subprocess.Popen(
+            [RAY, "start", *words, *resources, *ports, "--node-ip-address=127.0.0.1", "--block"],
+            stdout=log.open("wb"),
+            stderr=subprocess.STDOUT,
+            env={
+                **environment,
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN": self._token,
+            },
+            start_new_session=True,
+        )
+        self.nodes.append(node)
+        deadline = time.monotonic() + 100
+        while b"--block" not in log.read_bytes():  # what it prints once it is up
+            assert node.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        return node
+
+    def kill(self, node: subprocess.Popen[bytes]) -> None:
+        """End a node's processes as a power cut would."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            first = psutil.Process(node.pid)
+            for process in [first, *first.children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        node.wait(30)
+
+    def resources(self) -> tuple[dict[str, float], dict[str, float]]:
+        """CPUs and GPUs that the cluster has, and those that are free, as another process sees them."""
+        code = (
+            "from tune.ray_token import use_token_if_there; use_token_if_there()\n"
+            "import json, logging, ray\n"
+            f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
+            "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        total, free = json.loads(done.stdout.splitlines()[-1])
+        kinds = ("CPU", "GPU")
+        return {kind: total.get(kind, 0.0) for kind in kinds}, {kind: free.get(kind, 0.0) for kind in kinds}

@@ -1,0 +1,86 @@
+"""Searches as processes of their own: started, waited for, interrupted, killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+SYNTHETIC = [sys.executable, str(ROOT / "tests" / "synthetic.py")]
+QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
+"""A small part of the demo's data."""
+
+
+class Search:
+    """`tune-whisper` with some words; `log` is all that it prints."""
+
+    def __init__(self, folder: Path, *words: str, curve: str | None = None, **environment: str) -> None:
+        """`curve` stands in for the trainings (see `synthetic.py`)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._log = folder / f"log-{time.monotonic_ns()}"
+        inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        command = [*SYNTHETIC, curve] if curve else [sys.executable, "-m", "tune"]
+        with self._log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *words],
+                cwd=folder,
+                env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text()
+
+    def wait_for(self, condition: str | Callable[[], Any], seconds: float = 300) -> Any:
+        """Wait for words in the log, or for a condition; fails where the search ends before."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = condition in self.log if isinstance(condition, str) else condition()
+            if found:
+                return found
+            assert self.process.poll() is None, f"ended too early:\n{self.log}"
+            assert time.monotonic() < deadline, f"waited too long:\n{self.log}"
+            time.sleep(0.2)
+
+    def end(self, seconds: float = 300) -> int:
+        """The exit code; no end of a search shows a traceback of the driver's."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise AssertionError(f"did not end:\n{self.log}") from error
+
+    def kill(self) -> None:
+        """SIGKILL it and all of its Ray."""
+        family = [psutil.Process(self.process.pid)] if self.process.poll() is None else []
+        for process in [*family, *(child for parent in family for child in parent.children(recursive=True))]:
+            if process.is_running():
+                process.kill()
+        self.process.wait(30)
+
+
+def results(experiment: Path) -> dict[str, Any]:
+    """Its `results.json`."""
+    found: dict[str, Any] = json.loads((experiment / "results.json").read_text())
+    return found
+
+
+def state(experiment: Path) -> dict[str, dict[str, Any]]:
+    """The trials of its `state.json`, none before there is one."""
+    path = experiment / "state.json"
+    if not path.is_file():
+        return {}
+    return {trial["trial_id"]: trial for trial in json.loads(path.read_text())["trials"]}

@@ -1,0 +1,137 @@
+"""Searches whose trainings are made-up learning curves; all else, Ray and the measured base model too, is real.
+
+`python synthetic.py CURVE WORDS...` is `tune-whisper WORDS...` but for that.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoints import seal
+from trainer.config import TrainConfig
+from trainer.memory import halve_micro_batch, is_out_of_memory
+from tune.attempts import train_persistently, with_earlier
+from tune.curves import FamilyName, draw_curves
+from tune.mailbox import post
+from tune.scheduler import TRIAL_ID
+
+DEFAULT_RATE = 1e-3
+"""Of the demo's model."""
+LARGEST_BATCH = 8
+"""Micro-batches above it have no memory, in the curve `large`."""
+FAMILIES_OF: dict[str, tuple[FamilyName, ...]] = {
+    "mixed": ("diverging", "noisy"),
+    "large": ("smooth",),
+    "nan": ("smooth",),
+}
+Row = Mapping[str, float]
+
+
+def rows(curve: str, config: TrainConfig) -> Iterator[Row]:
+    """What a training reports: a family of `tune.curves`, or one of these: `mixed` diverges at high rates and
+    fails now and then, `large` has no memory for large micro-batches, `nan` diverges and `error` fails at once.
+    """
+    if curve == "error":
+        raise ValueError("the data have no column 'sentence'")
+    if curve == "large" and config.train_batch_size > LARGEST_BATCH:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    settings = {"learning_rate": config.learning_rate, "warmup_ratio": config.warmup_ratio}
+    settings["train_batch_size"] = config.effective_batch_size
+    rungs = config.evaluate_at or ()
+    drawn = [draw_curves(name, 3, rungs[-1], DEFAULT_RATE) for name in FAMILIES_OF.get(curve, (curve,))]
+    for place, rung in enumerate(rungs):
+        if curve == "mixed" and int(1e6 * (config.warmup_ratio or 0)) % 33 == place:
+            raise ValueError("a made-up failure")
+        found = min((family(settings, rung, config.seed) for family in drawn), key=_is_finite)
+        yield {
+            **({"wer": math.nan} if curve == "nan" else found),
+            "cer": found["wer"] / 3,
+            "samples_seen": rung,
+            "epoch": rung / rungs[-1],
+            "step": rung // config.effective_batch_size,
+            "finished": float(rung == rungs[-1]),
+        }
+
+
+def _is_finite(row: Mapping[str, float]) -> bool:
+    return math.isfinite(row["wer"])
+
+
+def make_trainable(curve: str) -> Callable[..., Any]:
+    """What takes the place of `tune.trainable.make_trainable`; checkpoints hold the samples seen."""
+
+    def make(
+        base: TrainConfig,
+        data: Any,
+        mailbox: Any,
+        resources: Any,
+        share: Any,
+        starts: Mapping[str, Sequence[Any]],
+    ) -> Any:
+        import ray.tune
+
+        def synthetic_trial(sampled: dict[str, Any]) -> None:
+            import ray.tune
+
+            values = dict(sampled)
+            trial_id = values.pop(TRIAL_ID)
+
+            def checkpoints() -> list[Any]:
+                last = ray.tune.get_checkpoint()
+                return [*(with_earlier(last) if last else []), *starts.get(trial_id, [])]
+
+            train_persistently(
+                functools.partial(_train, curve),
+                base.replace(**values),
+                checkpoints=checkpoints,
+                broken=lambda error: False,
+                out_of_memory=is_out_of_memory,
+                smaller=halve_micro_batch,
+                tell=functools.partial(post, mailbox, trial_id),
+            )
+
+        return ray.tune.with_resources(synthetic_trial, resources.request())
+
+    return make
+
+
+def _train(curve: str, config: TrainConfig, checkpoint: Any) -> None:
+    import ray.tune
+
+    seen = 0
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            seen = json.loads((Path(folder) / "config.json").read_text())["seen"]
+    for row in rows(curve, config):
+        if row["samples_seen"] <= seen:
+            continue
+        if not math.isfinite(row["wer"]):
+            ray.tune.report({**row, "diverged": 1.0})
+            return
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "config.json").write_text(json.dumps({"seen": row["samples_seen"]}))
+            errors = [round(row["wer"])] * 10
+            (folder / "utterances.json").write_text(json.dumps({"word_errors": errors, "words": [100] * 10}))
+            seal(folder)
+            ray.tune.report(dict(row), checkpoint=ray.tune.Checkpoint.from_directory(name))
+
+
+def main(curve: str, words: Sequence[str]) -> int:
+    """`tune-whisper` with these words; its exit code."""
+    import tune.trials
+    from tune.cli import main as tune_whisper
+
+    tune.trials.make_trainable = make_trainable(curve)
+    return tune_whisper(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,170 @@
+"""Nothing is lost unseen: sealed checkpoints, and what is wrong with broken ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoints import check_resumable, is_only_for_resume, problem_of, seal
+from trainer.config import TrainConfig
+from trainer.errors import CheckpointError
+from trainer.export import write_model
+from trainer.metrics import rates_and_utterances
+from trainer.train import train
+
+
+@pytest.fixture(scope="module")
+def short(small_config: TrainConfig) -> TrainConfig:
+    return small_config.replace(
+        max_train_clips=16, max_eval_clips=6, train_batch_size=4, max_steps=2, evaluations=1
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(short: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    """A checkpoint, and what was reported with it; it was whole by then."""
+    rows: list[dict[str, float]] = []
+
+    def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        if checkpoint_dir is not None:
+            assert problem_of(checkpoint_dir) is None
+            check_resumable(checkpoint_dir)
+            rows.append(dict(metrics))
+
+    folder = train(short, report, output_dir=tmp_path_factory.mktemp("trained")).checkpoint
+    assert folder is not None
+    return folder, rows[-1]
+
+
+@pytest.fixture
+def checkpoint(trained: tuple[Path, dict[str, float]], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained[0], tmp_path / "checkpoint"))
+
+
+def test_all_files_are_in_the_manifest(checkpoint: Path) -> None:
+    files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+    names = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
+    assert set(files) == names - {"manifest.json"}
+    assert {"model.safetensors", "optimizer.pt", "train_config.json", "utterances.json"} <= names
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        old = file.read(1)
+        file.seek(at)
+        file.write(bytes([old[0] ^ 1]))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut": (lambda c: os.truncate(c / "optimizer.pt", 10), r"optimizer.pt has 10 of [\d,]+ bytes"),
+    "gone": (lambda c: (c / "config.json").unlink(), "config.json is missing"),
+    "flipped": (lambda c: flip(c / "model.safetensors", 2_000_000), "model.safetensors is damaged"),
+    "unsealed": (lambda c: (c / "manifest.json").unlink(), "manifest.json is missing"),
+    "half a manifest": (lambda c: os.truncate(c / "manifest.json", 50), "manifest.json is damaged"),
+    "no manifest": (lambda c: (c / "manifest.json").write_text('{"files": []}'), "manifest.json is damaged"),
+    "nothing": (shutil.rmtree, "the folder is missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_told_in_one_line(checkpoint: Path, short: TrainConfig, damage: str) -> None:
+    do, expected = DAMAGES[damage]
+    do(checkpoint)
+    with pytest.raises(CheckpointError, match=f"checkpoint {checkpoint}: {expected}[^\n]*; no training"):
+        train(short, resume_from=checkpoint)
+
+
+def test_large_files_are_checked_at_both_ends(tmp_path: Path) -> None:
+    large = tmp_path / "model.safetensors"
+    with large.open("wb") as file:
+        file.truncate(65 * 2**20)
+    seal(tmp_path)
+    assert problem_of(tmp_path) is None
+    for at in (5, 65 * 2**20 - 5):
+        flip(large, at)
+        assert "check sum" in (problem_of(tmp_path) or "")
+        flip(large, at)
+    assert problem_of(tmp_path) is None
+
+
+def test_export_needs_no_file_that_only_resuming_does(checkpoint: Path, short: TrainConfig) -> None:
+    (checkpoint / "evaluations.json").write_text("[]")
+    assert problem_of(checkpoint) is None  # files that came later do not count
+    files = [path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()]
+    dropped = {name for name in files if is_only_for_resume(name)}
+    assert dropped == {
+        *("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"),
+    }
+    for name in dropped:
+        (checkpoint / name).unlink()
+    assert problem_of(checkpoint) is not None
+    seal(checkpoint)
+    assert problem_of(checkpoint) is None
+    with pytest.raises(CheckpointError, match="export only"):
+        train(short, resume_from=checkpoint)
+    write_model(short, checkpoint, checkpoint / "exported")
+    assert (checkpoint / "exported" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "only"),
+    [
+        ("global_step12/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", True),
+        ("global_step12/mp_rank_00_model_states.pt", True),
+        *[(name, True) for name in ("latest", "zero_to_fp32.py", "rng_state_3.pth", "scaler.pt")],
+        *[(name, False) for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json")],
+        *[(name, False) for name in ("manifest.json", "utterances.json", "tokenizer.json", "config.json")],
+    ],
+)
+def test_what_only_resuming_needs(name: str, only: bool) -> None:
+    assert is_only_for_resume(name) is only
+
+
+def test_errors_of_each_clip_are_those_of_the_wer(trained: tuple[Path, dict[str, float]]) -> None:
+    folder, row = trained
+    found = json.loads((folder / "utterances.json").read_text())
+    assert {len(found["word_errors"]), len(found["words"])} == {6}
+    assert all(type(count) is int for counts in found.values() for count in counts)
+    assert 100 * sum(found["word_errors"]) / sum(found["words"]) == row["wer"]
+
+
+def test_errors_of_each_text() -> None:
+    predictions, references = ["a b", "noise", "c d e", ""], ["a x y", " ", "c", "f g"]
+    rates, found = rates_and_utterances(predictions, references, lambda text: text)
+    assert found.word_errors == [2, 0, 2, 2]
+    assert found.words == [3, 0, 1, 2]
+    assert rates["wer"] == 100 * 6 / 6
+
+
+def test_a_process_killed_while_it_saves_leaves_no_whole_checkpoint(
+    short: TrainConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    os.mkfifo(folder / "optimizer.pt")  # nobody reads it, so that the save stands still here
+    config = short.replace(max_steps=1, max_eval_clips=2)
+    code = (
+        "import json, sys; from pathlib import Path\n"
+        "from trainer.config import TrainConfig; from trainer.train import train\n"
+        "train(TrainConfig.from_dict(json.loads(sys.argv[1])), output_dir=Path(sys.argv[2]))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, json.dumps(config.to_dict()), str(tmp_path)])
+    try:
+        while not (folder / "training_args.bin").exists():
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert (folder / "model.safetensors").is_file()
+    assert problem_of(folder) == "manifest.json is missing"

@@ -1,0 +1,148 @@
+"""What the clients of stores really raise where a store is away or an address is wrong is known for what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tune.cloud_errors import cloud_errors
+
+CLOSED = "http://127.0.0.1:9"
+
+
+def s3_away() -> None:
+    boto3 = pytest.importorskip("boto3")
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=CLOSED, **keys).list_buckets()
+
+
+def s3_without_profile() -> None:
+    pytest.importorskip("boto3").Session(profile_name="no such profile")
+
+
+def s3_without_keys() -> None:
+    boto3 = pytest.importorskip("boto3")
+    boto3.Session().client("s3", endpoint_url=CLOSED, region_name="us-east-1").list_buckets()
+
+
+def s3_upload() -> None:
+    boto3 = pytest.importorskip("boto3")
+    boto3.client("s3", endpoint_url=CLOSED, region_name="us-east-1").upload_file("/no/such/file", "b", "k")
+
+
+def google_away() -> None:
+    storage = pytest.importorskip("google.cloud.storage")
+    from google.api_core.retry import Retry
+
+    client = storage.Client.create_anonymous_client()
+    client._connection.API_BASE_URL = CLOSED
+    list(client.list_blobs("bucket", retry=Retry(timeout=0.1)))
+
+
+def google_without_credentials() -> None:
+    pytest.importorskip("google.auth").default()
+
+
+def http_away() -> None:
+    import requests
+
+    requests.get(CLOSED, timeout=5)
+
+
+def http_below_requests() -> None:
+    import urllib3
+
+    urllib3.PoolManager(retries=False).request("GET", CLOSED)
+
+
+def http_of_fsspec() -> None:
+    import fsspec.core
+
+    pytest.importorskip("aiohttp")
+    fsspec.core.url_to_fs(f"{CLOSED}/x")[0].cat(f"{CLOSED}/x")
+
+
+def invalid_answer_over_aiohttp() -> None:
+    aiohttp = pytest.importorskip("aiohttp")
+
+    async def ask() -> None:
+        async with aiohttp.ClientSession() as session:
+            await session.get("no address")
+
+    asyncio.run(ask())
+
+
+def strange_answer() -> None:
+    from google.protobuf import json_format, struct_pb2
+
+    json_format.Parse("5", struct_pb2.Struct())
+
+
+def database_away() -> None:
+    import sqlalchemy
+
+    sqlalchemy.create_engine("sqlite:////no/such/folder/x.db").connect()
+
+
+def database_without_migrations() -> None:
+    import alembic.config
+    from alembic.script import ScriptDirectory
+
+    ScriptDirectory.from_config(alembic.config.Config())
+
+
+def bad_address_of_pyarrow() -> None:
+    import pyarrow.fs
+
+    pyarrow.fs.FileSystem.from_uri("s3://bucket/x?scheme=nonsense")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(s3_away, s3_without_profile, s3_without_keys, s3_upload, google_away, google_without_credentials),
+        *(http_away, http_below_requests, http_of_fsspec, invalid_answer_over_aiohttp, strange_answer),
+        *(database_away, database_without_migrations, bad_address_of_pyarrow),
+    ],
+    ids=lambda call: call.__name__,
+)
+def test_what_clients_raise(
+    call: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", __file__)  # which holds none
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    try:
+        call()
+    except cloud_errors():
+        return
+    pytest.fail("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    "bug", [KeyError, TypeError, AttributeError, IndexError, AssertionError, RuntimeError]
+)
+def test_a_bug_is_not_among_them(bug: type[Exception]) -> None:
+    assert not issubclass(bug, cloud_errors())
+
+
+def test_others_are_added() -> None:
+    assert issubclass(ZeroDivisionError, cloud_errors(ZeroDivisionError))
+
+
+def test_no_client_is_imported_for_it() -> None:
+    code = "import sys; from tune.cloud_errors import cloud_errors as f; before = set(sys.modules); f()\n"
+    code += "assert set(sys.modules) == before; print([kind.__name__ for kind in f()])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['OSError', 'EOFError']"

@@ -1,0 +1,228 @@
+"""Every kind of source loads to the same examples, and one that cannot be read is refused in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from loaded_clips import ALL_LANGUAGES, ROWS, content, expected, load
+from make_data import (
+    Example,
+    embedded,
+    records,
+    write_clips,
+    write_common_voice,
+    write_hub_parquet,
+    write_manifest,
+)
+
+from trainer.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`clips/` with the audio, and nothing else yet."""
+    place = tmp_path_factory.mktemp("data")
+    write_clips(place / "clips", ROWS)
+    return place
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_manifests(folder: Path, suffix: str) -> None:
+    path = write_manifest(folder / f"all{suffix}", records(ROWS))
+    assert content(load(path, row_filter=ALL_LANGUAGES)) == expected(folder)
+
+
+def test_absolute_paths(folder: Path, tmp_path: Path) -> None:
+    path = write_manifest(tmp_path / "all.csv", records(ROWS, clips=f"{folder}/clips/"))
+    assert content(load(path, row_filter=ALL_LANGUAGES)) == expected(folder)
+
+
+def test_json_list(folder: Path) -> None:
+    path = folder / "all.json"
+    path.write_text(json.dumps(records(ROWS), indent=1))
+    assert content(load(path, row_filter=ALL_LANGUAGES)) == expected(folder)
+
+
+def test_csv_from_a_spreadsheet(folder: Path) -> None:
+    lines = ["audio;text;split"]
+    lines += [f"clips/{row.file};{json.dumps(row.text, ensure_ascii=False)}" for row in ROWS[:1]]
+    path = folder / "semicolons.csv"
+    path.write_bytes(("\r\n".join([*lines, "clips/clip_01.flac;zwei; drei;"]) + "\r\n").encode("utf-8-sig"))
+    with pytest.raises(DataError, match=r"semicolons\.csv, line 3: 4 fields where the header has 3"):
+        load(path)
+    path.write_bytes(("\r\n".join([*lines, 'clips/clip_01.flac;"zwei; drei";']) + "\r\n").encode("utf-8-sig"))
+    table = load(path, validation_share=0.5)
+    assert sorted(clip.text for clips in table.splits.values() for clip in clips) == ["NA", "zwei; drei"]
+
+
+def test_hugging_face_parquet_folder(folder: Path, tmp_path: Path) -> None:
+    write_hub_parquet(tmp_path / "flat", ROWS, folder / "clips")
+    assert content(load(tmp_path / "flat")) == expected(folder)
+    # As the hub lays it out: data/<split>-<piece>-of-<pieces>.parquet
+    pieces = tmp_path / "hub" / "data"
+    pieces.mkdir(parents=True)
+    for split in ("train", "validation", "test"):
+        rows = embedded([row for row in ROWS if row.split == split], folder / "clips")
+        for piece, part in enumerate((rows[:2], rows[2:])):
+            write_manifest(pieces / f"{split}-{piece:05}-of-00002.parquet", part)
+    assert content(load(tmp_path / "hub")) == expected(folder)
+
+
+def test_parquet_audio_is_found_in_any_order(folder: Path, tmp_path: Path) -> None:
+    from trainer.embedded import ParquetAudio
+
+    path = write_manifest(tmp_path / "x.parquet", embedded(ROWS, folder / "clips"))
+    audio = ParquetAudio(path, "audio", ())
+    audio._BATCH_ROWS = 2
+    for row in [*range(12), 3, 11, 0, 5, 4]:
+        assert audio.read(row) == (folder / "clips" / ROWS[row].file).read_bytes()
+
+
+def test_parquet_that_points_to_files(folder: Path) -> None:
+    rows = [
+        {"audio": {"bytes": None, "path": f"clips/{row.file}"}, "text": row.text, "split": row.split}
+        for row in ROWS
+    ]
+    assert content(load(write_manifest(folder / "paths.parquet", rows))) == expected(folder)
+
+
+def test_save_to_disk(folder: Path, tmp_path: Path) -> None:
+    from datasets import Audio, Dataset, DatasetDict
+
+    def dataset(rows: list[Example]) -> Dataset:
+        data = {
+            "audio": [str(folder / "clips" / row.file) for row in rows],
+            "text": [row.text for row in rows],
+        }
+        return Dataset.from_dict(data | {"split": [row.split for row in rows]}).cast_column("audio", Audio())
+
+    names = {"train": "train", "validation": "dev", "test": "test"}
+    parts = {name: dataset([row for row in ROWS if row.split == split]) for split, name in names.items()}
+    DatasetDict(parts).save_to_disk(tmp_path / "dict")
+    assert content(load(tmp_path / "dict")) == expected(folder)
+    dataset(ROWS).save_to_disk(tmp_path / "one")
+    assert content(load(tmp_path / "one")) == expected(folder)
+
+
+def test_common_voice(folder: Path, tmp_path: Path) -> None:
+    release = write_common_voice(tmp_path / "cv", ROWS)
+    assert content(load(release)) == expected(folder)
+    assert content(load(release / "en")) == expected(folder)
+    write_common_voice(release, ROWS[:4], language="de")
+    assert content(load(release, language="de")) == expected(folder, ROWS[:4])
+    assert "took de of the release's languages de, en" in load(release, language="de").notes
+    with pytest.raises(DataError, match="has de, en, not language=be; set the language"):
+        load(release, language="be")
+
+
+def test_audiofolder(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "one"
+    shutil.copytree(folder / "clips", place / "clips")
+    rows = [{"file_name": f"clips/{row.file}", "transcription": row.text, "split": row.split} for row in ROWS]
+    write_manifest(place / "metadata.csv", rows)
+    assert content(load(place)) == expected(folder)
+    for split in ("train", "validation", "test"):
+        part = tmp_path / "three" / split
+        shutil.copytree(folder / "clips", part)
+        rows = [{"file_name": row.file, "text": row.text} for row in ROWS if row.split == split]
+        write_manifest(part / "metadata.jsonl", rows)
+    assert content(load(tmp_path / "three")) == expected(folder)
+
+
+def test_manifest_for_each_split(folder: Path) -> None:
+    for split, name in {"train": "train", "validation": "val", "test": "test"}.items():
+        rows = [{"path": row.file, "text": row.text} for row in ROWS if row.split == split]
+        write_manifest(folder / f"{name}.tsv", rows)
+    assert content(load(folder)) == expected(folder)
+
+
+def test_tsv_with_quotes_of_its_own(folder: Path, tmp_path: Path) -> None:
+    texts = ['"Hello," he said', '"Hello"', 'a "quoted" word']
+    lines = [
+        "path\tsentence",
+        *(f"{folder}/clips/{row.file}\t{text}" for row, text in zip(ROWS, texts, strict=False)),
+    ]
+    path = tmp_path / "raw.tsv"
+    path.write_text("\n".join(lines))
+    table = load(path)
+    assert sorted(clip.text for clips in table.splits.values() for clip in clips) == sorted(texts)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_ALL)
+        writer.writerows(
+            [["path", "sentence"], *([f"{folder}/clips/{row.file}", "plain"] for row in ROWS[:3])]
+        )
+    assert {clip.text for clips in load(path).splits.values() for clip in clips} == {"plain"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("x.csv", "", "is empty; its first line must name the columns"),
+        ("x.jsonl", '{"audio": "a.wav", "text": "a"}\n{"audio": ', "line 2: not valid JSON"),
+        ("x.jsonl", "[1]", "row 1: must be an object"),
+        ("x.csv", "audio,text\na.wav,one,two\n", "line 2: 3 fields where the header has 2"),
+        ("x.parquet", "PAR?", "not a Parquet file"),
+        ("x.txt", "a", "no kind of manifest"),
+        ("x.csv", "audio,text\n", "the train split is empty"),
+        ("x.csv", "audio,text\na.wav,one\n", "one training clip and no other split"),
+        (
+            "x.csv",
+            "audio,text, text\na.wav,one,two\n",
+            "2 columns are named 'text'; every column needs a name",
+        ),
+        ("x.tsv", "audio\ttext\taudio\na.wav\tone\tb.wav\n", "2 columns are named 'audio'"),
+        ("x.csv", "audio,text\na.wav,...\nb.wav,\n", "no clip of the train split can be used: 2 no text"),
+    ],
+)
+def test_bad_manifests(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=words) as caught:
+        load(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes("audio,text\na.wav,Ä\n".encode("latin-1"))
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        load(tmp_path / "x.csv")
+
+
+def test_parquet_with_one_name_twice(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = pa.table([["a.wav"], ["one"], ["two"]], names=["audio", "text", "text"])
+    pq.write_table(columns, tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="2 columns are named 'text'"):
+        load(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("~nobody_of_this_name/data", "nobody here has this name"),
+        ("x" * 300, "cannot be read: File name too long"),
+    ],
+)
+def test_places_that_cannot_be(data: str, words: str) -> None:
+    with pytest.raises(DataError, match=f"data='{data}': {words}") as caught:
+        load(data)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data", ["./nowhere", "/no/where/at/all", "nowhere.csv", "data/nowhere.csv", "nowhere"]
+)
+def test_data_that_is_not_there(data: str) -> None:
+    with pytest.raises(DataError, match=f"data='{data}': no such file or folder; give demo, a hub data set"):
+        load(data)
+
+
+def test_folder_without_data(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DataError, match=r"no data set in this folder; expected .* found notes\.txt"):
+        load(tmp_path)

@@ -1,0 +1,227 @@
+"""Splits: the ones that the data have, the ones made of the training clips, and subsets of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loaded_clips import ALL_LANGUAGES, FILES, ROWS, load, rows_with, sizes
+from make_data import SHARED_DATA, records, write_clips, write_manifest
+
+from trainer.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`clips/` with the audio, and nothing else yet."""
+    place = tmp_path_factory.mktemp("data")
+    write_clips(place / "clips", ROWS)
+    return place
+
+
+def test_split_names(folder: Path) -> None:
+    rows = records(ROWS)
+    for row in rows:
+        row["split"] = {"train": "Training", "validation": "dev", "test": "extra"}[row["split"]]
+    path = write_manifest(folder / "names.csv", rows)
+    table = load(path, row_filter=ALL_LANGUAGES)
+    assert {role: len(clips) for role, clips in table.splits.items()} == {"train": 6, "validation": 3}
+    assert "splits that are not used: extra" in table.notes
+    table = load(path, row_filter=ALL_LANGUAGES, test_split="extra")
+    assert len(table.splits["test"]) == 3
+    with pytest.raises(DataError, match="no split 'val2'; it has Training, dev, extra; set validation_split"):
+        load(path, validation_split="val2")
+    with pytest.raises(ConfigError, match="train_split and validation_split are both 'dev'"):
+        load(path, train_split="dev", validation_split="dev")
+    only_test = [row | {"split": "test"} for row in rows]
+    with pytest.raises(DataError, match="no split 'train'; it has test; set train_split"):
+        load(write_manifest(folder / "only.csv", only_test))
+
+
+def test_validation_is_made_from_train(folder: Path) -> None:
+    texts = [f"text {number // 2}{'!' * (number % 2)}" for number in range(12)]
+    path = write_manifest(folder / "plain.csv", rows_with(audio=FILES, text=texts))
+    table = load(path, validation_share=0.35)
+    assert {role: len(clips) for role, clips in table.splits.items()} == {"train": 8, "validation": 4}
+    assert table.notes == [
+        "no validation split in the data: 4 of the 12 training clips (33%) were set apart as one "
+        "(data_seed=0)",
+        "no test split in the data, and too few training clips to make one (12; it takes 20, and 10 must be "
+        "left to train on): there is none, and the model card will have no test WER",
+    ]
+    learned, judged = (
+        {clip.text.strip("!") for clip in table.splits[role]} for role in ("train", "validation")
+    )
+    assert not learned & judged
+    assert not table.drops
+    assert load(path, validation_share=0.35).splits == table.splits
+    others = [load(path, validation_share=0.35, data_seed=seed).splits["validation"] for seed in range(1, 4)]
+    assert any(other != table.splits["validation"] for other in others)
+    same = write_manifest(folder / "same.csv", rows_with(audio=FILES, text=["yes"] * 12))
+    assert len(load(same, validation_share=0.25).splits["validation"]) == 3
+
+
+def plain(folder: Path, count: int, *, name: str = "many.csv", split: str = "") -> Path:
+    """A manifest of so many clips without any split, or with one more clip in `split`."""
+    rows = [{"audio": f"{number}.wav", "text": f"text {number}", "split": "train"} for number in range(count)]
+    if split:
+        rows.append({"audio": "other.wav", "text": "another text", "split": split})
+    return write_manifest(folder / name, rows)
+
+
+def test_test_is_made_from_train(tmp_path: Path) -> None:
+    path = plain(tmp_path, 40)
+    table = load(path)
+    assert sizes(table) == {"train": 32, "validation": 4, "test": 4}
+    assert table.notes == [
+        f"no {role} split in the data: 4 of the 40 training clips (10%) were set apart as one (data_seed=0)"
+        for role in ("validation", "test")
+    ]
+    assert len({clip.name for clips in table.splits.values() for clip in clips}) == 40
+    assert load(path).splits == table.splits
+    assert load(path, data_seed=1).splits["test"] != table.splits["test"]
+    # What the search judges by does not depend on whether there is a test split.
+    with_test = plain(tmp_path, 40, name="with_test.csv", split="test")
+    assert load(with_test).splits["validation"] == table.splits["validation"]
+    assert sizes(load(path, max_train_clips=5, max_eval_clips=2)) == {"train": 5, "validation": 2, "test": 2}
+
+
+def test_only_what_is_missing_is_made(tmp_path: Path) -> None:
+    table = load(plain(tmp_path, 30, split="dev"))
+    assert sizes(table) == {"train": 27, "validation": 1, "test": 3}
+    assert table.notes == [
+        "no test split in the data: 3 of the 30 training clips (10%) were set apart as one (data_seed=0)"
+    ]
+    table = load(plain(tmp_path, 30, split="test"))
+    assert sizes(table) == {"train": 27, "validation": 3, "test": 1}
+    assert len(table.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "expected_sizes"),
+    [
+        (19, 0.1, {"train": 17, "validation": 2}),
+        (20, 0.1, {"train": 16, "validation": 2, "test": 2}),
+        (20, 0.25, {"train": 10, "validation": 5, "test": 5}),
+        (20, 0.3, {"train": 14, "validation": 6}),
+        (40, 0.9, {"train": 4, "validation": 36}),
+    ],
+)
+def test_train_is_not_used_up_by_a_test_split(
+    tmp_path: Path, count: int, share: float, expected_sizes: dict[str, int]
+) -> None:
+    table = load(plain(tmp_path, count), validation_share=share)
+    assert sizes(table) == expected_sizes
+    none = [note for note in table.notes if "too few training clips to make one" in note]
+    assert len(none) == ("test" not in expected_sizes)
+
+
+def test_a_test_split_of_a_few_sentences_leaves_enough(tmp_path: Path) -> None:
+    """Sentences stay whole, so that a split may come out larger than its share."""
+    rows = [{"audio": f"{number}.wav", "text": f"text {number % 3}"} for number in range(24)]
+    table = load(write_manifest(tmp_path / "x.csv", rows))
+    assert sizes(table) == {"train": 16, "validation": 8}
+    assert "too few training clips to make one (24;" in table.notes[-1]
+
+
+def test_sentences_of_a_made_test_split_are_in_no_other(tmp_path: Path) -> None:
+    rows = [{"audio": f"{number}.wav", "text": f"text {number // 3}"} for number in range(90)]
+    table = load(write_manifest(tmp_path / "x.csv", rows))
+    assert sizes(table) == {"train": 72, "validation": 9, "test": 9}
+    texts = [{clip.text for clip in clips} for clips in table.splits.values()]
+    assert sum(map(len, texts)) == 30
+
+
+def test_clips_without_words_are_left_out_before_splits_are_made(tmp_path: Path) -> None:
+    texts = ["...", "", " \u2013 ", "?!", "\u266a"]
+    rows = [
+        {"audio": f"{number}.wav", "text": f"text {number}" if number >= 20 else texts[number % 5]}
+        for number in range(60)
+    ]
+    table = load(write_manifest(tmp_path / "x.csv", rows))
+    assert sizes(table) == {"train": 32, "validation": 4, "test": 4}
+    assert {drop.detail for drop in table.drops} == {
+        *("no letter or digit in '...'", "no letter or digit in '\u2013'", "no letter or digit in '?!'"),
+        *("no letter or digit in '\u266a'", "no text"),
+    }
+    assert {(drop.split, drop.reason) for drop in table.drops} == {("train", "empty_text")}
+    assert len(table.drops) == 20
+    # Of few clips out of many, so many are counted as bad as were met while these were chosen.
+    few = load(tmp_path / "x.csv", max_train_clips=8)
+    assert sizes(few)["train"] == 8
+    assert 0 < len(few.drops) < 12
+    assert few.drops == load(tmp_path / "x.csv", max_train_clips=8).drops
+
+
+@pytest.mark.parametrize("text", ["5", "\u0915\u093f", "\u4f60\u597d", "a.", "\u00bd"])
+def test_a_letter_or_digit_is_a_text(tmp_path: Path, text: str) -> None:
+    rows = [{"audio": "a.wav", "text": text}, {"audio": "b.wav", "text": text}]
+    assert load(write_manifest(tmp_path / "x.jsonl", rows)).total == 2
+
+
+def test_an_evaluation_split_without_words(tmp_path: Path) -> None:
+    rows = [
+        {"audio": f"{split}.wav", "text": "..." if split == "dev" else "yes", "split": split}
+        for split in ("train", "dev", "test")
+    ]
+    words = (
+        r"no clip of the validation split can be used: 1 no text \(the first is dev\.wav: no letter or digit in "
+        r"'\.\.\.'\); mend them, or name another split with validation_split"
+    )
+    with pytest.raises(DataError, match=words):
+        load(write_manifest(tmp_path / "x.csv", rows))
+
+
+def test_subsets(folder: Path) -> None:
+    path = write_manifest(folder / "subset.csv", records(ROWS))
+    table = load(path, row_filter=ALL_LANGUAGES, max_train_clips=4, max_eval_clips=2)
+    assert {role: len(clips) for role, clips in table.splits.items()} == {
+        "train": 4,
+        "validation": 2,
+        "test": 2,
+    }
+    names = [clip.name for clip in table.splits["train"]]
+    assert names == sorted(names)
+    assert names == [
+        clip.name for clip in load(path, row_filter=ALL_LANGUAGES, max_train_clips=4).splits["train"]
+    ]
+    chosen = {
+        tuple(
+            clip.name
+            for clip in load(path, row_filter=ALL_LANGUAGES, max_train_clips=4, data_seed=seed).splits[
+                "train"
+            ]
+        )
+        for seed in range(4)
+    }
+    assert len(chosen) > 1
+    assert "train: 4 of 6 clips (data_seed=0)" in table.notes
+
+
+def test_splitting_is_stable_when_clips_are_added() -> None:
+    from trainer.data import Clip
+    from trainer.splits import split_off
+
+    clips = [Clip(f"{number}.wav", f"text {number}") for number in range(400)]
+    before = {clip.name for clip in split_off(clips[:390], 0.1, 0)[1]}
+    after = {clip.name for clip in split_off(clips, 0.1, 0)[1]}
+    assert len(before & after) > 0.8 * len(before)
+    assert np.isclose(len(after), 40)
+
+
+def test_shared_common_voice_uses_its_test_split() -> None:
+    place = SHARED_DATA / "common_voice_layout"
+    if not place.is_dir():
+        pytest.skip(f"{place} is not here: the project's shared test data is absent")
+    table = load(place)
+    assert {role: [clip.text for clip in clips] for role, clips in table.splits.items()} == {
+        "train": ["Example sentence"],
+        "validation": ["Another example sentence"],
+    }
+    assert any(
+        note.startswith("WARNING") and "test split is used for validation" in note for note in table.notes
+    )
+    told = "WARNING: the release has only language language_id, trained as en (set language to change that)"
+    assert told in table.notes
+    assert not any("model card" in note for note in table.notes)

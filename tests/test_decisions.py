@@ -1,0 +1,178 @@
+"""Which evaluations end a trial, and how the reason reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from tune.decisions import NEVER_STOP, Judge, Stop
+from tune.records import Records, TrialRecord
+from tune.search_space import SchedulerSettings
+
+RUNGS = (100, 300, 900)
+
+
+def result(samples: int, wer: float, loss: float = 1.0) -> dict[str, Any]:
+    return {
+        **{"samples_seen": samples, "wer": wer, "cer": wer / 3, "eval_loss": loss},
+        **{"epoch": samples / 900, "finished": float(samples == 900)},
+    }
+
+
+class Search:
+    """Records and a judge; `tell` does with an evaluation what a search does."""
+
+    def __init__(self, baseline: float | None = None, **settings: Any) -> None:
+        self.records = Records()
+        self.judge = Judge(SchedulerSettings(**settings), RUNGS, self.records, baseline)
+
+    def tell(self, trial: str, samples: int, wer: float, loss: float = 1.0) -> Stop | None:
+        record = self.records.start(trial, {})
+        stop = self.judge.judge(record, result(samples, wer, loss))
+        record.add_evaluation(result(samples, wer, loss), stop)
+        return stop
+
+    def reasons(self, trial: str, *curve: tuple[int, float, float]) -> list[str | None]:
+        stops = [self.tell(trial, *point) for point in curve]
+        return [stop.reason if stop else None for stop in stops]
+
+
+def test_a_rung_stops_nobody_before_it_holds_enough_trials() -> None:
+    search = Search(min_trials_per_rung=3)
+    assert search.tell("001", 100, 20.0) is None
+    assert search.tell("002", 100, 90.0) is None
+    # of three one goes on: the best
+    assert search.tell("003", 100, 80.0) == Stop("asha", 100, 80.0, 20.0, 3)
+    assert search.tell("004", 100, 10.0) is None
+
+
+def test_one_trial_more_is_asked_for_where_the_space_says_so() -> None:
+    search = Search(min_trials_per_rung=5)
+    assert [search.tell(f"{number:03d}", 100, 20.0 + number) for number in range(1, 5)] == [None] * 4
+    assert search.tell("005", 100, 30.0) is not None
+
+
+def test_equal_trials_all_go_on() -> None:
+    search = Search(min_trials_per_rung=2)
+    assert [search.tell(f"{number:03d}", 100, 20.0) for number in range(1, 9)] == [None] * 8
+
+
+def test_two_of_six_go_on() -> None:
+    search = Search()
+    for number, wer in enumerate((40.0, 10.0, 50.0, 60.0, 70.0)):
+        search.tell(f"{number:03d}", 100, wer)
+    assert search.tell("006", 100, 40.0) is None, "the second best of six"
+    assert search.tell("007", 100, 40.1) == Stop("asha", 100, 40.1, 40.0, 7)
+
+
+def test_about_one_in_three_of_many_goes_on() -> None:
+    search = Search()
+    order = [(number * 37) % 101 for number in range(101)]
+    went_on = sum(search.tell(f"{wer:03d}", 100, float(wer)) is None for wer in order)
+    assert 25 <= went_on <= 45
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("which", ["wer", "loss"])
+@pytest.mark.parametrize("samples", [100, 900])
+def test_a_wer_or_loss_that_is_no_number_is_a_divergence(which: str, value: float, samples: int) -> None:
+    search = Search()
+    rates = {"wer": 20.0, "loss": 1.0, which: value}
+    stop = search.tell("001", samples, rates["wer"], rates["loss"])
+    assert stop is not None
+    assert (stop.reason, stop.samples_seen) == ("diverged", samples)
+    assert stop.value == (None if which == "wer" else 20.0)
+    assert search.records["001"].outcome == "diverged"
+    assert Stop(**json.loads(json.dumps(vars(stop), allow_nan=False))) == stop
+
+
+def test_a_wer_far_above_the_base_models_ends_a_trial_alone_in_its_rung() -> None:
+    search = Search(baseline=60.0, max_wer_to_baseline=1.5)
+    assert search.tell("001", 100, 90.0) is None
+    assert search.tell("002", 100, 90.5) == Stop("above_baseline", 100, 90.5, 90.0)
+    assert Search(baseline=60.0, max_wer_to_baseline=0).tell("001", 100, 500.0) is None
+    assert Search(baseline=None, max_wer_to_baseline=1.5).tell("001", 100, 500.0) is None
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([(100, 20.0, 3.0), (200, 21.0, 2.0), (300, 22.0, 1.0)], [None, None, "rising_wer"]),
+        ([(100, 20.0, 1.0), (200, 21.0, 2.0), (300, 22.0, 3.0)], [None, None, None]),
+        ([(100, 20.0, 3.0), (200, 19.0, 2.0), (300, 22.0, 1.0)], [None, None, None]),
+        ([(100, 20.0, 3.0), (200, 21.0, 2.0), (300, 21.0, 1.0)], [None, None, None]),
+    ],
+)
+def test_a_wer_that_rises_while_the_loss_falls_ends_a_trial(
+    curve: list[tuple[int, float, float]], expected: list[str | None]
+) -> None:
+    assert Search(rising_rungs=2).reasons("001", *curve) == expected
+    assert Search(rising_rungs=0).reasons("001", *curve) == [None] * 3
+
+
+def test_the_full_budget_is_never_stopped() -> None:
+    search = Search(baseline=10.0, min_trials_per_rung=1, rising_rungs=1)
+    search.tell("001", 900, 5.0)
+    assert search.reasons("002", (100, 4.0, 3.0), (900, 99.0, 1.0)) == [None, None]
+    assert search.records["002"].outcome == "completed"
+
+
+def test_a_trial_that_went_past_a_rung_is_not_judged_there_again() -> None:
+    search = Search(min_trials_per_rung=2)
+    assert search.tell("001", 100, 50.0) is None
+    for number, wer in [("002", 20.0), ("003", 15.0), ("004", 10.0)]:
+        assert search.tell(number, 100, wer) is None
+    assert search.tell("001", 100, 50.0) is None  # again, after its process was lost
+    assert search.tell("005", 100, 50.0) is not None
+
+
+def test_an_evaluation_between_rungs_is_not_compared() -> None:
+    search = Search(min_trials_per_rung=2)
+    search.tell("001", 150, 10.0)
+    assert search.tell("002", 150, 90.0) is None
+
+
+def test_a_search_for_the_best_of_a_few_stops_nobody() -> None:
+    records = Records()
+    judge = Judge(NEVER_STOP, RUNGS, records, 10.0)
+    for number in range(30):
+        record = records.start(f"{number:03d}", {})
+        assert judge.judge(record, result(100, 20.0 + number)) is None
+        record.add_evaluation(result(100, 20.0 + number))
+    assert judge.judge(records.start("100", {}), result(100, math.nan)) is not None
+
+
+def test_restored_records_decide_as_the_old_ones() -> None:
+    old, new = Search(), Search()
+    for number, wer in [("001", 20.0), ("002", 90.0), ("003", 19.0)]:
+        old.tell(number, 100, wer)
+        new.records.add(TrialRecord.from_dict(json.loads(json.dumps(old.records[number].to_dict()))))
+    assert [new.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)] == [
+        old.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        (
+            Stop("asha", 1000, 31.5, 28.25, 9),
+            "WER 31.50 % at 1,000 samples is above 28.25 %, the cutoff among 9 trials",
+        ),
+        (Stop("diverged", 1000), "loss or WER was no finite number at 1,000 samples"),
+        (
+            Stop("above_baseline", 1000, 130.0, 120.0),
+            "WER 130.00 % at 1,000 samples is above 120.00 %, a multiple of the base model's",
+        ),
+        (
+            Stop("rising_wer", 1000, 31.5, 28.25),
+            "WER 31.50 % at 1,000 samples is above 28.25 %, its WER at the rung before, "
+            "and rises while the loss falls",
+        ),
+    ],
+)
+def test_a_stop_in_words(stop: Stop, text: str) -> None:
+    assert stop.describe() == text

@@ -1,0 +1,110 @@
+"""Disks that are full, before a checkpoint is saved and in the middle of it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from trainer.config import TrainConfig
+from trainer.disk_space import estimated_checkpoint_bytes, told_when_full
+from trainer.errors import DiskFullError
+from trainer.train import train
+
+
+@pytest.fixture(scope="module")
+def one_step(small_config: TrainConfig) -> TrainConfig:
+    return small_config.replace(
+        max_train_clips=16, max_eval_clips=2, train_batch_size=4, max_steps=1, evaluations=1
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a file system of its own with the options given."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> Path:
+        words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"mounting is refused here: {done.stderr.strip()}")
+        return folder
+
+    yield mount
+    if folder.is_mount():
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_too_small_a_disk_is_told_before_the_save(
+    one_step: TrainConfig, small_disk: Callable[[str], Path]
+) -> None:
+    folder = small_disk("size=8m")
+    with pytest.raises(
+        DiskFullError, match=r"0\.01 GB free, a checkpoint takes 0\.03 GB; make room"
+    ) as caught:
+        train(one_step, output_dir=folder)
+    assert str(folder) in str(caught.value)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [3, 4, 6, 8, 15])  # weights, tokenizer, optimiser, manifest
+def test_a_disk_that_is_full_in_the_middle_of_a_save(
+    one_step: TrainConfig, small_disk: Callable[[str], Path], files: int
+) -> None:
+    folder = small_disk(f"size=64m,nr_inodes={files}")
+    with pytest.raises(DiskFullError, match="the disk is full"):
+        train(one_step, output_dir=folder)
+    assert list(folder.iterdir()) == []
+
+
+def write_tokenizer(tensor: Any, path: Path) -> None:
+    """Its error has no class of its own."""
+    words = {str(number): number for number in range(300_000)}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="0")).save(str(path))
+
+
+WRITERS: dict[str, Callable[[Any, Path], object]] = {
+    "torch": torch.save,
+    "safetensors": lambda tensor, path: save_file({"weights": tensor}, path),
+    "tokenizers": write_tokenizer,
+    "bytes": lambda tensor, path: path.write_bytes(tensor.numpy().tobytes()),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_writer_that_meets_a_full_disk(small_disk: Callable[[str], Path], writer: str) -> None:
+    target = small_disk("size=4m") / "checkpoint"
+    target.mkdir()
+    with pytest.raises(DiskFullError, match=r"takes 0\.02 GB"), told_when_full(target, 20_000_000):
+        WRITERS[writer](torch.zeros(5_000_000), target / "weights")
+    assert not target.exists()
+
+
+def test_other_errors_pass_a_save_unchanged(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="something else"), told_when_full(tmp_path / "checkpoint", 1):
+        raise ValueError("something else")
+
+
+def test_the_estimate_holds(one_step: TrainConfig, tmp_path: Path) -> None:
+    folder = train(one_step, output_dir=tmp_path / "run").checkpoint
+    assert folder is not None
+    real = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert real <= estimated_checkpoint_bytes(one_step) <= real + 17e6
+    assert estimated_checkpoint_bytes(one_step.replace(freeze_encoder=True)) < estimated_checkpoint_bytes(
+        one_step
+    )
+    large = {"d_model": 1280, "vocab_size": 51866, "num_mel_bins": 128}
+    for side in ("encoder", "decoder"):
+        large |= {f"{side}_layers": 32, f"{side}_attention_heads": 20, f"{side}_ffn_dim": 5120}
+    transformers.WhisperConfig(**large).save_pretrained(tmp_path)
+    config = TrainConfig(model=str(tmp_path))
+    assert estimated_checkpoint_bytes(config) == pytest.approx(12 * 1_543_490_560, rel=0.01)

@@ -1,0 +1,135 @@
+"""Several workers in one training: the same gradient, the same WER, DeepSpeed, and going on from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.config import TrainConfig
+from trainer.deepspeed import PACKAGED
+from trainer.export import write_model
+from trainer.prepared import prepare
+from trainer.train import evaluate
+
+SCRIPT = Path(__file__).with_name("distributed_run.py")
+
+
+def run(action: str, config: TrainConfig, folder: Path) -> str:
+    """Run the script in `config.workers` processes; returns what they printed."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.workers}"]
+    words = [sys.executable, *(torchrun if config.workers > 1 else []), str(SCRIPT), action, str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=560)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout + done.stderr
+
+
+def evaluations(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
+    rows = json.loads((folder / f"rows-{rank}.json").read_text())["rows"]
+    return [row for row in rows if row["evaluation"]]
+
+
+def test_four_workers_have_the_gradient_of_one(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = small_config.replace(max_train_clips=16, epochs=1.0, max_grad_norm=0.0, evaluations=1)
+    data = prepare(config)
+    lengths = [len(data.splits["train"].labels(clip)) for clip in range(16)]
+    assert len(set(lengths)) > 3, "the test needs labels of unequal length"
+    run("gradient", config.replace(train_batch_size=16), tmp_path)
+    run("gradient", config.replace(train_batch_size=4, workers=4), tmp_path)
+    reference = torch.load(tmp_path / "gradients-1.pt")
+    gradients = torch.load(tmp_path / "gradients-4.pt")
+    assert gradients.keys() == reference.keys()
+    for name, value in gradients.items():
+        torch.testing.assert_close(value, reference[name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+@pytest.fixture(scope="module")
+def one_worker(
+    small_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TrainConfig, Path]:
+    """A training in one process: 17 validation clips, which no number of workers divides."""
+    config = small_config.replace(
+        max_train_clips=32,
+        max_eval_clips=17,
+        epochs=2.0,
+        evaluations=4,
+        train_batch_size=8,
+        max_grad_norm=0.5,
+        # The loss that comes with an evaluation is the mean since the last log.
+        log_every_seconds=3600.0,
+    )
+    folder = tmp_path_factory.mktemp("one")
+    run("train", config, folder)
+    return config, folder
+
+
+def assert_same_training(folder: Path, reference: Path) -> None:
+    """Every evaluation, clipped gradient and loss as in the reference."""
+    rows, expected = evaluations(folder), evaluations(reference)
+    assert len(rows) == len(expected) >= 4
+    for row, other in zip(rows, expected, strict=True):
+        assert row["samples_seen"] == other["samples_seen"]
+        assert row["learning_rate"] == pytest.approx(other["learning_rate"])
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-3)
+        # DeepSpeed tells no norm at stage 0, though it clips.
+        assert row.get("grad_norm", other["grad_norm"]) == pytest.approx(other["grad_norm"], rel=2e-3)
+        assert row["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-3)
+
+
+def test_two_workers_train_and_evaluate_as_one(one_worker: tuple[TrainConfig, Path], tmp_path: Path) -> None:
+    config, reference = one_worker
+    run("train", config.replace(workers=2, train_batch_size=4), tmp_path)
+    assert_same_training(tmp_path, reference)
+    rows = evaluations(tmp_path)
+    assert [row["wer"] for row in evaluations(tmp_path, rank=1)] == [row["wer"] for row in rows]
+    # The WER that two workers found is exactly what one finds for the same weights.
+    exact = evaluate(config.replace(model=rows[-1]["checkpoint"]), data=prepare(config))
+    assert exact.wer == rows[-1]["wer"]
+    assert exact.cer == rows[-1]["cer"]
+    assert exact.loss == pytest.approx(rows[-1]["eval_loss"], rel=1e-5)
+
+
+def assert_resumes(config: TrainConfig, folder: Path, again: Path) -> None:
+    """From the second checkpoint on, another process trains what the unbroken one did."""
+    again.mkdir()
+    whole = evaluations(folder)
+    (again / "resume.json").write_text(json.dumps(whole[1]["checkpoint"]))
+    run("train", config, again)
+    rows = evaluations(again)
+    assert [row["samples_seen"] for row in rows] == [row["samples_seen"] for row in whole[2:]]
+    for row, other in zip(rows, whole[2:], strict=True):
+        for name in {"learning_rate", "loss", "grad_norm", "eval_loss", "wer"} & row.keys():
+            assert row[name] == pytest.approx(other[name], rel=1e-4), name
+
+
+def test_one_worker_resumes(one_worker: tuple[TrainConfig, Path], tmp_path: Path) -> None:
+    assert_resumes(*one_worker, tmp_path / "again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_deepspeed_trains_as_one_worker_resumes_and_exports(
+    one_worker: tuple[TrainConfig, Path], tmp_path: Path, stage: int
+) -> None:
+    base, reference = one_worker
+    settings = {2: PACKAGED[0], 3: PACKAGED[1]}.get(
+        stage, json.dumps({"zero_optimization": {"stage": stage}})
+    )
+    config = base.replace(workers=2, train_batch_size=4, deepspeed=settings)
+    folder = tmp_path / "whole"
+    run("train", config, folder)
+    assert_same_training(folder, reference)
+    last = evaluations(folder)[-1]
+    files = {path.name for path in Path(last["checkpoint"]).rglob("*")}
+    assert "latest" in files, "no checkpoint of the engine"
+    assert any("optim_states" in name for name in files) == (stage > 0)
+    assert_resumes(config, folder, tmp_path / "again")
+    write_model(config, Path(last["checkpoint"]), tmp_path / "exported")
+    assert evaluate(base.replace(model=str(tmp_path / "exported")), data=prepare(base)).wer == last["wer"]

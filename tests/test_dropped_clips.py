@@ -1,0 +1,181 @@
+"""Clips that cannot be used: counted, listed, and too many of them refused without leaving useless features."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from make_data import examples, records, tone, write_clips, write_manifest, write_processor
+from prepared_clips import ROWS, caches, clips_config, snapshot
+
+from trainer.config import TrainConfig
+from trainer.errors import DataError
+from trainer.prepared import prepare
+
+
+@pytest.fixture(scope="module")
+def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_processor(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
+    return clips_config(tmp_path, processor_folder)
+
+
+def bad_data(tmp_path: Path) -> Path:
+    """One clip for each reason to drop it, and 15 good ones."""
+    rows = [{"path": str(tmp_path / "clips" / row.file), "text": row.text} for row in examples(15)]
+    write_clips(tmp_path / "clips", examples(15))
+    clips = tmp_path / "clips"
+    soundfile.write(clips / "long.wav", tone(2.5), 16_000)
+    soundfile.write(clips / "empty.wav", np.zeros(0, np.float32), 16_000)
+    (clips / "broken.wav").write_bytes(b"RIFF but no more")
+    good = str(clips / ROWS[0].file)
+    rows += [
+        {"path": str(clips / "long.wav"), "text": "long"},
+        {"path": str(clips / "empty.wav"), "text": "nothing"},
+        {"path": str(clips / "broken.wav"), "text": "broken"},
+        {"path": str(clips / "missing.wav"), "text": "missing"},
+        {"path": good, "text": "  "},
+        {"path": good, "text": "?!"},
+        {"path": good, "text": "x" * 60},
+    ]
+    for number, row in enumerate(rows):
+        row["split"] = "dev" if number in (3, 4) else "train"
+    return write_manifest(tmp_path / "bad.csv", rows)
+
+
+def test_drops_are_counted_and_listed(config: TrainConfig, tmp_path: Path) -> None:
+    config = config.replace(data=str(bad_data(tmp_path)), row_filter=None, max_dropped_share=0.5)
+    data = prepare(config.replace(remove_punctuation=True))
+    assert data.drop_counts() == {
+        "unreadable_audio": 2,
+        "empty_text": 2,
+        "too_long_audio": 1,
+        "empty_audio": 1,
+        "too_long_text": 1,
+    }
+    assert data.total == 22
+    assert {role: len(split) for role, split in data.splits.items()} == {"train": 13, "validation": 2}
+    data.write_dropped(tmp_path / "dropped.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
+    assert all(
+        set(line) == {"split", "name", "reason", "detail"} and line["split"] == "train" for line in lines
+    )
+    details = {(line["reason"], line["detail"]) for line in lines}
+    assert ("too_long_audio", "2.50 s, over the model's window of 2 s") in details
+    assert ("unreadable_audio", "file not found") in details
+    assert ("empty_text", "no letter or digit in '?!'") in details
+    assert ("empty_text", "no text") in details
+    assert ("too_long_text", "65 tokens; the model writes at most 64") in details
+    assert any(note.startswith("dropped 7 of 22 clips: 2 unreadable audio") for note in data.notes)
+    # The same features, whatever the text settings: a text without words is none even where marks are kept.
+    again = prepare(config)
+    assert again.reused
+    assert again.drops == data.drops
+    assert snapshot(again).keys() == snapshot(data).keys()
+
+
+@pytest.mark.parametrize("begin_with_marks", [True, False])
+def test_other_texts_without_the_source(config: TrainConfig, tmp_path: Path, begin_with_marks: bool) -> None:
+    bad = bad_data(tmp_path)
+    with bad.open("a", encoding="utf-8") as file:
+        file.write(f"{tmp_path / 'clips' / ROWS[0].file},a{'!' * 70},train\n")
+    plain = config.replace(data=str(bad), row_filter=None, max_dropped_share=0.5)
+    bare = plain.replace(remove_punctuation=True, lowercase=True)
+    first, other = (plain, bare) if begin_with_marks else (bare, plain)
+    data, expected = prepare(first), prepare(other)
+    assert {prepare(config).drop_counts()["too_long_text"] for config in (plain, bare)} == {1, 2}
+    shutil.rmtree(tmp_path / "clips")
+    bad.unlink()
+    made = data.with_texts(other)
+    assert snapshot(made) == snapshot(expected)
+    assert [made.splits["train"].target(i) for i in range(5)] == [
+        expected.splits["train"].target(i) for i in range(5)
+    ]
+    for name in ("folder", "notes", "reused", "drops", "total", "source_notes"):
+        assert getattr(made, name) == getattr(expected, name), name
+    back = made.with_texts(first)
+    assert (snapshot(back), back.drops, back.notes) == (snapshot(data), data.drops, data.notes)
+    with pytest.raises(DataError, match=r"max_dropped_share=0\.1 allows fewer"):
+        data.with_texts(other.replace(max_dropped_share=0.1))
+
+
+def test_too_many_drops_stop(config: TrainConfig, tmp_path: Path) -> None:
+    config = config.replace(data=str(bad_data(tmp_path)), row_filter=None, remove_punctuation=True)
+    with pytest.raises(DataError) as caught:
+        prepare(config)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "7 of 22 clips (31.8%) cannot be used: 2 unreadable audio, 2 no text" in message
+    assert "1 audio longer than the model's window of 2 s" in message
+    assert "max_dropped_share=0.25 allows fewer" in message
+    share = re.search(r"--set max_dropped_share=([\d.]+)", message)
+    assert share is not None
+    # The features stay, for this very next run.
+    data = prepare(config.replace(max_dropped_share=float(share[1])))
+    assert len(data.drops) == 7
+    assert data.reused
+
+
+def test_a_split_with_nothing_left(config: TrainConfig, tmp_path: Path) -> None:
+    rows = [row | {"text": "" if row["split"] == "validation" else row["text"]} for row in records(ROWS)]
+    path = write_manifest(tmp_path / "silent.csv", rows)
+    with pytest.raises(DataError, match="no clip of the validation split can be used: 3 no text"):
+        prepare(config.replace(data=str(path)))
+    assert not Path(config.cache_dir).exists()
+
+
+NOTHING_LEFT = {
+    "missing": "3 unreadable audio (the first is clips/none_02.flac: file not found)",
+    "texts": "3 text longer than the model writes (the first is clips/clip_02.flac: 65 tokens",
+    "window": "3 audio longer than the model's window of 2 s (the first is clips/long.wav: 2.50 s, over",
+}
+
+
+@pytest.mark.parametrize("mistake", NOTHING_LEFT)
+@pytest.mark.parametrize("there", [False, True])
+def test_features_that_no_one_can_use_are_not_left_behind(
+    config: TrainConfig, tmp_path: Path, mistake: str, there: bool
+) -> None:
+    soundfile.write(tmp_path / "clips" / "long.wav", tone(2.5), 16_000)
+    rows = records(ROWS)
+    for row in rows:
+        if row["split"] == "validation":
+            if mistake == "texts":
+                row["text"] = "x" * 60
+            else:
+                file = "clips/long.wav" if mistake == "window" else row["audio"].replace("clip_", "none_")
+                row["audio"] = file
+    cache = tmp_path / "some" / "where" / "cache"
+    if there:
+        cache.mkdir(parents=True)
+        (cache / "of_another").touch()
+    path = write_manifest(tmp_path / "useless.csv", rows)
+    # No share that may be dropped would help, so none is advised.
+    with pytest.raises(DataError) as caught:
+        prepare(config.replace(data=str(path), cache_dir=str(cache), max_dropped_share=0.1))
+    message = str(caught.value)
+    assert f"no clip of the validation split can be used: {NOTHING_LEFT[mistake]}" in message
+    assert "name another split with validation_split" in message
+    assert "max_dropped_share" not in message
+    if there:
+        assert [path.name for path in cache.iterdir()] == ["of_another"]
+    else:
+        assert not (tmp_path / "some").exists()
+
+
+def test_features_of_others_stay(config: TrainConfig, processor_folder: Path, tmp_path: Path) -> None:
+    """They were there before: a model that writes shorter texts cannot use them, others can."""
+    first = prepare(config)
+    short = write_processor(tmp_path / "short", max_tokens=5)
+    with pytest.raises(DataError, match="no clip of the train split can be used: 6 text longer than"):
+        prepare(config.replace(model=str(short)))
+    assert prepare(config).reused
+    assert caches(config) == [first.folder.name]

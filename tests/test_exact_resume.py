@@ -1,0 +1,187 @@
+"""A training that goes on from a checkpoint is the unbroken one: every step, every evaluation, every weight."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trainer.checkpoints import UTTERANCES_FILE, problem_of
+from trainer.config import TrainConfig
+from trainer.disk_space import estimated_checkpoint_bytes
+from trainer.errors import CheckpointError
+from trainer.memory import halve_micro_batch
+from trainer.train import train
+
+FIGURES = (
+    "learning_rate",
+    "loss",
+    "grad_norm",
+    "wer",
+    "cer",
+    "eval_loss",
+    "samples_seen",
+    "epoch",
+    "finished",
+)
+
+
+class Rows:
+    """A report that keeps every row, and a copy of every checkpoint in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[dict[str, Any]] = []
+
+    def __call__(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        if checkpoint_dir is not None:
+            shutil.copytree(checkpoint_dir, self.folder / f"kept-{metrics['step']:.0f}")
+        self.rows.append({**metrics, "evaluation": checkpoint_dir is not None})
+
+
+def after(rows: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """What was reported after a step; each optimiser step is in it."""
+    names = ("step", "evaluation", *FIGURES)
+    return [{name: row[name] for name in names if name in row} for row in rows if row["step"] > step]
+
+
+def assert_same_weights(folder: Path, reference: Path, atol: float) -> None:
+    weights, expected = (load_file(path / "model.safetensors") for path in (folder, reference))
+    assert weights.keys() == expected.keys()
+    for name, value in weights.items():
+        torch.testing.assert_close(value, expected[name], atol=atol, rtol=0, msg=name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As `distributed_run.py` has: sums over more threads differ in their last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def config(small_config: TrainConfig) -> TrainConfig:
+    """Everything that draws random numbers, 8 steps, evaluations after 2, 4, 6 and 8."""
+    return small_config.replace(
+        max_train_clips=32,
+        max_eval_clips=8,
+        epochs=2.0,
+        train_batch_size=4,
+        gradient_accumulation_steps=2,
+        dropout=0.2,
+        spec_augment=True,
+        mask_time_prob=0.2,
+        mask_feature_prob=0.2,
+        max_grad_norm=0.5,
+        weight_decay=0.01,
+        log_every_seconds=0.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def unbroken(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    report = Rows(tmp_path_factory.mktemp("unbroken"))
+    train(config, report)
+    assert [row["step"] for row in report.rows if row["evaluation"]] == [2, 4, 6, 8]
+    assert len({row["loss"] for row in report.rows}) > 4
+    return report
+
+
+def test_resumed_in_the_same_process(config: TrainConfig, unbroken: Rows, tmp_path: Path) -> None:
+    report = Rows(tmp_path)
+    result = train(config, report, resume_from=unbroken.folder / "kept-4")
+    assert result.steps == 8
+    assert after(report.rows, 0) == after(unbroken.rows, 4)
+    assert_same_weights(tmp_path / "kept-8", unbroken.folder / "kept-8", atol=1e-5)
+    for step in (6, 8):
+        found, expected = (
+            (folder / f"kept-{step}" / UTTERANCES_FILE).read_text() for folder in (tmp_path, unbroken.folder)
+        )
+        assert found == expected
+
+
+def run(config: TrainConfig, folder: Path, resume_from: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of a training in fresh processes, which keep every checkpoint in `folder`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    if resume_from is not None:
+        (folder / "resume.json").write_text(json.dumps(str(resume_from)))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.workers}"]
+    script = str(Path(__file__).with_name("distributed_run.py"))
+    words = [sys.executable, *(torchrun if config.workers > 1 else []), script, "train", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=560)
+    assert done.returncode == 0, done.stderr[-6000:]
+    rows: list[dict[str, Any]] = json.loads((folder / "rows-0.json").read_text())["rows"]
+    return rows
+
+
+@pytest.mark.parametrize("step", [2, 6])
+def test_resumed_in_a_fresh_process(config: TrainConfig, unbroken: Rows, tmp_path: Path, step: int) -> None:
+    rows = run(config, tmp_path, unbroken.folder / f"kept-{step}")
+    assert after(rows, 0) == after(unbroken.rows, step)
+    assert_same_weights(tmp_path / "kept-8", unbroken.folder / "kept-8", atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deepspeed", [None, "ds_config.json"])
+def test_two_workers_resume_and_halve(config: TrainConfig, tmp_path: Path, deepspeed: str | None) -> None:
+    """Each worker draws its own random numbers; the loss and the weights are those of both."""
+    config = config.replace(
+        workers=2,
+        train_batch_size=2,
+        deepspeed=deepspeed,
+        epochs=1.0,
+        evaluations=2,
+        log_every_seconds=3600.0,
+    )
+    whole = run(config, tmp_path / "whole")
+    middle = tmp_path / "whole" / "kept-2"
+    assert problem_of(middle) is None
+    size = sum(path.stat().st_size for path in middle.rglob("*") if path.is_file())
+    assert size <= estimated_checkpoint_bytes(config)
+    assert after(run(config, tmp_path / "again", middle), 0) == after(whole, 2)
+    assert_same_weights(tmp_path / "again" / "kept-4", tmp_path / "whole" / "kept-4", atol=1e-5)
+    plain = config.replace(dropout=0.0, spec_augment=False)
+    smaller = halve_micro_batch(plain)
+    assert smaller is not None
+    run(plain, tmp_path / "plain")
+    run(smaller, tmp_path / "halved", tmp_path / "plain" / "kept-2")
+    assert_same_weights(tmp_path / "halved" / "kept-4", tmp_path / "plain" / "kept-4", atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+def test_a_truncated_checkpoint_is_refused(
+    config: TrainConfig, unbroken: Rows, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(unbroken.folder / "kept-4", folder)
+    whole = (folder / name).stat().st_size
+    with (folder / name).open("r+b") as file:
+        file.truncate(1024)
+    with pytest.raises(CheckpointError, match=rf"cut: {name} has 1,024 of {whole:,} bytes; .*earlier"):
+        train(config, resume_from=folder)
+
+
+def test_goes_on_with_half_the_micro_batch(config: TrainConfig, tmp_path: Path) -> None:
+    """Without dropout the same weights come out, whatever the size of the pieces."""
+    config = config.replace(dropout=0.0, spec_augment=False)
+    whole, halved = Rows(tmp_path / "whole"), Rows(tmp_path / "halved")
+    train(config, whole)
+    smaller = halve_micro_batch(config)
+    assert smaller is not None
+    assert (smaller.train_batch_size, smaller.gradient_accumulation_steps) == (2, 4)
+    train(smaller, halved, resume_from=whole.folder / "kept-4")
+    assert_same_weights(halved.folder / "kept-8", whole.folder / "kept-8", atol=1e-5)
+    assert [row["loss"] for row in halved.rows] == pytest.approx(
+        [row["loss"] for row in whole.rows if row["step"] > 4], rel=1e-4
+    )

@@ -1,0 +1,485 @@
+"""Every format in its own runtime: the same transcripts, usable as its README says, and no drift left unseen."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from trainer.audio import SAMPLE_RATE
+from trainer.config import TrainConfig
+from trainer.conversion.check import Checker, FormatCheck, tolerance
+from trainer.conversion.clips import CheckClips, read_clips
+from trainer.conversion.convert import convert, transcribe
+from trainer.conversion.decoding import Decoding, read_decoding
+from trainer.conversion.formats import FORMATS, Target, resolve_targets
+from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisper_layout
+from trainer.errors import ModelError
+from trainer.export import write_model
+from trainer.model import DEMO_MODEL
+from tune.cli import main
+
+for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf", "onnx", "onnxscript", "onnxruntime"):
+    pytest.importorskip(package)
+
+CONVERTED = [name for name in FORMATS if name != "hf"]
+
+
+def tune_whisper(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tune", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=590,
+        check=False,
+    )
+
+
+def quiet(*_: object) -> None:
+    """Progress that nobody sees."""
+
+
+def target(name: str, quantization: str | None = None) -> Target:
+    [found] = resolve_targets([name], quantization)
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's model as an export writes it."""
+    folder = tmp_path_factory.mktemp("export") / "model"
+    write_model(TrainConfig(), DEMO_MODEL, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decoding(model: Path) -> Decoding:
+    return read_decoding(model)
+
+
+@pytest.fixture(scope="module")
+def clips(decoding: Decoding) -> CheckClips:
+    """All of the demo's test split."""
+    return next(
+        each for each in read_clips(TrainConfig(), decoding.window_seconds, None) if each.split == "test"
+    )
+
+
+@pytest.fixture(scope="module")
+def checker(model: Path, clips: CheckClips) -> Checker:
+    return Checker(TrainConfig(), model, [clips], quiet)
+
+
+@pytest.fixture(scope="module")
+def converted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The demo's model in any format, made once."""
+    root = tmp_path_factory.mktemp("formats")
+
+    def make(name: str, quantization: str | None = None) -> Path:
+        wanted = target(name, quantization)
+        folder = root / f"{name}-{wanted.quantization}"
+        if not folder.is_dir():
+            convert(wanted, model, folder)
+        return folder
+
+    return make
+
+
+def check(checker: Checker, folder: Path, name: str, quantization: str | None = None) -> FormatCheck:
+    [found] = checker.check(target(name, quantization), folder)
+    return found
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_the_runtime_hears_what_transformers_hears(
+    name: str, checker: Checker, converted: Callable[..., Path]
+) -> None:
+    found = check(checker, converted(name), name)
+    assert (found.split, found.clips, found.words) == ("test", 96, 358)
+    assert not found.drifted, found.problem()
+    assert found.same >= 94  # one or two near ties
+    assert 60 < found.hf_wer < 70, "the untuned demo"
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization"),
+    [
+        *(("ctranslate2", each) for each in ("float32", "int8", "int8_float16")),
+        *(("ggml", "int8"), ("ggml", "q5_0")),
+        pytest.param("onnx", "int8", marks=pytest.mark.slow),
+    ],
+)
+def test_smaller_weights_cost_little(
+    name: str, quantization: str, checker: Checker, converted: Callable[..., Path]
+) -> None:
+    found = check(checker, converted(name, quantization), name, quantization)
+    assert abs(found.drift) <= found.tolerance + 1.5, found.problem()  # the untuned demo guesses
+    assert found.same >= 70
+
+    def size(folder: Path) -> int:
+        return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".bin", ".onnx"))
+
+    if quantization not in ("float32", "int8_float16"):
+        assert size(converted(name, quantization)) < 0.7 * size(converted(name))
+
+
+def test_everything_that_the_targets_need_is_there(converted: Callable[..., Path], model: Path) -> None:
+    assert {"tokenizer.json", "preprocessor_config.json", "generation_config.json", "config.json"} <= {
+        path.name for path in model.iterdir()
+    }
+    ctranslate2 = converted("ctranslate2")
+    assert {"model.bin", "config.json", "vocabulary.json", "tokenizer.json", "preprocessor_config.json"} <= {
+        path.name for path in ctranslate2.iterdir()
+    }
+    settings = json.loads((ctranslate2 / "config.json").read_text())
+    assert settings["alignment_heads"] == [[0, head] for head in range(4)]
+    assert settings["lang_ids"] == list(range(END + 2, END + 102))
+    generation = json.loads((ctranslate2 / "generation_config.json").read_text())
+    assert (generation["language"], generation["task"]) == ("en", "transcribe")
+    assert [path.name for path in converted("ggml").iterdir()] == ["ggml-model.bin"]
+    onnx = {path.name for path in converted("onnx").iterdir()}
+    assert {"encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"} <= onnx
+    assert {"tokenizer.json", "preprocessor_config.json", "generation_config.json", "config.json"} <= onnx
+
+
+def test_whispers_layout_is_the_same_model(model: Path, clips: CheckClips, tmp_path: Path) -> None:
+    import torch
+    from transformers import WhisperForConditionalGeneration, WhisperProcessor
+
+    write_whisper_layout(model, tmp_path / "wide")
+    loaded = [WhisperForConditionalGeneration.from_pretrained(each) for each in (model, tmp_path / "wide")]
+    processors = [WhisperProcessor.from_pretrained(each) for each in (model, tmp_path / "wide")]
+    old, new = (processor.tokenizer for processor in processors)
+    features = processors[0].feature_extractor(
+        clips.audio[:4], sampling_rate=SAMPLE_RATE, return_tensors="pt"
+    )["input_features"]
+    texts = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+    with torch.no_grad():
+        logits = [
+            each(
+                input_features=features,
+                decoder_input_ids=torch.tensor([processor.tokenizer.convert_tokens_to_ids(texts)] * 4),
+            ).logits
+            for each, processor in zip(loaded, processors, strict=True)
+        ]
+    tokens = old.get_vocab()
+    before = torch.tensor(sorted(tokens.values()))
+    names = {number: token for token, number in tokens.items()}
+    after = torch.tensor([new.convert_tokens_to_ids(names[int(number)]) for number in before])
+    assert torch.equal(logits[1][..., after], logits[0][..., before])
+    unused = torch.ones(SIZE, dtype=torch.bool)
+    unused[after] = False
+    assert unused.sum() == SIZE - len(tokens)
+    assert (logits[1][..., unused] + 1000).abs().max() < 1
+    assert new.convert_tokens_to_ids(["<|endoftext|>", "<|0.00|>", "<|30.00|>"]) == [
+        END,
+        TIMESTAMPS,
+        SIZE - 1,
+    ]
+    spoken = "turn on the kitchen light"
+    assert new(spoken, add_special_tokens=False).input_ids == old(spoken, add_special_tokens=False).input_ids
+    assert new.decode(new(spoken).input_ids, skip_special_tokens=True) == spoken
+
+
+def test_a_model_with_whispers_own_vocabulary_is_prompted_in_its_language(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    """A random model of whisper-tiny's shape, with big weights so that nothing is a near tie."""
+    import torch
+    from transformers import (
+        GenerationConfig,
+        WhisperConfig,
+        WhisperForConditionalGeneration,
+        WhisperProcessor,
+    )
+
+    source = shared_data / "whisper_tiny_processor"
+    torch.manual_seed(0)
+    settings = WhisperConfig.from_pretrained(source, init_std=0.1)
+    random = WhisperForConditionalGeneration(settings)
+    random.generation_config = GenerationConfig.from_pretrained(source)
+    random.generation_config.language, random.generation_config.task = "be", "transcribe"
+    folder = tmp_path / "model"
+    random.save_pretrained(folder)
+    WhisperProcessor.from_pretrained(source).save_pretrained(folder)
+    found = read_decoding(folder)
+    assert (found.language, found.window_seconds, found.max_new_tokens) == ("be", 30.0, 220)
+    [samples] = read_clips(TrainConfig(), 4.0, 1)[0].audio
+    short = Decoding(**{**vars(found), "max_new_tokens": 6})
+    texts = {}
+    for name in ("hf", "ctranslate2", "ggml"):
+        place = folder if name == "hf" else tmp_path / name
+        if name != "hf":
+            convert(target(name), folder, place)
+        [texts[name]] = transcribe(name, place, short, [samples], quiet)
+    assert len(texts["hf"]) > 10
+    assert texts["ctranslate2"] == texts["hf"] == texts["ggml"]
+
+
+def blocks(readme: str, language: str) -> str:
+    [block] = re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)[-1:]
+    return str(block)
+
+
+@pytest.fixture(scope="module")
+def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with all formats as the command leaves it, and what the command printed."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    words = [word for name in CONVERTED for word in ("--format", name)]
+    done = tune_whisper(
+        *("export", "--from-model", str(model), "--output", str(folder), "--data", "demo", *words),
+        cwd=folder.parent,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+def test_the_command_shows_both_wers(exported: tuple[Path, str]) -> None:
+    folder, printed = exported
+    told = json.loads((folder / "evaluation.json").read_text())["formats"]
+    assert list(told) == CONVERTED
+    for name, found in told.items():
+        [checked] = found["checks"]
+        assert (checked["split"], checked["clips"]) == ("validation", 32)
+        assert abs(checked["drift"]) <= checked["tolerance"]
+        row = next(line for line in printed.splitlines() if line.startswith(name))
+        assert f"{checked['wer']:.2f} %" in row and f"{checked['hf_wer']:.2f} %" in row
+        assert f"{checked['same']}/32" in row
+        readme = (folder / name / "README.md").read_text()
+        assert f"| {checked['wer']:.2f} | {checked['hf_wer']:.2f} |" in readme
+        assert "trains on transcripts without timestamps" in readme
+    assert not [path for path in folder.rglob("*") if "partial" in path.name]
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_the_readme_says_how_to_use_it(
+    name: str, exported: tuple[Path, str], clips: CheckClips, decoding: Decoding, tmp_path: Path
+) -> None:
+    folder = exported[0]
+    soundfile.write(tmp_path / "recording.wav", clips.audio[0], SAMPLE_RATE)
+    code = blocks((folder / name / "README.md").read_text(), "python")
+    code = code.replace("PATH_OF_THIS_FOLDER", str(folder / name))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    heard = soundfile.read(tmp_path / "recording.wav", dtype="float32")[0]
+    [expected] = transcribe("hf", folder, decoding, [heard], quiet)
+    assert done.stdout.strip().splitlines()[-1].strip() == expected
+
+
+def test_timestamps_still_work(model: Path, converted: Callable[..., Path], clips: CheckClips) -> None:
+    from faster_whisper import WhisperModel
+    from pywhispercpp.model import Model
+    from transformers import pipeline
+
+    class ShortWindow(WhisperModel):
+        def encode(self, features: np.ndarray) -> Any:
+            return super().encode(features[..., :400])
+
+    def ordered(times: list[tuple[float, float | None]], end: float = 4.0) -> bool:
+        """An end that is open, for the model never learnt to write timestamps, is the window's."""
+        flat = [end if point is None else point for pair in times for point in pair]
+        return bool(flat) and flat == sorted(flat) and flat[-1] <= end
+
+    samples = np.pad(clips.audio[0], (0, 4 * SAMPLE_RATE - len(clips.audio[0])))
+    segments, _ = ShortWindow(str(converted("ctranslate2"))).transcribe(
+        samples, language="en", beam_size=1, temperature=0.0, word_timestamps=True, max_new_tokens=40
+    )
+    found = list(segments)
+    assert ordered([(segment.start, segment.end) for segment in found])
+    assert ordered([(word.start, word.end) for segment in found for word in segment.words])
+    recognise = pipeline("automatic-speech-recognition", str(model))
+    for kind in (True, "word"):
+        chunks = recognise({"raw": samples, "sampling_rate": SAMPLE_RATE}, return_timestamps=kind)["chunks"]
+        assert ordered([chunk["timestamp"] for chunk in chunks]), chunks
+    told = Model(
+        str(converted("ggml") / "ggml-model.bin"),
+        context_params={"flash_attn": False},
+        redirect_whispercpp_logs_to=None,
+        n_threads=1,
+    ).transcribe(samples, language="en", print_progress=False)
+    assert ordered([(segment.t0 / 100, segment.t1 / 100) for segment in told], end=30.0)  # its every window
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["x", "--output", "out", "--format", "tflite"], ["--format tflite", "hf, ctranslate2, ggml, onnx"]),
+        (["x", "--output", "out", "--format", "ggml", "--format", "ggml"], ["--format ggml", "given twice"]),
+        (
+            ["x", "--output", "out", "--format", "ggml", "--quantization", "int4"],
+            ["--quantization int4", "ggml can be stored as float16, int8, q5_0"],
+        ),
+        (["x", "--output", "out", "--quantization", "int8"], ["always float32", "another --format"]),
+        (["x"], ["required: --output"]),
+        (["--output", "out"], ["required: EXPERIMENT"]),
+        (["x", "--output", "out", "--from-model", "demo"], ["--from-model goes without EXPERIMENT"]),
+        (["x", "--output", "out", "--data", "demo"], ["--data: goes with --from-model only"]),
+        (["--from-model", "demo", "--trial", "1", "--output", "out"], ["--trial 1", "not with --from-model"]),
+        (["--from-model", "out"], ["--from-model: give --format"]),
+        (["--from-model", "demo", "--format", "ggml"], ["give --output DIR"]),
+        (["--from-model", "/nowhere/m", "--output", "out"], ["/nowhere/m"]),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    words: list[str],
+    texts: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert all(text in line for text in texts), line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "package"),
+    [
+        ("ctranslate2", "faster_whisper", "faster-whisper is not installed"),
+        ("ggml", "pywhispercpp", "pywhispercpp is not installed"),
+        ("onnx", "onnxscript", "onnxscript is not installed"),
+    ],
+)
+def test_a_missing_package_is_told_before_anything_starts(
+    name: str,
+    module: str,
+    package: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    words = ["--from-model", "demo", "--output", str(tmp_path / "out"), "--format", name]
+    assert main(["export", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert package in line and f"pip install 'tune-whisper[{name}]'" in line
+    assert not list(tmp_path.iterdir())
+
+
+def break_for_blocks(model: Path, broken: Path) -> None:
+    """The same function in float32, of weights that blocks of few bits cannot hold.
+
+    Every other value of an attention is made a thousand times larger where it is computed and smaller where it is
+    used: beside the others of its block it then is rounded to nothing.
+    """
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, broken)
+    weights = load_file(broken / "model.safetensors")
+    for name in list(weights):
+        if name.endswith("v_proj.weight"):
+            stem = name.removesuffix("v_proj.weight")
+            weights[name][::2] *= 1e3
+            weights[f"{stem}v_proj.bias"][::2] *= 1e3
+            weights[f"{stem}out_proj.weight"][:, ::2] /= 1e3
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_drift_beyond_the_tolerance_is_an_error_and_leaves_nothing(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "model"
+    break_for_blocks(model, broken)
+    words = ["--from-model", str(broken), "--data", "demo", "--quantization", "int8"]
+    assert main(["export", *words, "--format", "ggml"]) == 1
+    printed = capsys.readouterr()
+    errors = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert re.search(
+        r"ggml \(int8\): in whisper.cpp .* a drift of [+-]\d+\.\d\d points, over the toler", errors[0]
+    )
+    assert "ggml" in printed.out, "the table shows it"
+    assert not (broken / "ggml").exists()
+    assert not [path for path in broken.iterdir() if path.name.startswith(".")]
+    assert "ggml" not in json.loads((broken / "evaluation.json").read_text())["formats"]
+
+
+def test_the_wrong_model_is_found_out(
+    checker: Checker, converted: Callable[..., Path], model: Path, tmp_path: Path
+) -> None:
+    """A converted file whose weights were changed after the conversion."""
+    folder = Path(shutil.copytree(converted("ggml"), tmp_path / "ggml"))
+    path = folder / "ggml-model.bin"
+    content = bytearray(path.read_bytes())
+    name = b"decoder.blocks.0.cross_attn.out.weight"
+    start = content.index(name) + len(name)
+    size = 2 * 128 * 128
+    content[start : start + size] = bytes(size)
+    path.write_bytes(content)
+    found = check(checker, folder, "ggml")
+    assert found.drifted
+    assert found.wer > found.hf_wer + 10
+
+
+def test_a_file_that_the_runtime_refuses_is_told_in_its_words(
+    converted: Callable[..., Path], decoding: Decoding, clips: CheckClips, tmp_path: Path
+) -> None:
+    folder = tmp_path / "ggml"
+    folder.mkdir()
+    content = (converted("ggml") / "ggml-model.bin").read_bytes()
+    (folder / "ggml-model.bin").write_bytes(b"gguf" + content[4:2000])
+    with pytest.raises(ModelError, match=r"whisper\.cpp cannot use it: .*(invalid|fail)"):
+        transcribe("ggml", folder, decoding, clips.audio[:1], quiet)
+
+
+def test_formats_are_added_to_an_exported_folder_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    words = ["export", "--from-model", str(folder), "--data", "demo", "--format", "ctranslate2"]
+    assert main(words) == 0
+    assert (folder / "ctranslate2" / "model.bin").is_file()
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "has a folder ctranslate2 already" in capsys.readouterr().err
+    gone = ["export", "--from-model", str(folder), "--data", str(tmp_path / "gone.csv"), "--format", "ggml"]
+    assert main(gone) == 0
+    assert "converted models are not checked, for their data is not there" in capsys.readouterr().out
+    assert "Not checked" in (folder / "ggml" / "README.md").read_text()
+    told = json.loads((folder / "evaluation.json").read_text())["formats"]
+    assert set(told) == {"ctranslate2", "ggml"}
+    assert told["ggml"]["checks"] == []
+
+
+def test_the_tolerance_is_two_words_on_few_clips() -> None:
+    assert tolerance("float16", 100) == 2.0
+    assert tolerance("float16", 10_000) == 0.5
+    assert tolerance("int8", 10_000) == 1.5
+
+
+@pytest.mark.slow
+def test_a_search_result_in_all_formats(tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text(
+        "learning_rate: 1e-3\nmax_train_clips: 200\nepochs: 2\nevaluations: 1\n"
+    )
+    trained = tune_whisper("train", "settings.yaml", "--name", "small", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    words = [word for name in CONVERTED for word in ("--format", name)]
+    done = tune_whisper("export", "small", "--output", "model", *words, "--check", "all", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "model" / "evaluation.json").read_text())
+    for name in CONVERTED:
+        by_split = {found["split"]: found for found in told["formats"][name]["checks"]}
+        assert {split: found["clips"] for split, found in by_split.items()} == {"validation": 96, "test": 96}
+        for split, found in by_split.items():
+            assert found["hf_wer"] == pytest.approx(told["evaluations"][split]["after"]["wer"], abs=0.6)
+            assert abs(found["drift"]) <= found["tolerance"]
+        assert (tmp_path / "model" / told["formats"][name]["path"]).exists()
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "PATH_OF_THIS_FOLDER/ctranslate2" in card

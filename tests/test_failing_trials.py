@@ -1,0 +1,159 @@
+"""Trials that fail, diverge, have too little memory or lose a checkpoint: what the search makes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray.exceptions
+import torch
+from search_process import QUICK, Search, results, state
+
+import trainer
+from trainer.config import TrainConfig
+from trainer.memory import halve_micro_batch, is_out_of_memory
+from tune.attempts import ACCUMULATION, MICRO_BATCH, train_persistently
+
+BATCHES = """\
+learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}
+train_batch_size: {type: choice, values: [16, 32]}
+"""
+RATES = "learning_rate: {type: float, low: 2e-3, high: 3e-3, log: true}\n"
+
+
+def train(work: Callable[[TrainConfig, Any], Any], told: list[dict[str, float]]) -> Any:
+    return train_persistently(
+        work,
+        TrainConfig(train_batch_size=16),
+        checkpoints=list,
+        broken=lambda error: False,
+        out_of_memory=is_out_of_memory,
+        smaller=halve_micro_batch,
+        tell=told.append,
+    )
+
+
+def here() -> None:
+    torch.empty(2**60, dtype=torch.uint8)
+
+
+def in_another_process() -> None:
+    """As Ray passes on what a worker of the trial raised."""
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    text = "".join(traceback.format_exception(error))
+    raise ray.exceptions.RayTaskError("run", text, error).as_instanceof_cause()
+
+
+@pytest.mark.parametrize("run_out_of_memory", [here, in_another_process])
+def test_memory_that_runs_out_halves_the_micro_batch(run_out_of_memory: Callable[[], None]) -> None:
+    def work(config: TrainConfig, checkpoint: Any) -> int:
+        if config.train_batch_size > 4:
+            run_out_of_memory()
+        return config.train_batch_size
+
+    told: list[dict[str, float]] = []
+    assert train(work, told) == 4
+    assert told == [{MICRO_BATCH: 8.0, ACCUMULATION: 2.0}, {MICRO_BATCH: 4.0, ACCUMULATION: 4.0}]
+
+
+def test_other_errors_end_the_training_at_once() -> None:
+    def work(config: TrainConfig, checkpoint: Any) -> None:
+        raise KeyError("CUDA out of memory")
+
+    told: list[dict[str, float]] = []
+    with pytest.raises(KeyError):
+        train(work, told)
+    assert told == []
+
+
+@pytest.mark.slow
+def test_out_of_memory_halves_the_micro_batch_and_keeps_the_effective_one(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(BATCHES)
+    words = [
+        "--space",
+        "space.yaml",
+        "--trials",
+        "2",
+        "--epochs",
+        "8",
+        "--storage",
+        "all",
+        "--experiment",
+        "x",
+    ]
+    search = Search(tmp_path, *words, *QUICK, "--max-failures", "0", curve="large")
+    assert search.end() == 0, search.log
+    for trial in results(tmp_path / "all" / "x")["trials"]:
+        assert trial["status"] in ("completed", "early_stopped")
+        batch = trial["config"]["train_batch_size"]
+        assert trial["effective_batch_size"] == batch
+        while batch > 8:
+            batch //= 2
+            parts = trial["config"]["train_batch_size"] // batch
+            told = f"trial {trial['trial_id']} ran out of memory and goes on with micro-batch {batch} and "
+            assert f"{told}accumulation {parts}: the effective batch stays" in search.log
+
+
+@pytest.mark.slow
+def test_a_trial_without_finite_wer_has_diverged(tmp_path: Path) -> None:
+    words = ["--space", "lr_batch", "--trials", "4", "--epochs", "8", "--storage", "all", "--experiment", "x"]
+    search = Search(tmp_path, *words, *QUICK, curve="nan")
+    assert search.end() == 1, search.log
+    for trial in results(tmp_path / "all" / "x")["trials"]:
+        assert trial["status"] == "diverged"
+        assert trial["stop"]["reason"] == "diverged"
+        seen = trial["stop"]["samples_seen"]
+        told = f"trial {trial['trial_id']} diverged at epoch 0.00: loss or WER was no finite number at {seen}"
+        assert told in search.log
+    assert "Traceback" not in search.log
+
+
+@pytest.mark.slow
+def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
+    """The model goes away once it was measured, so that no trial can load it."""
+    demo = Path(trainer.__file__).parent / "demo" / "model"
+    shutil.copytree(demo, tmp_path / "model")
+    words = ["--space", "lr_batch", "--trials", "9", "--storage", "all", "--experiment", "x"]
+    words += ["--model", "model", "--max-failures", "0", "--max-concurrent", "1"]
+    search = Search(tmp_path, *words, *QUICK, "--epochs", "2")
+    search.wait_for("baseline: ")
+    (tmp_path / "model").rename(tmp_path / "gone")
+    assert search.end() == 1, search.log
+    found = results(tmp_path / "all" / "x")
+    assert found["ended_by"]["reason"] == "failures"
+    assert [trial["status"] for trial in found["trials"]] == ["failed"] * 3
+    assert "3 trials failed one after the other" in search.log
+    assert found["trials"][0]["error"].strip() in search.log
+    (tmp_path / "gone").rename(tmp_path / "model")
+    search = Search(tmp_path, "--resume", "x", "--trials", "4", "--storage", "all")
+    assert search.end() == 0, search.log
+    statuses = [trial["status"] for trial in results(tmp_path / "all" / "x")["trials"]]
+    assert statuses == [*["failed"] * 3, "completed"]
+
+
+@pytest.mark.slow
+def test_a_truncated_checkpoint_is_left_for_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(RATES + "scheduler: {rungs: 8, reduction_factor: 1.4}\n")
+    words = ["--space", "space.yaml", "--trials", "1", "--epochs", "14", "--experiment", "x"]
+    search = Search(tmp_path, *words, *QUICK)
+    experiment = tmp_path / "experiments" / "x"
+
+    search.wait_for(lambda: "001" in (found := state(experiment)) and len(found["001"]["evaluations"]) > 2)
+    search.kill()
+    before = state(experiment)["001"]
+    os.truncate(experiment / before["last_checkpoint"] / "model.safetensors", 1000)
+    search = Search(tmp_path, "--resume", "x")
+    assert search.end() == 0, search.log
+    assert "trial 001 found its checkpoint damaged and " in search.log
+    # Beside the latest the best one is kept, or, where that is the same, the one before.
+    assert "goes on from the one before it" in search.log
+    (trial,) = results(experiment)["trials"]
+    assert trial["status"] == "completed"
+    seen = [evaluation["samples_seen"] for evaluation in trial["evaluations"]]
+    assert seen == sorted(set(seen))
+    assert len(seen) == 8

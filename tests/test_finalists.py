@@ -1,0 +1,168 @@
+"""The best trials once more: which, with which seeds, also after an interruption, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tune.checkpoint_files import CheckpointFiles
+from tune.finalists import (
+    best_run,
+    choose_finalists,
+    compare_finalists,
+    describe_repeats,
+    make_repeater,
+    repeat_settings,
+    role_of,
+)
+from tune.plan import SearchRequest
+from tune.records import Outcome, Records, TrialRecord
+from tune.scheduler import TRIAL_ID
+from tune.storage import Storage
+
+RATE = "learning_rate"
+
+
+def trials(*ends: tuple[float | None, Outcome | None]) -> Records:
+    records = Records()
+    for number, (wer, outcome) in enumerate(ends, 1):
+        record = records.start(f"{number:03d}", {RATE: number / 1000})
+        record.best_wer = wer
+        if outcome:
+            record.end(outcome)
+    return records
+
+
+def test_the_best_of_those_with_the_whole_budget() -> None:
+    records = trials(
+        (12.0, "completed"),
+        (5.0, "early_stopped"),  # good, but not known to be so to the end
+        (9.0, "completed"),
+        (4.0, "failed"),
+        (3.0, "diverged"),
+        (9.0, "completed"),
+        (1.0, None),
+    )
+    assert [found.trial_id for found in choose_finalists(records, 2)] == ["003", "006"]
+    assert [found.trial_id for found in choose_finalists(records, 9)] == ["003", "006", "001"]
+    assert choose_finalists(records, 0) == []
+    assert choose_finalists(trials((None, "failed")), 2) == []
+
+
+def test_names_and_seeds() -> None:
+    """All finalists with the same seeds, none of them the search's, one of each before the second of any."""
+    records = trials((12.0, "completed"), (9.0, "completed"))
+    settings = repeat_settings(choose_finalists(records, 2), 2, seed=40)
+    assert settings == {
+        "002-r1": {RATE: 0.002, "seed": 41},
+        "001-r1": {RATE: 0.001, "seed": 41},
+        "002-r2": {RATE: 0.002, "seed": 42},
+        "001-r2": {RATE: 0.001, "seed": 42},
+    }
+    assert list(settings) == ["002-r1", "001-r1", "002-r2", "001-r2"]
+    assert describe_repeats(settings) == (
+        "finalists: trials 002, 001 once more at full budget, with 2 new seeds each"
+    )
+    assert records["002"].config == {RATE: 0.002}
+    assert repeat_settings([], 2, seed=40) == {}
+    assert [role_of(name) for name in ("002", "002-r1")] == ["trial", "repeat"]
+
+
+@pytest.mark.parametrize(
+    ("trials", "asked", "expected"), [(7, None, 0), (8, None, 2), (64, None, 2), (8, 0, 0), (3, 1, 1)]
+)
+def test_finalists_by_default_from_eight_trials_on(trials: int, asked: int | None, expected: int) -> None:
+    request = SearchRequest(space="lr_batch", trials=trials, storage=Storage.parse("x"), finalists=asked)
+    assert request.n_finalists == expected
+
+
+def suggested(repeater: Any, *ray_ids: str) -> list[Any]:
+    found = []
+    for ray_id in ray_ids:
+        config = repeater.suggest(ray_id)
+        found.append(config[TRIAL_ID] if isinstance(config, dict) else config)
+    return found
+
+
+def test_repeats_are_handed_out_as_there_is_room() -> None:
+    settings = repeat_settings(
+        choose_finalists(trials((12.0, "completed"), (9.0, "completed")), 2), 2, seed=0
+    )
+    repeater = make_repeater(settings, Records(), lambda: 2)
+    first = repeater.suggest("a")
+    assert first == {RATE: 0.002, "seed": 1, TRIAL_ID: "002-r1"}
+    assert suggested(repeater, "b", "c") == ["001-r1", None]
+    repeater.on_trial_complete("a")
+    assert suggested(repeater, "c", "d") == ["002-r2", None]
+    repeater.on_trial_complete("b", error=True)
+    repeater.on_trial_complete("c")
+    assert suggested(repeater, "d", "e") == ["001-r2", repeater.FINISHED]
+
+
+def test_resumed_half_way() -> None:
+    """One had ended and one failed for good; the one that ran goes on under its name, the last is yet to begin."""
+    settings = repeat_settings(
+        choose_finalists(trials((12.0, "completed"), (9.0, "completed")), 2), 2, seed=0
+    )
+    repeats = Records()
+    repeats.start("002-r1", settings["002-r1"]).end("completed")
+    repeats.start("001-r1", settings["001-r1"])
+    repeats.start("002-r2", settings["002-r2"]).end("failed")
+    repeater = make_repeater(settings, repeats, lambda: 4)
+    assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", repeater.FINISHED]
+
+
+def ended_repeat(
+    folder: Path, repeats: Records, name: str, errors: list[int], *, seconds: float = 10.0
+) -> TrialRecord:
+    """A repeat on clips of 20 words, with its checkpoint."""
+    checkpoint = f"trials/{name}/checkpoint_000002"
+    (folder / checkpoint).mkdir(parents=True)
+    clips = {"word_errors": errors, "words": [20] * len(errors)}
+    (folder / checkpoint / "utterances.json").write_text(json.dumps(clips))
+    record = repeats.start(name, {})
+    record.best_wer = 100 * sum(errors) / (20 * len(errors))
+    record.checkpoint = checkpoint
+    record.end("completed")
+    record.seconds = seconds
+    return record
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CheckpointFiles:
+    return CheckpointFiles(Storage.parse(str(tmp_path)).experiment("x"))
+
+
+def test_the_verdict_is_over_what_the_checkpoints_say(tmp_path: Path, files: CheckpointFiles) -> None:
+    repeats = Records()
+    for name, errors in [
+        ("002-r1", [2, 3, 4, 5] * 50),
+        ("001-r1", [8, 9, 9, 9] * 50),
+        ("002-r2", [2, 3, 4, 4] * 50),
+        ("001-r2", [8, 9, 9, 8] * 50),
+    ]:
+        ended_repeat(tmp_path / "x", repeats, name, errors)
+    verdict = compare_finalists(repeats, ["002-r1", "001-r1", "002-r2", "001-r2"], files)
+    assert verdict is not None
+    assert (verdict.winner, verdict.tie) == ("002", False)
+    assert verdict.standings[0].runs == ["002-r1", "002-r2"]
+    assert verdict.standings[0].wers == pytest.approx([17.5, 16.25])
+    assert best_run(verdict, repeats).trial_id == "002-r2"
+
+
+def test_repeats_that_came_to_nothing_are_left_out(tmp_path: Path, files: CheckpointFiles) -> None:
+    repeats = Records()
+    names = ["002-r1", "001-r1", "002-r2", "001-r2"]
+    assert compare_finalists(repeats, names, files) is None
+    repeats.start("001-r1", {}).end("failed")
+    repeats.start("001-r2", {})
+    ended_repeat(tmp_path / "x", repeats, "002-r1", [1, 2])
+    ended_repeat(tmp_path / "x", repeats, "009-r1", [0, 0])  # a finalist before trials were added
+    verdict = compare_finalists(repeats, names, files)
+    assert verdict is not None
+    assert [found.trial_id for found in verdict.standings] == ["002"]
+    assert verdict.standings[0].runs == ["002-r1"]
+    assert not verdict.tie

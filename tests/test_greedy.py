@@ -1,0 +1,82 @@
+"""Our greedy decoding: token for token what transformers' `generate` gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig, GenerationMixin, WhisperForConditionalGeneration
+
+from trainer.config import TrainConfig
+from trainer.greedy import decode, is_plain_greedy
+from trainer.model import load_model, load_processor
+from trainer.prepared import prepare
+
+
+@pytest.fixture(scope="module")
+def heard(small_config: TrainConfig) -> tuple[WhisperForConditionalGeneration, torch.Tensor, list[int]]:
+    """The demo's model with what it hears of real clips: transcripts of many lengths, some that never end."""
+    processor = load_processor(small_config)
+    model = load_model(small_config, processor).eval()
+    split = prepare(small_config).splits["validation"]
+    features = torch.zeros(16, 80, 400)
+    for clip in range(16):
+        array = torch.from_numpy(split.features(clip).astype("float32"))
+        features[clip] = split.fill(clip)
+        features[clip, :, : array.shape[1]] = array
+    with torch.no_grad():
+        encoded = model.get_encoder()(features).last_hidden_state
+    return model, encoded, processor.tokenizer.prefix_tokens
+
+
+def generated(model: Any, encoded: torch.Tensor, prefix: list[int], max_length: int) -> torch.Tensor:
+    tokens: torch.Tensor = GenerationMixin.generate(
+        model,
+        encoder_outputs=(encoded,),
+        decoder_input_ids=torch.tensor([prefix]).expand(len(encoded), -1),
+        attention_mask=torch.ones(encoded.shape[:2], dtype=torch.long),
+        max_length=max_length,
+    )
+    return tokens
+
+
+@pytest.mark.parametrize("max_length", [5, 12, 44, 128])
+@pytest.mark.parametrize("suppressed", [None, [5, 17, 60]])
+def test_same_tokens_as_generate(heard: Any, max_length: int, suppressed: list[int] | None) -> None:
+    model, encoded, prefix = heard
+    model.generation_config.suppress_tokens = suppressed
+    model.generation_config.begin_suppress_tokens = None if suppressed is None else [420, 12]
+    expected = generated(model, encoded, prefix, max_length)
+    found = decode(model, encoded, prefix, max_length)
+    assert torch.equal(found, expected)
+    ends = (found == model.generation_config.eos_token_id).float().argmax(1)
+    if max_length > 12:
+        assert len(set(ends.tolist())) > 3, "the clips must end at different places"
+
+
+def test_one_clip_and_another_end_token(heard: Any) -> None:
+    model, encoded, prefix = heard
+    model.generation_config.suppress_tokens = None
+    model.generation_config.begin_suppress_tokens = None
+    model.generation_config.eos_token_id = [420, 9]
+    try:
+        for clip in range(4):
+            one = encoded[clip : clip + 1]
+            assert torch.equal(decode(model, one, prefix, 30), generated(model, one, prefix, 30))
+    finally:
+        model.generation_config.eos_token_id = 420
+
+
+@pytest.mark.parametrize(
+    ("setting", "plain"),
+    [
+        ({}, True),
+        ({"num_beams": 4}, False),
+        ({"do_sample": True}, False),
+        ({"no_repeat_ngram_size": 3}, False),
+        ({"repetition_penalty": 1.2}, False),
+    ],
+)
+def test_which_settings_are_plain(setting: dict[str, Any], plain: bool) -> None:
+    assert is_plain_greedy(GenerationConfig(**setting)) is plain

@@ -1,0 +1,245 @@
+"""What an inspection finds in sound data, and in data with planted faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from make_data import Example, tone, write_clips, write_common_voice, write_hub_parquet, write_processor
+from planted_faults import Planter, load_rows, names
+
+from trainer.config import TrainConfig
+from trainer.errors import DataError
+from trainer.inspection.inspect_data import inspect_data
+from trainer.inspection.inspection import Inspection
+from trainer.prepared import prepare
+from tune.inspect_files import to_dict
+from tune.pages.inspection_page import inspection_page
+
+
+def found_by_kind(inspection: Inspection) -> dict[str, set[str]]:
+    """Files by the kind of warning; a text that does not fit its audio may be found by its length or language."""
+    found = {finding.kind: names(finding.suspects) for finding in inspection.warnings}
+    found["swapped"] = found.get("text_too_long", set()) | found.get("text_too_short", set())
+    return found
+
+
+def planted(planter: Planter, *, ratio: float, both: bool) -> Path:
+    planter.plant_swaps(4, ratio, both=both)
+    planter.plant_sounds()
+    planter.plant_copies()
+    planter.plant_leaks()
+    planter.plant_texts()
+    planter.plant_drops()
+    return planter.write()
+
+
+def check(planter: Planter, inspection: Inspection) -> None:
+    found = found_by_kind(inspection)
+    for kind, where in planter.faults.items():
+        assert where <= found.get(kind, set()), f"{kind}: not found {where - found.get(kind, set())}"
+    everything = set().union(*planter.faults.values(), planter.swapped)
+    false = {kind: where - everything for kind, where in found.items() if where - everything}
+    assert len(set().union(*false.values()) if false else set()) <= 2, f"false alarms: {false}"
+
+
+def test_every_fault_planted_in_real_speech_is_found(shared_data: Path, tmp_path: Path) -> None:
+    planter = Planter(tmp_path, load_rows(str(shared_data / "speech_en_de"), tmp_path))
+    data = planted(planter, ratio=2.5, both=True)
+    check(planter, inspect_data(TrainConfig(data=str(data)), with_model=False, all_languages=True))
+
+
+def test_every_fault_planted_in_the_demo_is_found(tmp_path: Path) -> None:
+    planter = Planter(tmp_path, load_rows("demo", tmp_path, limit=300))
+    data = planted(planter, ratio=2.4, both=False)
+    check(planter, inspect_data(TrainConfig(data=str(data)), with_model=False, all_languages=True))
+
+
+@pytest.mark.parametrize("language", [None, "en", "de"])
+def test_real_speech_raises_no_alarm(shared_data: Path, language: str | None) -> None:
+    config = TrainConfig(data=str(shared_data / "speech_en_de"), language=language or "en")
+    inspection = inspect_data(config, with_model=False, all_languages=language is None)
+    assert len(inspection.entries) == (200 if language else 400)
+    assert inspection.warnings == []
+    assert sum(finding.count for finding in inspection.findings) <= 1
+    assert set(inspection.languages) == ({language} if language else {"en", "de"})
+
+
+def test_the_demo_raises_no_alarm() -> None:
+    inspection = inspect_data(TrainConfig())
+    assert inspection.warnings == []
+    assert [finding.kind for finding in inspection.findings] == ["shared_speakers"]
+    assert {name: facts.speakers for name, facts in inspection.splits.items()} == {
+        "train": 8,
+        "validation": 8,
+        "test": 8,
+    }
+    assert inspection.limits.window == 4
+
+
+def speech_of(number: int) -> np.ndarray:
+    """Something that rises and falls like speech, another for each number: float32 (samples,)."""
+    syllables = [
+        tone(0.12, pitch=120.0 + 13.0 * ((number * 7 + place * 11) % 17))
+        * (0.3 + 0.7 * ((place + number) % 3) / 2)
+        for place in range(4 + number % 5)
+    ]
+    return np.concatenate([part for syllable in syllables for part in (syllable, np.zeros(800, np.float32))])
+
+
+def spoiled(folder: Path, *, bad: int) -> Path:
+    """Thirty clips, of which so many of each kind cannot be used."""
+    (folder / "clips").mkdir(parents=True)
+    lines = ["file_name,text,split"]
+    for number in range(30):
+        soundfile.write(folder / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
+        split = ("train", "train", "train", "validation", "test")[number % 5]
+        lines.append(f"clips/{number:02}.wav,this is text number {number},{split}")
+    for number in range(bad):
+        soundfile.write(folder / "clips" / f"long{number}.wav", tone(2.5), 16_000)
+        (folder / "clips" / f"broken{number}.wav").write_bytes(b"no audio")
+        lines += [
+            f"clips/long{number}.wav,too long,train",
+            f"clips/broken{number}.wav,broken,validation",
+            f"clips/missing{number}.wav,missing,test",
+            f"clips/0{number}.wav,?!,train",
+            f"clips/1{number}.wav,{'x' * 70} {number},train",
+        ]
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_what_would_be_left_out_is_what_a_search_leaves_out(tmp_path: Path, lowercase: bool) -> None:
+    config = TrainConfig(
+        model=str(write_processor(tmp_path / "model")),
+        data=str(spoiled(tmp_path / "data", bad=2)),
+        cache_dir=str(tmp_path / "cache"),
+        lowercase=lowercase,
+    )
+    left_out, data = inspect_data(config).left_out, prepare(config.replace(max_dropped_share=0.5))
+    assert len(left_out.drops) == 10
+    assert set(left_out.drops) == set(data.drops)
+    with pytest.raises(DataError) as error:
+        prepare(config.replace(max_dropped_share=0.2))
+    assert inspect_data(config.replace(max_dropped_share=0.2)).left_out.stops == str(error.value)
+    told = inspect_data(config.replace(max_dropped_share=0.5)).left_out.told
+    assert told is not None
+    assert told in data.notes
+
+
+def test_tokens_are_those_that_a_search_trains_on(tmp_path: Path) -> None:
+    config = TrainConfig(
+        model=str(write_processor(tmp_path / "model")),
+        data=str(spoiled(tmp_path / "data", bad=0)),
+        cache_dir=str(tmp_path / "cache"),
+    )
+    counted = {(entry.split, entry.name): entry.tokens for entry in inspect_data(config).entries}
+    trained = {
+        (role, split.name(i)): len(split.labels(i))
+        for role, split in prepare(config).splits.items()
+        for i in range(len(split))
+    }
+    assert counted == trained
+
+
+def test_without_a_model_the_limits_are_whispers(tmp_path: Path) -> None:
+    folder = spoiled(tmp_path / "data", bad=0)
+    text = "e" * 443
+    (folder / "metadata.csv").open("a").write(f"clips/03.wav,{text},train\nclips/04.wav,{text}e,train\n")
+    inspection = inspect_data(TrainConfig(data=str(folder)), with_model=False)
+    assert (inspection.limits.model, inspection.limits.window, inspection.limits.max_tokens) == (
+        None,
+        30,
+        448,
+    )
+    assert inspection.left_out.maybe_too_long == 1
+    assert all(entry.tokens is None for entry in inspection.entries)
+
+
+def test_a_sample_is_listened_to_and_all_texts_are_read(tmp_path: Path) -> None:
+    folder = spoiled(tmp_path / "data", bad=2)
+    with (folder / "metadata.csv").open("a") as file:
+        file.write("clips/05.wav,this is text number 8,train\nclips/06.wav,odd\u200b,train\n")
+    inspection = inspect_data(TrainConfig(data=str(folder)), with_model=False, sample=10)
+    heard = [entry for entry in inspection.entries if entry.sound is not None]
+    assert inspection.measured == len(heard) == 10
+    assert {entry.split for entry in heard} == {"train", "validation", "test"}
+    assert "listened to 10 of 40 clips; all texts were read" in inspection.notes
+    kinds = {finding.kind for finding in inspection.warnings}
+    assert {"shared_text", "odd_characters"} <= kinds
+    assert inspection.left_out.stops is None
+
+
+def test_the_same_with_one_process_and_with_two(tmp_path: Path) -> None:
+    config = TrainConfig(data=str(spoiled(tmp_path / "data", bad=1)))
+    one, two = (inspect_data(config, with_model=False, workers=workers) for workers in (1, 2))
+    assert [entry.sound for entry in one.entries] == [entry.sound for entry in two.entries]
+    assert one.findings == two.findings
+
+
+def test_audio_inside_parquet_and_a_common_voice_release(tmp_path: Path) -> None:
+    rows = [Example(f"{number:02}.flac", f"sentence number {number}", "train", "en") for number in range(8)]
+    rows += [
+        Example(f"{8 + at:02}.flac", f"held out {at}", split, "en")
+        for at, split in enumerate(["validation", "test"])
+    ]
+    write_clips(tmp_path / "clips", rows)
+    soundfile.write(tmp_path / "clips" / "09.flac", soundfile.read(tmp_path / "clips" / "01.flac")[0], 16_000)
+    parquet = write_hub_parquet(tmp_path / "parquet", rows, tmp_path / "clips")
+    release = write_common_voice(tmp_path / "release", rows)
+    (release / "en" / "clips" / "09.flac").write_bytes((release / "en" / "clips" / "01.flac").read_bytes())
+    for data in (parquet, release):
+        inspection = inspect_data(TrainConfig(data=str(data)), with_model=False)
+        assert len(inspection.entries) == 10
+        assert found_by_kind(inspection)["shared_audio"] == {"01.flac", "09.flac"}
+    assert {entry.speaker for entry in inspection.entries} == {"x"}
+
+
+def test_data_of_which_nothing_can_be_heard(tmp_path: Path) -> None:
+    lines = [f"missing{number}.wav,text number {number}" for number in range(3)]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,text", *lines]) + "\n")
+    inspection = inspect_data(TrainConfig(data=str(tmp_path)), with_model=False)
+    assert [finding.kind for finding in inspection.warnings] == ["dropped", "small_split"]
+    assert inspection.warnings[0].title.startswith("a search would stop: ")
+    content = to_dict(inspection)
+    assert content["dropped"]["by_reason"] == {"unreadable_audio": 3}
+    assert "seconds" not in content["distributions"]
+    assert "Nothing" not in inspection_page(inspection)
+
+
+def test_languages_of_one_data_set_are_judged_each_by_its_own(tmp_path: Path) -> None:
+    german = "Er war der zweite Bischof der Diözese und wohnte in der alten Stadt"
+    english = "He was the second bishop of the diocese and lived in the old town"
+    (tmp_path / "clips").mkdir()
+    lines = ["file_name,text,language"]
+    for number in range(60):
+        soundfile.write(tmp_path / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
+        code = ("en", "de")[number % 2]
+        text = german if (code == "de") != (number == 10) else english
+        lines.append(f"clips/{number:02}.wav,{text} {number},{code}")
+    (tmp_path / "metadata.csv").write_text("\n".join(lines) + "\n")
+    every = inspect_data(TrainConfig(data=str(tmp_path)), with_model=False, all_languages=True)
+    assert every.languages == {"en": 30, "de": 30}
+    assert found_by_kind(every)["other_language"] == {"clips/10.wav"}
+    one = inspect_data(TrainConfig(data=str(tmp_path), language="de"), with_model=False)
+    assert one.languages == {"de": 30}
+    assert "other_language" not in found_by_kind(one)
+
+
+def test_data_in_another_language_than_named_is_told(tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    texts = [f"Это предложение номер {number}, и оно длинное" for number in range(30)]
+    lines = ["file_name,text"]
+    for number, text in enumerate(texts):
+        soundfile.write(tmp_path / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
+        lines.append(f'clips/{number:02}.wav,"{text}"')
+    (tmp_path / "metadata.csv").write_text("\n".join(lines) + "\n")
+    (finding,) = [
+        finding
+        for finding in inspect_data(TrainConfig(data=str(tmp_path)), with_model=False).warnings
+        if finding.kind == "language_setting"
+    ]
+    assert finding.title == "most texts look Russian, and are taken for English"

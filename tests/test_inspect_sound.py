@@ -1,0 +1,158 @@
+"""What is heard in one clip, and which clips are one recording."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from trainer.audio import AudioError, read_audio
+from trainer.config import TrainConfig
+from trainer.data import load_clips
+from trainer.inspection.prints import LIKENESS, SAME_WITH_TEXT, alike, make_print, waveform_likeness
+from trainer.inspection.sound import Sound, Unusable, listen
+from trainer.inspection.sound_findings import is_silent
+
+RATE = 16_000
+WINDOW = 30 * RATE
+
+
+def coded(audio: np.ndarray, rate: int = RATE, kind: str = "FLAC", coding: str | None = None) -> bytes:
+    target = io.BytesIO()
+    soundfile.write(target, audio, rate, format=kind, subtype=coding)
+    return target.getvalue()
+
+
+@pytest.fixture(scope="module")
+def speech() -> list[np.ndarray]:
+    """Clips of the demo with some words: float32 (samples,) at 16 kHz."""
+    clips = [
+        clip for clip in load_clips(TrainConfig(max_train_clips=60)).splits["train"] if len(clip.text) > 15
+    ]
+    return [read_audio(clip.source()) for clip in clips[:30]]
+
+
+def heard(audio: np.ndarray, rate: int = RATE, kind: str = "FLAC", coding: str | None = None) -> Sound:
+    found = listen(coded(audio, rate, kind, coding), max_samples=WINDOW)
+    assert isinstance(found, Sound)
+    return found
+
+
+def test_length_rate_channels_and_format(speech: list[np.ndarray]) -> None:
+    stereo = np.stack([soxr.resample(speech[0], RATE, 44_100)] * 2, axis=1)
+    found = heard(stereo, 44_100, "WAV", "PCM_24")
+    assert (found.rate, found.channels, found.kind) == (44_100, 2, "WAV PCM_24")
+    assert found.seconds == pytest.approx(len(speech[0]) / RATE, abs=1e-3)
+    assert found.cancelled == pytest.approx(0, abs=0.1)
+
+
+def test_levels() -> None:
+    time = np.arange(2 * RATE) / RATE
+    tone = heard(np.sin(2 * np.pi * 440 * time) * 0.1)
+    assert tone.loud == pytest.approx(-23.01, abs=0.1)  # 20 dB below full scale, 3 more for a sine
+    assert tone.variation < 0.5
+    assert tone.offset == pytest.approx(0, abs=1e-4)
+    assert heard(np.full(RATE, 0.25)).offset == pytest.approx(0.25, abs=1e-3)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-4, 0.1])
+def test_silence_and_steady_noise_are_no_speech(level: float, speech: list[np.ndarray]) -> None:
+    assert is_silent(heard(level * np.random.default_rng(0).standard_normal(2 * RATE)))
+    assert not any(is_silent(heard(audio)) for audio in speech)
+    assert not is_silent(heard(0.005 * speech[0])), "very quiet speech is speech"
+
+
+CODINGS = {
+    "flac": (RATE, "FLAC", None),
+    "mp3": (RATE, "MP3", None),
+    "vorbis": (RATE, "OGG", "VORBIS"),
+    "opus": (48_000, "OGG", "OPUS"),
+    "telephone": (8000, "WAV", "ULAW"),
+    "compact disc": (44_100, "WAV", "PCM_16"),
+}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_clipping_shows_in_every_format(coding: str, speech: list[np.ndarray]) -> None:
+    rate, kind, subtype = CODINGS[coding]
+    for audio in speech[:8]:
+        plain = soxr.resample(0.9 * audio / np.abs(audio).max(), RATE, rate)
+        loud = soxr.resample(np.clip(5 * audio / np.abs(audio).max(), -1, 1), RATE, rate)
+        assert heard(plain, rate, kind, subtype).clipped < 0.001
+        assert heard(loud, rate, kind, subtype).clipped > 0.001
+
+
+def test_clipping_below_full_scale_and_in_one_channel(speech: list[np.ndarray]) -> None:
+    loud = np.clip(5 * speech[0] / np.abs(speech[0]).max(), -1, 1)
+    assert heard(0.4 * loud).clipped > 0.001
+    assert heard(np.stack([loud, 0.01 * speech[0]], axis=1)).clipped > 0.001
+
+
+def test_floating_point_goes_beyond_full_scale_without_harm(speech: list[np.ndarray]) -> None:
+    loud = 3 * speech[0] / np.abs(speech[0]).max()
+    assert heard(loud, kind="WAV", coding="FLOAT").clipped == 0
+    assert heard(loud, kind="WAV", coding="PCM_16").clipped > 0.001
+
+
+def test_clips_of_a_few_samples() -> None:
+    for samples in (1, 10, 319, 321, 600):
+        found = heard(np.full(samples, 0.1))
+        assert found.seconds == samples / RATE
+        assert found.mark == b""
+
+
+def test_channels_that_cancel_each_other(speech: list[np.ndarray]) -> None:
+    found = heard(np.stack([speech[0], -0.9 * speech[0]], axis=1))
+    assert found.cancelled == pytest.approx(26, abs=1)
+
+
+def test_silence_before_after_and_between(speech: list[np.ndarray]) -> None:
+    plain = heard(speech[0])
+    half = np.array_split(speech[0], 2)
+    pause = 1e-4 * np.random.default_rng(0).standard_normal(3 * RATE)
+    found = heard(np.concatenate([pause[:RATE], half[0], pause, half[1], pause[: 2 * RATE]]))
+    assert found.lead == pytest.approx(plain.lead + 1, abs=0.1)
+    assert found.tail == pytest.approx(plain.tail + 2, abs=0.1)
+    assert found.pause == pytest.approx(3, abs=0.1)
+    assert found.spoken == pytest.approx(plain.spoken, abs=0.3)
+
+
+def test_what_training_drops_is_told_as_training_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+    long = coded(np.zeros(WINDOW + 20))
+    for source in (str(tmp_path / "missing.wav"), str(tmp_path / "broken.wav"), b"", long):
+        with pytest.raises(AudioError) as error:
+            read_audio(source, max_seconds=30)
+        found = listen(source, max_samples=WINDOW)
+        assert isinstance(found, Unusable)
+        assert (found.reason, found.detail) == (error.value.reason, str(error.value))
+    assert found.seconds == pytest.approx(30.00125)
+    assert listen(AudioError("unreadable_audio", "no audio is given"), max_samples=WINDOW) == Unusable(
+        "unreadable_audio", "no audio is given"
+    )
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_copy_in_another_format_is_the_same_recording(coding: str, speech: list[np.ndarray]) -> None:
+    rate, kind, subtype = CODINGS[coding]
+    found = 0
+    for audio in speech:
+        copy = read_audio(coded(soxr.resample(0.6 * audio, RATE, rate), rate, kind, subtype))
+        padded = np.concatenate([np.zeros(RATE // 3), copy])
+        marks, seconds = zip(*(make_print(one.astype(np.float32)) for one in (audio, padded)), strict=True)
+        candidates = alike(marks, seconds) if all(marks) else []
+        found += bool(candidates) and waveform_likeness(audio, copy) >= SAME_WITH_TEXT
+    assert found >= 0.9 * len(speech)
+
+
+def test_other_recordings_are_not_alike(speech: list[np.ndarray]) -> None:
+    marks, seconds = zip(*map(make_print, speech), strict=True)
+    for first, second in alike(marks, seconds):
+        assert waveform_likeness(speech[first], speech[second]) < SAME_WITH_TEXT
+    assert alike(marks[:1], seconds[:1]) == []
+    assert make_print(np.zeros(RATE, np.float32))[0] == b""
+    assert 0 < LIKENESS < 1

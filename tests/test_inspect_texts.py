@@ -1,0 +1,236 @@
+"""Texts: which are the same, which are none, and which characters do not belong in them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from trainer.inspection.characters import alphabet, foreign_script, main_scripts, script
+from trainer.inspection.language import tell_languages
+from trainer.inspection.odd_characters import Odd, odd_characters
+from trainer.inspection.rates import find_misfits
+from trainer.inspection.texts import count_words, markup, no_transcript, placeholders, text_keys
+from trainer.splits import split_off
+
+
+class Named:
+    """What splits are made of."""
+
+    def __init__(self, text: str) -> None:
+        self.name = self.text = text
+
+
+PAIRS = [
+    ("Hello, World!", "hello world"),
+    ("раз'яднаць", "РАЗ’ЯДНАЦЬ"),
+    ("Straße", "STRASSE"),
+    ("two\nlines", "two lines"),
+    ("ﬁne", "fine"),
+    ("١٢", "١٢ "),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_keys_are_equal_where_splits_keep_texts_together(first: str, second: str) -> None:
+    """What `split_off` takes for one sentence never ends up on two sides, and has one key here."""
+    one, other, different = text_keys([first, second, "something else"])
+    assert one == other != different
+    clips = [Named(first), Named(second), *(Named(f"other text {number}") for number in range(6))]
+    for seed in range(20):
+        keep, apart = split_off(clips, 0.5, seed)
+        assert {first, second} <= {clip.text for clip in keep} or {first, second} <= {
+            clip.text for clip in apart
+        }
+
+
+def test_keys_keep_vowel_signs_and_numbers() -> None:
+    assert text_keys(["हिन्दी", "हिनद"])[0] != text_keys(["हिनद"])[0]
+    assert text_keys(["5 kg", "6 kg", "", "?!"]) == ["5kg", "6kg", "", ""]
+    assert text_keys([]) == []
+
+
+ODD = {
+    "zero width": ("some\u200bword here", "invisible character U+200B ZERO WIDTH SPACE"),
+    "byte order mark": ("\ufeffSome words", "invisible character U+FEFF"),
+    "soft hyphen": ("hy\u00adphen", "invisible character U+00AD"),
+    "control": ("a bell\x07", "control character U+0007"),
+    "replacement": ("na\ufffdve", "broken character \ufffd U+FFFD"),
+    "private use": ("a \ue000 sign", "broken character U+E000"),
+    "emoji": ("so good \U0001f600", "emoji \U0001f600 U+1F600"),
+    "cyrillic a": ("the c\u0430t", "Cyrillic and Latin letters in one word: 'c\u0430t'"),
+    "greek o": ("d\u03bfor", "Greek and Latin letters in one word"),
+    "cyrillic word": ("say \u0434\u0430 now", "Cyrillic letter \u0434 U+0434"),
+    "mojibake": ("the cafÃ© is open", "letters of a wrong encoding: 'cafÃ©'"),
+    "mojibake quote": ("donâ€™t go", "letters of a wrong encoding"),
+    "accent apart": ("cafe\u0301", "letter and accent apart, U+0301"),
+    "joiner": ("wo\u200drd", "invisible character U+200D"),
+}
+PLAIN = [
+    *("It was late, and she said nothing.", "Don't go - not yet; wait.", "Is it 5 o'clock? No!"),
+    *("The cat sat on the mat.", "A “quoted” word", "Well-known, isn't it?"),
+]
+
+
+def found(text: str, others: list[str]) -> list[Odd]:
+    texts = [*others, text]
+    return [odd for odd in odd_characters(texts, Counter("".join(texts))) if odd.position == len(others)]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_characters_are_named(name: str) -> None:
+    text, told = ODD[name]
+    (odd,) = found(text, PLAIN * 30)
+    assert odd.certain
+    assert told in odd.detail
+
+
+SOUND = {
+    "english": PLAIN,
+    "german": ["Schöne Grüße, Straße!", "Er sagte: „Ja, natürlich.“", "Ärger über Öl"],
+    "french": ["Voilà « ça » s’appelle déjà", "à bientôt, Noël"],
+    "spanish": ["¿Qué pasó? ¡Mañana, señor!", "El pingüino nº 1"],
+    "russian": ["Привет, как дела? Ёлка", "«Да», — сказал он."],
+    "belarusian": ["раз'яднаць сям'ю", "Ўсё добра, і ты"],
+    "greek": ["Καλημέρα, τι κάνεις;", "Ώρα καλή"],
+    "hindi": ["यह एक वाक्य है।", "क्षत्रिय क्\u200dष"],
+    "persian": ["می\u200cخواهم بروم", "کتاب\u200cها"],
+    "arabic": ["السلام عليكم، كيف حالك؟"],
+    "thai": ["สวัสดีครับ ผมชื่อสมชาย"],
+    "japanese": ["今日はコーヒーを飲みました。", "Tシャツとラーメン"],
+    "chinese": ["今天天气很好。", "我们去卡拉OK吧"],
+    "korean": ["안녕하세요, 만나서 반갑습니다."],
+    "vietnamese": ["Tôi đi học ở trường", "Cảm ơn bạn rất nhiều"],
+    "serbian": ["Добар дан, Љубица", "Њега сам видео"],
+    "hebrew": ["שלום, מה שלומך?", "צה״ל וז׳קט"],
+    "tamil": ["வணக்கம், எப்படி இருக்கிறீர்கள்?"],
+}
+
+
+@pytest.mark.parametrize("language", SOUND)
+def test_ordinary_texts_of_many_languages_are_sound(language: str) -> None:
+    texts = SOUND[language] * 30
+    assert [odd for odd in odd_characters(texts, Counter("".join(texts))) if odd.certain] == []
+
+
+def test_a_latin_letter_that_stands_for_a_cyrillic_one() -> None:
+    texts = ["і я пайшоў дадому", "мая сям'я і мы"] * 40
+    (odd,) = found("ты i я", texts)  # the Belarusian word for `and`, in the letter of another script
+    assert odd.certain
+    assert "'i' is i U+0069 LATIN SMALL LETTER I" in odd.detail
+    (name,) = found("у мяне ёсць Google", texts * 10)
+    assert not name.certain, "Latin names are common everywhere"
+
+
+def test_rare_ways_to_write_the_same_are_noted() -> None:
+    others = ["it's fine", "don't stop", "we're here"] * 60
+    (odd,) = found("it’s other", others)
+    assert not odd.certain
+    assert odd.detail.startswith("of several apostrophes, a rare one: ’ U+2019")
+    assert found("it's the same", others) == []
+
+
+def test_scripts() -> None:
+    assert [script(char) for char in "aжλ中かअ5!"] == [
+        *("Latin", "Cyrillic", "Greek", "Han and kana", "Han and kana", "Devanagari", "", ""),
+    ]
+    serbian = Counter("Добар дан" * 5 + "Dobar dan" * 5)
+    assert main_scripts(serbian) == {"Cyrillic", "Latin"}
+    assert foreign_script("совсем другое", frozenset({"Latin"})) == "Cyrillic"
+    assert foreign_script("mostly Latin, да", frozenset({"Latin"})) is None
+    assert foreign_script("123", frozenset({"Latin"})) is None
+
+
+def test_the_alphabet_counts_characters_and_texts() -> None:
+    (first, *_) = found_alphabet = alphabet(["aab", "ab", "c\u200b c"])
+    assert (first.char, first.count, first.texts, first.script) == ("a", 3, 2, "Latin")
+    assert {one.char: one.odd for one in found_alphabet if one.odd} == {"\u200b": "invisible character"}
+
+
+NO_TRANSCRIPT = ["lorem ipsum dolor", "go go go go go", "thank you thank you thank you thank you", "xxxx"]
+TRANSCRIPTS = [
+    "no, no, no",
+    "go go stop",
+    "very very good indeed",
+    "1111",
+    "the man and the dog and the cat",
+    "aa",
+]
+
+
+def test_texts_that_are_no_transcripts() -> None:
+    for text, wanted in [*((one, True) for one in NO_TRANSCRIPT), *((one, False) for one in TRANSCRIPTS)]:
+        (key,) = text_keys([text])
+        assert (no_transcript(text, key) is not None) is wanted, text
+    sentences = text_keys([f"sentence number {number} of many" for number in range(20)])
+    assert placeholders([*sentences, "nan", "todo"]) == {"nan", "todo"}
+    assert placeholders(["test", "yes", "no", "stop"]) == frozenset(), "single words may be commands"
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [
+        *(("<unk> hello", "<unk>"), ("he said [laughs] no", "[laughs]"), ("salt &amp; pepper", "&amp;")),
+        *(("see https://example.org now", "https://example.org"), ("(laughter) yes", "(laughter)")),
+        *(("a \\n b", "\\n"), ("*coughs* well", "*coughs*"), ("{noise} well", "{noise}")),
+        *(("3 < 5 and 7 > 6", None), ("(perhaps) so", None), ("Q & A", None), ("well: what now", None)),
+    ],
+)
+def test_markup(text: str, piece: str | None) -> None:
+    assert markup(text) == piece
+
+
+def test_words_or_characters() -> None:
+    assert count_words(["one two three", "four"]) == (4, "words")
+    assert count_words(["今天天气很好我们去公园散步然后回家吃饭看电视睡觉"]) == (24, "characters")
+
+
+GERMAN = "Er wohnte lange Zeit in der alten Stadt am Fluss und schrieb Bücher"
+ENGLISH = "He lived in the old town by the river for a long time and wrote books"
+
+
+def test_texts_of_another_language() -> None:
+    told = tell_languages(
+        [f"{ENGLISH} {number}" for number in range(30)] + [GERMAN, "Oslo, Rome, Paris"], "en"
+    )
+    assert (told.expected, told.mostly, told.others) == ("en", None, [(30, "de")])
+    told = tell_languages([f"{GERMAN} {number}" for number in range(30)] + [ENGLISH], "en")
+    assert (told.expected, told.mostly, told.others) == ("de", "de", [(30, "en")])
+    assert tell_languages([GERMAN, ENGLISH], "haw").expected is None, "nothing is known of Hawaiian"
+
+
+def rate_data(seed: int, clips: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    random_ = np.random.default_rng(seed)
+    letters = random_.integers(8, 120, clips)
+    return (letters + 10) / 17 * np.exp(0.12 * random_.standard_normal(clips)), letters
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_texts_of_other_audio_are_found_by_their_length(seed: int) -> None:
+    seconds, letters = rate_data(seed)
+    assert find_misfits(seconds, letters)[1] == []
+    pairs = [
+        (first, second)
+        for first, second in itertools.pairwise(random.Random(seed).sample(range(400), 80))
+        if letters[first] + 10 > 2.6 * (letters[second] + 10)
+    ]
+    wrong = {at for pair in pairs for at in pair}
+    swapped = letters.copy()
+    for first, second in pairs:
+        swapped[first], swapped[second] = letters[second], letters[first]
+    model, misfits = find_misfits(seconds, swapped)
+    assert model is not None
+    assert model.rate == pytest.approx(17, rel=0.05)
+    assert len(wrong) >= 8
+    assert {misfit.position for misfit in misfits} == wrong
+    for misfit in misfits:
+        assert misfit.too_long == (swapped[misfit.position] > letters[misfit.position])
+
+
+def test_few_clips_are_judged_by_what_anybody_can_speak() -> None:
+    model, misfits = find_misfits([1.0, 1.0, 10.0], [15, 90, 3])
+    assert model is None
+    assert [(misfit.position, misfit.too_long) for misfit in misfits] == [(1, True), (2, False)]

@@ -1,0 +1,351 @@
+"""`tune-whisper list`: every experiment of a storage with its state, in a moment, whatever lies in the folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from made_experiments import made_trial, write_experiment
+from s3_server import KEYS, S3Server, s3_server
+from search_process import QUICK, Search
+
+from tune.cli import main
+from tune.experiment_list import ExperimentLine, list_experiments
+from tune.list_command import list_parser
+from tune.object_store import ObjectStore
+from tune.search_state import SearchState
+from tune.storage import Storage
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished and an interrupted search; read only."""
+    folder = tmp_path_factory.mktemp("made")
+    trials = [made_trial(number, [60 - number, 40 - number, 25 - number]) for number in range(1, 10)]
+    repeats = {"008": [17.5, 18.5], "009": [16.5, 17.0]}
+    finished = write_experiment(folder, trials, name="finished", repeats=repeats)
+    trials = [made_trial(number, [60 - number, 40 - number, 25 - number]) for number in range(1, 7)]
+    interrupted = write_experiment(folder, trials, name="interrupted", asked=9, state="interrupted")
+    for number, experiment in enumerate((finished, interrupted), start=1):
+        change(experiment.path / "experiment.yaml", created=f"2026-01-0{number}T12:00:00+00:00")
+    return folder
+
+
+def change(file: Path, **values: Any) -> None:
+    """Other values for some keys of a JSON or YAML file."""
+    is_json = file.suffix == ".json"
+    content = json.loads(file.read_text()) if is_json else yaml.safe_load(file.read_text())
+    content |= values
+    file.write_text(json.dumps(content) if is_json else yaml.safe_dump(content, sort_keys=False))
+
+
+def of(storage: Path | str) -> dict[str, ExperimentLine]:
+    return {line.name: line for line in list_experiments(Storage.parse(storage))}
+
+
+def copy(made: Path, name: str, target: Path) -> Path:
+    shutil.copytree(made / name, target, ignore=shutil.ignore_patterns("trials"))
+    return target
+
+
+def test_what_a_finished_search_came_to(made: Path) -> None:
+    line = of(made)["finished"]
+    results = json.loads((made / "finished" / "results.json").read_text())
+    assert (line.state, line.kind, line.trials_ended, line.trials_asked) == ("finished", "search", 9, 9)
+    assert (line.baseline_wer, line.best_wer) == (results["baseline"]["wer"], results["best"]["wer"])
+    assert line.wer_gain == results["baseline"]["wer"] - results["best"]["wer"]
+    assert (
+        results["best"]["run"] != results["best"]["trial_id"]
+    )  # a finalist's repeat, not the luckiest trial
+    assert (line.model, line.data, line.language) == ("demo", "demo", "en")
+    assert line.seconds == pytest.approx(3600, abs=5)
+
+
+def test_what_an_interrupted_search_came_to(made: Path) -> None:
+    line = of(made)["interrupted"]
+    state = json.loads((made / "interrupted" / "state.json").read_text())
+    ended = [trial for trial in state["trials"] if trial["status"] != "running"]
+    assert (line.state, line.trials_ended, line.trials_asked) == ("interrupted", len(ended), 9)
+    assert 0 < len(ended) < 9
+    assert line.best_wer == min(t["best_wer"] for t in state["trials"] if t["best_wer"] is not None)
+
+
+def test_it_runs_while_a_process_holds_its_lock(made: Path, tmp_path: Path) -> None:
+    folder = copy(made, "interrupted", tmp_path / "x")
+    (folder / "results.json").unlink()
+    assert of(tmp_path)["x"].state == "interrupted"  # killed before it could write any
+    code = "import sys; from pathlib import Path; from tune.search_state import SearchState\n"
+    code += f"state = SearchState(Path({str(folder)!r})); state.lock(); print(flush=True); sys.stdin.read()"
+    owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    assert owner.stdout.readline()
+    line = of(tmp_path)["x"]
+    owner.communicate()
+    assert line.state == "running"
+    assert line.seconds is not None
+    assert line.seconds >= 3600
+    assert of(tmp_path)["x"].state == "interrupted"
+    SearchState(folder).lock()  # looking has taken the lock from nobody
+
+
+def test_more_trials_for_a_finished_search(made: Path, tmp_path: Path) -> None:
+    folder = copy(made, "finished", tmp_path / "x")
+    change(folder / "experiment.yaml", trials=12)
+    assert (of(tmp_path)["x"].state, of(tmp_path)["x"].trials_ended) == ("interrupted", 9)
+    state = json.loads((folder / "state.json").read_text())
+    begun = {**state["trials"][0], "trial_id": "010", "status": "running", "best_wer": 1.25}
+    change(folder / "state.json", trials=[*state["trials"], begun])
+    line = of(tmp_path)["x"]
+    assert (line.state, line.trials_ended, line.trials_asked) == ("interrupted", 9, 12)
+    assert line.best_wer == 1.25  # the results are older
+
+
+@pytest.mark.parametrize(
+    ("results", "settings", "state", "note"),
+    [
+        ({"ended_by": {"reason": "plateau", "text": "5 trials in a row"}}, {"trials": 40}, "finished", "5 trials"),
+        ({"ended_by": {"reason": "failures", "text": "3 trials failed"}}, {"trials": 40}, "failed", "3 trials"),
+        ({"best": None}, {}, "failed", ""),
+        ({"best": None, "ended_by": {"reason": "time_budget", "text": "spent"}}, {}, "finished", "spent"),
+        ({"interrupted": True}, {}, "interrupted", ""),
+        ({}, {"kind": "training"}, "finished", ""),
+    ],
+)  # fmt: skip
+def test_how_it_ended(
+    results: dict[str, Any],
+    settings: dict[str, Any],
+    state: str,
+    note: str,
+    made: Path,
+    tmp_path: Path,
+) -> None:
+    folder = copy(made, "finished", tmp_path / "x")
+    change(folder / "experiment.yaml", **settings)
+    change(folder / "results.json", **results)
+    line = of(tmp_path)["x"]
+    assert line.state == state
+    assert note in (line.note or "")
+    assert line.kind == settings.get("kind", "search")
+
+
+DAMAGES = {
+    "no settings": lambda folder: (folder / "experiment.yaml").unlink(),
+    "empty settings": lambda folder: (folder / "experiment.yaml").write_text(""),
+    "broken settings": lambda folder: (folder / "experiment.yaml").write_text("a: [1,\nb: 2\n"),
+    "settings of something else": lambda folder: (folder / "experiment.yaml").write_text("a: 1\n"),
+    "no text": lambda folder: (folder / "experiment.yaml").write_bytes(b"\xff\xfe\x00a"),
+    "half a state": lambda folder: (folder / "state.json").write_bytes(
+        (folder / "state.json").read_bytes()[:300]
+    ),
+    "half results": lambda folder: (folder / "results.json").write_text('{"trials": ['),
+    "a list": lambda folder: (folder / "results.json").write_text("[1, 2]"),
+    "trials of something else": lambda folder: change(folder / "state.json", trials=[{"a": 1}]),
+    "a number": lambda folder: change(folder / "experiment.yaml", baseline={"wer": "high"}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_shown_as_such(
+    damage: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy(made, "finished", tmp_path / "whole")
+    DAMAGES[damage](copy(made, "finished", tmp_path / "hurt"))
+    assert main(["list", "--storage", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    (row,) = [line for line in printed.splitlines() if line.startswith("hurt ")]
+    assert row.split() == ["hurt", "damaged"]
+    (reason,) = [line for line in printed.splitlines() if line.startswith("warning: hurt: ")]
+    assert re.search(r"experiment\.yaml|state\.json|results\.json|a file of it", reason)
+    assert re.search(r"^whole +finished", printed, re.MULTILINE)
+    lines = of(tmp_path)
+    assert (lines["hurt"].state, lines["whole"].state) == ("damaged", "finished")
+
+
+def test_folders_that_are_no_experiments(tmp_path: Path, made: Path) -> None:
+    (tmp_path / ".feature-cache" / "a").mkdir(parents=True)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "x.txt").touch()
+    (tmp_path / "a file").touch()
+    (tmp_path / "killed at once").mkdir()
+    (tmp_path / "killed at once" / ".running").touch()
+    (tmp_path / "begins").mkdir()
+    state = SearchState(tmp_path / "begins")
+    state.lock()
+    lines = of(tmp_path)
+    assert {name: line.state for name, line in lines.items()} == {
+        "killed at once": "damaged",
+        "begins": "starting",
+    }
+    assert "can be removed" in (lines["killed at once"].note or "")
+
+
+def test_the_table(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--storage", str(made)]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == [
+        *("experiment", "state", "trials", "baseline", "%", "best", "%", "gain", "time", "started"),
+    ]
+    assert [row.split()[0] for row in rows] == ["interrupted", "finished"]  # the newest first
+    line = of(made)["finished"]
+    shown = [f"{rate:.2f}" for rate in (line.baseline_wer, line.best_wer, line.wer_gain) if rate is not None]
+    assert rows[1].split()[1:] == ["finished", "9", *shown, "1:00:00", *rows[1].split()[-2:]]
+    assert rows[1].split()[-2] in ("2026-01-01", "2026-01-02")  # local time
+    assert " of 9 " in rows[0]
+
+
+def test_for_programs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--storage", str(made), "--json"]) == 0
+    newest, oldest = json.loads(capsys.readouterr().out)
+    assert (newest["name"], oldest["name"]) == ("interrupted", "finished")
+    assert oldest["wer_gain"] == oldest["baseline_wer"] - oldest["best_wer"]
+    assert oldest["started"] == "2026-01-01T12:00:00+00:00"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_empty_storage(there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path if there else tmp_path / "missing"
+    assert main(["list", "--storage", str(place)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"no experiments in {place}; tune-whisper --space lr_batch begins one")
+    assert len(printed.splitlines()) == 1
+    assert main(["list", "--storage", str(place), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "told"),
+    [
+        (["--all"], {}, "--address: missing"),
+        ([], {"RAY_ADDRESS": "head:6379"}, "RAY_ADDRESS=head:6379: is not the address of a cluster's dashboard"),
+        (["--address", "head:6379"], {}, "--address head:6379: is not the address"),
+        (["--storage", "x", "--all"], {}, "--all: is for jobs, --storage for experiments"),
+        (["--storage", "x", "--address", "http://head:8265"], {}, "--address: is for jobs"),
+        (["--storage", "s3:/bucket"], {}, "begins with s3://"),
+        (["--storage", __file__], {}, "is a file; give a folder"),
+    ],
+)  # fmt: skip
+def test_jobs_or_experiments(
+    words: list[str],
+    environment: dict[str, str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["list", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_storage_that_is_named_goes_before_an_address_of_the_environment(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    assert main(["list", "--storage", str(made)]) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_arguments_are_frozen() -> None:
+    options = [action for action in list_parser()._actions if action.dest != "help"]
+    assert {action.option_strings[0]: action.default for action in options} == {
+        **{"--storage": None, "--json": False, "--address": None, "--all": False},
+        **{"--project": None, "--location": None},
+    }
+
+
+def test_a_hundred_experiments(made: Path, tmp_path: Path) -> None:
+    """Seconds, of which most is Python's own start, and nothing heavy is imported."""
+    for number in range(100):
+        copy(made, "finished", tmp_path / f"experiment-{number:03d}")
+    code = "import sys; from tune.cli import main; code = main(sys.argv[1:])\n"
+    code += "heavy = {'torch', 'ray', 'transformers', 'mlflow', 'optuna', 'datasets', 'pyarrow', 'pandas'}\n"
+    code += "assert not heavy & set(sys.modules), heavy & set(sys.modules); sys.exit(code)"
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        words = [sys.executable, "-c", code, "list", "--storage", str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        seconds.append(time.monotonic() - began)
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == 101
+    assert min(seconds) < 5
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+def test_an_object_store(
+    server: S3Server,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true", "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    store = ObjectStore(server.uri("experiments"))
+    assert main(["list", "--storage", store.uri]) == 0
+    assert "no experiments in s3://" in capsys.readouterr().out
+    for name in ("finished", "interrupted"):
+        for file in ("experiment.yaml", "state.json", "results.json"):
+            store.write(f"{name}/{file}", (made / name / file).read_bytes())
+    for file in ("experiment.yaml", "state.json"):
+        store.write(f"elsewhere/{file}", (made / "interrupted" / file).read_bytes())
+    store.write("hurt/state.json", b"{")
+    store.write("notes/x.txt", b"x")
+    assert {name: line.state for name, line in of(store.uri).items()} == {
+        "finished": "finished",
+        "interrupted": "interrupted",
+        "elsewhere": "running",  # its files changed a moment ago, and nothing says that it has ended
+        "hurt": "damaged",
+    }
+    assert of(store.uri)["finished"].best_wer == of(made)["finished"].best_wer
+    monkeypatch.setattr("tune.experiment_list._ALIVE_SECONDS", 0.0)
+    assert of(store.uri)["elsewhere"].state == "interrupted"
+
+
+@pytest.mark.slow
+def test_a_real_search_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    """Its lock, files and words are as the list takes them: running, killed, and resumed to its end."""
+    words = ["--space", "lr_batch", "--trials", "3", "--epochs", "4", "--experiment", "x", *QUICK]
+    search = Search(tmp_path, *words, "--finalists", "0")
+    storage = tmp_path / "experiments"
+    search.wait_for("trial 001 started")
+    assert of(storage)["x"].state == "running"
+    search.wait_for("1/3 trials ended")
+    search.kill()
+    assert of(storage)["x"].state == "interrupted"
+    search = Search(tmp_path, "--resume", "x")
+    search.wait_for("goes on")
+    assert of(storage)["x"].state == "running"
+    assert search.end() == 0, search.log
+    line = of(storage)["x"]
+    assert (line.state, line.trials_ended, line.trials_asked) == ("finished", 3, 3)
+    assert re.search(rf"best +WER +{line.best_wer:.2f} %", search.log)
+
+    search = Search(tmp_path, "--resume", "x", "--trials", "5")
+    search.wait_for("trial 004 started")
+    os.kill(search.process.pid, signal.SIGTERM)
+    assert search.end() == 130, search.log
+    line = of(storage)["x"]
+    assert (line.state, line.trials_asked) == ("interrupted", 5)

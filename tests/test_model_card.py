@@ -1,0 +1,266 @@
+"""The model card as the hub reads it: metadata by its own classes, and what a reader must be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from trainer.config import TrainConfig
+from tune.model_card import PLACE, CardFacts, model_card
+
+CONFIG = TrainConfig(
+    model="openai/whisper-small",
+    data="google/fleurs",
+    data_config="be_by",
+    language="be",
+    weight_decay=0.01,
+    seed=7,
+)
+SETTINGS: dict[str, Any] = {
+    "experiment": "fleurs-be",
+    "budget_samples": 9_000,
+    "resources": {"gpus": 0.5, "cpus": 4.0, "concurrent": 2, "workers": 1},
+    "clips": {"train": 2_400, "validation": 300, "test": 900},
+    "dropped": {"too_long_audio": 12, "empty_text": 1},
+    "notes": ["WARNING: 3 texts are in train and in test"],
+    "versions": {
+        "python": "3.11.7",
+        "ray": "2.47.1",
+        "torch": "2.13.0",
+        "transformers": "5.23.0",
+        "optuna": "5.0.0",
+    },
+    "space": {
+        "parameters": {
+            "learning_rate": {"type": "float", "low": 1e-6, "high": 1e-4, "log": True},
+            "train_batch_size": {"type": "choice", "values": [8, 16]},
+        },
+        "fixed": {"weight_decay": 0.01},
+    },
+}
+TRIAL: dict[str, Any] = {
+    "trial_id": "004",
+    "status": "completed",
+    "config": {"learning_rate": 3.5e-5, "train_batch_size": 16},
+    "best_samples_seen": 6_000,
+    "seconds": 7_200.0,
+}
+RESULTS: dict[str, Any] = {
+    "experiment": "fleurs-be",
+    "best": {"trial_id": "004", "run": "004"},
+    "trials": [TRIAL, {"trial_id": "005", "status": "early_stopped", "seconds": 1_800.0}],
+    "repeats": [],
+}
+BEFORE = {"wer": 61.254, "cer": 20.0, "wer_orthographic": 70.0, "clips": 300}
+AFTER = {"wer": 24.126, "cer": 6.5, "wer_orthographic": 31.0, "clips": 300}
+RATES = {"validation": {"before": BEFORE, "after": AFTER}, "test": {"before": BEFORE, "after": AFTER}}
+
+
+def card(**changes: Any) -> str:
+    """The card of one trial, with some of what it is made from changed."""
+    given: dict[str, Any] = {
+        "config": CONFIG,
+        "settings": SETTINGS,
+        "rates": RATES,
+        "results": RESULTS,
+        "facts": None,
+    }
+    given |= changes
+    config = given["config"].replace(**TRIAL["config"])
+    return model_card(
+        given["settings"], given["results"], TRIAL, config, given["rates"], facts=given["facts"]
+    )
+
+
+def metadata(text: str) -> dict[str, Any]:
+    found = yaml.safe_load(text.split("---\n")[1])
+    assert isinstance(found, dict)
+    return found
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"\n## {title}\n")[1].split("\n## ", maxsplit=1)[0]
+
+
+def test_the_hub_reads_what_is_meant() -> None:
+    """Through the hub's own classes and back."""
+    read = ModelCard(card()).data
+    assert read.base_model == "openai/whisper-small"
+    assert read.datasets == ["google/fleurs"]
+    assert read.language == ["be"]
+    assert (read.license, read.library_name) == ("apache-2.0", "transformers")
+    assert read.pipeline_tag == "automatic-speech-recognition"
+    assert read.model_name == "fleurs-be"
+    results = [
+        (each.dataset_type, each.dataset_config, each.dataset_split, each.metric_type, each.metric_value)
+        for each in read.eval_results
+    ]
+    assert results == [
+        ("google/fleurs", "be_by", split, metric, value)
+        for split in ("validation", "test")
+        for metric, value in (("wer", 24.13), ("cer", 6.5))
+    ]
+    assert {each.metric_config for each in read.eval_results} == {"normalizer auto-be"}
+    assert metadata(card())["base_model_relation"] == "finetune"
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("tiny.en", {"license": "apache-2.0", "base_model": "openai/whisper-tiny.en"}),
+        ("large-v3-turbo", {"license": "mit", "base_model": "openai/whisper-large-v3-turbo"}),
+        ("demo", {"license": "cc0-1.0"}),
+        ("/data/models/mine", {"license": "unknown"}),
+        (
+            "someone/whisper-be",
+            {
+                "license": "other",
+                "license_name": "as someone/whisper-be",
+                "license_link": "https://huggingface.co/someone/whisper-be",
+                "base_model": "someone/whisper-be",
+            },
+        ),
+    ],
+)
+def test_licence_of_the_base_model(model: str, expected: dict[str, str]) -> None:
+    language = None if model.endswith(".en") else "be"
+    found = metadata(card(config=CONFIG.replace(model=model, language=language)))
+    names = ("license", "license_name", "license_link", "base_model")
+    assert {name: found[name] for name in names if name in found} == expected
+
+
+def test_licence_of_a_local_model_with_a_card(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n\n# Mine\n")
+    config = CONFIG.replace(model=str(tmp_path))
+    assert metadata(card(config=config))["license"] == "cc-by-4.0"
+    (tmp_path / "README.md").write_text("---\nlicense: [\n---\n")
+    assert metadata(card(config=config))["license"] == "unknown"
+    assert str(tmp_path.parent) not in card(config=config)  # of no use to others
+
+
+def test_local_data_is_named_but_not_linked(tmp_path: Path) -> None:
+    found = metadata(card(config=CONFIG.replace(data="/home/me/clips/talks.csv", data_config=None)))
+    assert "datasets" not in found
+    dataset = found["model-index"][0]["results"][0]["dataset"]
+    assert (dataset["name"], dataset["type"]) == ("talks.csv", "local")
+    assert "/home/me" not in card(config=CONFIG.replace(data="/home/me/clips/talks.csv"))
+
+
+def test_translation_and_languages_of_other_codes() -> None:
+    assert metadata(card(config=CONFIG.replace(task="translate")))["language"] == ["be", "en"]
+    assert metadata(card(config=CONFIG.replace(language="jw")))["language"] == ["jv"]
+    assert "translate Belarusian into English only" in card(config=CONFIG.replace(task="translate"))
+
+
+def test_rates_with_and_without_intervals() -> None:
+    text = section(card(), "Error rates")
+    assert "| validation | 300 | base model | 61.25 | 20.00 | 70.00 |" in text
+    assert "| test | 300 | this model | 24.13 | 6.50 | 31.00 |" in text
+    assert "normaliser `auto-be`: Belarusian" in text
+    assert "95 %" not in text
+    assert "On the test split 37.13 points of WER below the base model, 61 % fewer errors." in text
+    sure = {"after": AFTER | {"wer_interval": [22.0, 26.5]}, "before": BEFORE}
+    text = section(card(rates={"validation": sure}), "Error rates")
+    assert "| 24.13 (22.00 to 26.50) | 6.50 | 31.00 |" in text
+    assert "95 % intervals" in text
+
+
+def test_no_better_is_said() -> None:
+    worse = {"before": AFTER, "after": BEFORE}
+    text = card(rates={"validation": worse, "test": worse})
+    assert "**No better than the base model** on the test split: 61.25 % against 24.13 %." in text
+
+
+def test_three_ecosystems_and_what_was_converted() -> None:
+    text = section(card(), "How to use")
+    assert f'pipeline("automatic-speech-recognition", "{PLACE}")' in text
+    assert f"ct2-transformers-converter --model {PLACE}" in text
+    assert 'language="be", beam_size=1, without_timestamps=True' in text
+    assert f"convert-h5-to-ggml.py {PLACE} whisper ." in text
+    assert "--language be --no-timestamps" in text
+    assert "ONNX" not in text
+    formats = {"ctranslate2": "ctranslate2", "ggml": "ggml/ggml-model.bin", "onnx": "onnx"}
+    text = section(card(facts=CardFacts(formats=formats)), "How to use")
+    assert "converter" not in text
+    assert f'WhisperModel("{PLACE}/ctranslate2")' in text
+    assert f"whisper-cli -m {PLACE}/ggml/ggml-model.bin" in text
+    assert f'ORTModelForSpeechSeq2Seq.from_pretrained("{PLACE}/onnx")' in text
+    english = section(card(config=CONFIG.replace(model="tiny.en", language=None)), "How to use")
+    assert "language" not in english.split("**faster-whisper**")[1]
+
+
+def test_limits_are_those_of_this_model() -> None:
+    text = section(card(), "Limits")
+    for words in (
+        "Trained without timestamps",
+        "Belarusian only",
+        "where nobody speaks",
+        "the test clips chose nothing",
+    ):
+        assert words in text
+    assert "only 300 clips" in text
+    assert "speaker" not in text
+    text = section(
+        card(facts=CardFacts(speakers=1, longest_seconds=30.0), rates={"validation": RATES["test"]}), "Limits"
+    )
+    assert "of one speaker" in text
+    assert "window (30 s)" in text
+    assert "There was no test split" in text
+    many = {"before": BEFORE | {"clips": 900}, "after": AFTER | {"clips": 900}}
+    assert "may be chance" not in section(card(rates={"test": many}), "Limits")
+
+
+def test_data() -> None:
+    text = section(card(facts=CardFacts(hours={"train": 6.5, "test": 2.25})), "Data")
+    assert "`google/fleurs`, configuration `be_by`" in text
+    assert "2,400 train, 300 validation, 900 test" in text
+    assert "6.50 train, 2.25 test" in text
+    assert "left out: 13 clips (12 longer than the model's window, 1 no text)" in text
+    assert "- 3 texts are in train and in test" in text
+    assert "lower-cased" in section(card(config=CONFIG.replace(lowercase=True)), "Data")
+    assert "`gender=female`" in section(card(config=CONFIG.replace(row_filter="gender=female")), "Data")
+
+
+def test_settings_searched_and_fixed() -> None:
+    text = section(card(), "Settings")
+    assert "the model saw 6,000 samples" in text
+    assert "| `learning_rate` | 3.5e-05 | searched: 1e-06 to 0.0001, log scale |" in text
+    assert "| `train_batch_size` | 16 | searched: 8, 16 |" in text
+    assert "| `weight_decay` | 0.01 | fixed |" in text
+    assert "| `scheduler_type` | linear | default |" in text
+    assert "cache_dir" not in text
+
+
+def test_how_it_was_found() -> None:
+    text = section(card(), "How it was found")
+    assert (
+        "A search of 2 trials (1 went to the end, 1 were stopped early) over up to 9,000 samples each" in text
+    )
+    assert "It took 75.0 GPU-minutes." in text  # half a GPU for two and a half hours
+    assert "transformers 5.23.0, torch 2.13.0, ray 2.47.1, optuna 5.0.0" in text
+    cpus = SETTINGS | {"resources": {"gpus": 0.0, "cpus": 4.0}}
+    assert "It took 10.0 CPU-hours." in section(card(settings=cpus), "How it was found")
+
+
+def test_a_training_without_a_search() -> None:
+    settings = SETTINGS | {"kind": "training", "space": {}}
+    results = RESULTS | {"trials": [TRIAL], "best": {"trial_id": "004"}, "finalists": None}
+    text = card(settings=settings, results=results, rates={"validation": RATES["validation"]})
+    assert "the training `fleurs-be`" in text
+    assert "One training, without a search. It took 60.0 GPU-minutes." in text
+    assert "Given to the training" in text
+    assert "| `learning_rate` | 3.5e-05 | given |" in text
+    assert "Optuna proposed" not in text
+
+
+def test_finalists() -> None:
+    standing = {"trial_id": "004", "runs": ["004", "004-r1"], "wers": [24.1, 24.5], "mean": 24.3, "sd": 0.28}
+    verdict = {"winner": "004", "tie": False, "standings": [standing]}
+    text = card(results=RESULTS | {"finalists": verdict, "repeats": [TRIAL | {"trial_id": "004-r1"}]})
+    assert "the winner of the search `fleurs-be` (2 trials). With 2 seeds" in text
+    assert "24.30 ± 0.28 %" in text
+    assert "trained again with other seeds" in text

@@ -1,0 +1,442 @@
+"""`tune-whisper report`: a page from every kind of experiment, and one line for every mistake."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+from made_experiments import RUNGS, made_trial, simulated, write_experiment
+from s3_server import KEYS, s3_server
+
+from trainer.drops import Drop
+from tune.cli import main
+from tune.experiment_folder import ExperimentFolder
+from tune.object_store import ObjectStore
+from tune.report.writer import write_report
+from tune.report_command import report_parser
+from tune.storage import Storage
+
+SECTIONS = (
+    *("What to do with it", "What was searched", "How the search went", "What the settings did", "Trials"),
+    *("What it cost", "Data", "Going on"),
+)
+PICTURES = {
+    *("winner", "history", "curves", "importances", "map", "parallel", "cost"),
+    *("slice-learning-rate", "slice-warmup-ratio", "slice-train-batch-size"),
+    "slice-gradient-accumulation-steps",
+}
+VOID = {"meta", "link", "br", "use", "path"}
+
+
+class Page(HTMLParser):
+    """What a page holds: headings, texts, tables' rows, and all that could fetch or run something."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.texts: list[str] = []
+        self.tags: set[str] = set()
+        self.references: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.references += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+        assert not any(name.startswith("on") for name, _ in attrs), "no handlers"
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and not {"style"} & set(self._open):
+            self.texts.append(" ".join(data.split()))
+            if self._open and self._open[-1] in ("h1", "h2", "h3"):
+                self.headings.append(" ".join(data.split()))
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+
+def read(folder: ExperimentFolder) -> Page:
+    """The experiment's report, which must be whole and need nothing but itself."""
+    html = (folder.path / "report" / "report.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert not {"script", "iframe", "img", "object", "embed"} & page.tags
+    assert all(reference.startswith(("#", "data:")) for reference in page.references)
+    assert not re.search(r"https?://|url\((?!#)", re.sub(r'xmlns(:xlink)?="[^"]*"', "", html))
+    return page
+
+
+def run(folder: ExperimentFolder, *words: str) -> int:
+    return main(["report", folder.name, "--storage", str(folder.path.parent), *words])
+
+
+def small(storage: Path, **kinds: object) -> ExperimentFolder:
+    """A finished search of nine trials with two finalists."""
+    trials = [
+        made_trial(1, [40, 25, 16.0], rate=1e-3, warmup=0.1),
+        made_trial(2, [35, 20, 12.0], rate=2e-3, warmup=0.2, batch=16),
+        made_trial(3, [36, 21, 12.5], rate=1.5e-3, warmup=0.0, batch=4),
+        made_trial(4, [50.5], rate=2e-4),
+        made_trial(5, [48, 33], rate=4e-4, accumulation=4),
+        made_trial(6, [], rate=9e-3),
+        made_trial(7, [44], rate=5e-3, warmup=0.25, error="Traceback ...\nRuntimeError: CUDA out of memory"),
+        made_trial(8, [47], rate=3e-4),
+        made_trial(9, [45], rate=6e-4),
+    ]
+    repeats = {"002": [12.2, 12.4], "003": [12.6, 13.4]}
+    return write_experiment(storage, trials, repeats=repeats, **kinds)  # type: ignore[arg-type]
+
+
+def test_the_arguments_are_frozen() -> None:
+    actions = [action for action in report_parser()._actions if action.dest != "help"]
+    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == {
+        **{"experiment": None, "--open": False, "--output": None, "--storage": "experiments"}
+    }
+
+
+@pytest.mark.slow
+def test_a_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = simulated(tmp_path, trials=14, base_clips=True, seed=2)
+    assert run(folder) == 0
+    page = read(folder)
+    assert [heading for heading in page.headings if heading in SECTIONS] == list(SECTIONS)
+    assert {path.stem for path in (folder.path / "report").glob("*.png")} == PICTURES
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (folder.path / "report").glob("*.png"))
+    assert "svg" in page.tags
+    assert "finished, 14 of 14 trials ended in 1:00:00" in page.text
+    shown = capsys.readouterr().out
+    assert "state     finished, 14 of 14 trials" in shown
+    assert re.search(
+        r"^report {4}.*made/report/report\.html, with 11 pictures beside it$", shown, re.MULTILINE
+    )
+
+
+def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = small(tmp_path, base_clips=True)
+    assert run(folder) == 0
+    page = read(folder)
+    for text in (
+        *("12.30 %", "WER of the winner, trial 002, mean of 2 seeds"),  # 12.2 and 12.4
+        *("60.00 %", "WER of the base model, demo", "16.00 %", "WER of the usual settings, trial 001"),
+        *("47.70", "points of WER gained: 80 % fewer errors"),
+        *("stopped early", "cutoff 49.50 % at 384", "loss or WER no finite number at 384 samples"),
+        *("RuntimeError: CUDA out of memory", "No clip was left out."),
+    ):
+        assert text in page.texts, text
+    assert "95 % interval of the gain over the base model: 4" in page.text
+    assert re.search(
+        r"Finalists .* 002 2 12\.30 0\.14 \d+\.\d+ to \d+\.\d+ .*winner.* 003 2 13\.00 0\.57", page.text
+    )
+    assert "has no interval" not in page.text
+    assert "best      WER 12.30 %  trial 002, mean of 2 seeds" in capsys.readouterr().out
+
+
+def test_without_the_base_models_clips_it_says_so(tmp_path: Path) -> None:
+    folder = small(tmp_path)
+    run(folder)
+    assert "The base model's errors by clip were not kept, so it has no interval." in read(folder).text
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "command"),
+    [
+        ("running", "running, 8 of 20 trials ended", "tune-whisper report made"),
+        ("interrupted", "interrupted, 8 of 20 trials ended", "tune-whisper --resume made"),
+        ("killed", "interrupted, 8 of 20 trials ended", "tune-whisper --resume made"),
+    ],
+)
+def test_a_search_that_has_not_ended(tmp_path: Path, state: str, told: str, command: str) -> None:
+    trials = [made_trial(number, [40, 20, 10.0 + number]) for number in range(1, 9)]
+    folder = write_experiment(tmp_path, [*trials, made_trial(9, [38, 19, 9.0])], state=state, asked=20)
+    assert run(folder) == 0
+    page = read(folder)
+    assert told in page.text
+    assert "lowest WER so far, trial 001" in page.texts
+    assert "winner" not in page.text.replace("The star is the winner", "").replace(
+        "green is the winner", ""
+    ).replace("train with the winner's settings", "")
+    assert ("running" if state == "running" else "interrupted") in page.texts
+    assert command in page.text
+    assert ("tune-whisper export" in page.text) == (state == "interrupted")
+
+
+def test_a_search_that_is_resumed_is_not_finished_any_more(tmp_path: Path) -> None:
+    folder = small(tmp_path)
+    settings = yaml.safe_load((folder.path / "experiment.yaml").read_text())
+    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings | {"trials": 30}))
+    assert run(folder) == 0
+    assert "interrupted, 9 of 30 trials ended" in read(folder).text
+
+
+@pytest.mark.parametrize("kind", ["none", "failed", "diverged"])
+def test_where_nothing_completed(tmp_path: Path, kind: str) -> None:
+    trials = {
+        "none": [],
+        "failed": [
+            made_trial(n, [], rate=n * 1e-3, error="ValueError: no column 'text'") for n in range(1, 4)
+        ],
+        "diverged": [made_trial(n, [], rate=n * 1e-3) for n in range(1, 4)],
+    }[kind]
+    folder = write_experiment(tmp_path, trials, asked=8, state="interrupted")
+    assert run(folder) == 0
+    page = read(folder)
+    assert "No trial has reached an evaluation." in page.texts
+    assert "What was searched" in page.headings
+    assert ("ValueError: no column 'text'" in page.text) == (kind == "failed")
+
+
+def test_one_measured_trial(tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40])], asked=8, state="interrupted")
+    assert run(folder) == 0
+    assert {"How the search went", "Trials"} <= set(read(folder).headings)
+
+
+def test_one_searched_setting(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("spec_augment: {type: choice, values: [false, true]}\n")
+    trials = [made_trial(1, [40, 20, 10], config={"spec_augment": True})]
+    trials += [
+        made_trial(2, [41, 21, 11], config={"spec_augment": False}),
+        made_trial(3, [0, 0, 0], config={"spec_augment": True}),
+    ]
+    folder = write_experiment(tmp_path / "experiments", trials, space=str(space))
+    assert run(folder) == 0
+    assert {path.stem for path in (folder.path / "report").glob("*.png")} == {
+        *("winner", "history", "curves", "cost", "slice-spec-augment")
+    }
+
+
+def test_trials_with_fewer_steps_than_the_longest(tmp_path: Path) -> None:
+    """With `max_steps` small batches end at fewer samples, between two rungs."""
+    short = made_trial(2, [40, 22], stop=None)
+    short.evaluations, short.losses = [(384, 40.0), (1600, 15.0)], [1.0, 0.5]
+    short.status, short.stop, short.finished, short.best_wer = "completed", None, True, 15.0
+    folder = write_experiment(
+        tmp_path, [made_trial(1, [40, 20, 10]), short, made_trial(3, [45])], settings={"max_steps": 100}
+    )
+    assert run(folder) == 0
+    assert "100 steps" in read(folder).text
+
+
+def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
+    """Names of data, clips and errors come from others; a page that ran them would be theirs."""
+    hostile = "<script>alert(1)</script>&\"'"
+    drops = [Drop("train", hostile, "unreadable_audio", hostile)] * 3
+    trials = [
+        made_trial(1, [40, 20, 10]),
+        made_trial(2, [41], error=f"ValueError: {hostile}"),
+        made_trial(3, [42]),
+    ]
+    folder = write_experiment(tmp_path, trials, drops=drops)
+    settings = yaml.safe_load((folder.path / "experiment.yaml").read_text())
+    settings["train_config"] |= {"data": hostile, "model": f"/models/{hostile}", "language": hostile}
+    settings["notes"] = [hostile]
+    settings["versions"]["platform"] = hostile
+    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings))
+    assert run(folder) == 0
+    page = read(folder)
+    assert page.text.count("<script>alert(1)</script>") >= 6
+    assert "ValueError: <script>" in page.text
+
+
+def test_dropped_clips_are_listed(tmp_path: Path) -> None:
+    drops = [Drop("train", f"clip{n}.wav", "too_long_audio", f"{30 + n} s") for n in range(250)]
+    folder = small(tmp_path, drops=[*drops, Drop("test", "x.wav", "empty_text", "no text")])
+    assert run(folder) == 0
+    page = read(folder)
+    assert "251 of 1,451 clips (17 %) were left out." in page.text
+    assert "The first 200 of 251 clips; dropped_clips.jsonl has all" in page.text
+    assert "too long audio" in page.texts
+    assert "clip199.wav" in page.texts
+    assert "clip200.wav" not in page.texts
+
+
+def test_many_trials_show_the_best_first(tmp_path: Path) -> None:
+    trials = [made_trial(number, [50 - number / 2], rate=1e-4 * number) for number in range(1, 61)]
+    folder = write_experiment(tmp_path, [*trials, made_trial(61, [20, 15, 9])])
+    assert run(folder) == 0
+    text = read(folder).text
+    assert "The best 10 of 61, by their lowest WER:" in text
+    assert text.index("All 61 trials") < text.index("012 stopped early")
+
+
+def test_results_alone_are_enough(tmp_path: Path) -> None:
+    folder = small(tmp_path)
+    (folder.path / "state.json").unlink()
+    assert run(folder) == 0
+    page = read(folder)
+    assert "finished, 9 of 9 trials ended" in page.text
+    assert "WER of the winner, trial 002, mean of 2 seeds" in page.texts
+
+
+def test_an_experiment_that_was_moved(tmp_path: Path) -> None:
+    folder = small(tmp_path / "before")
+    shutil.move(tmp_path / "before", tmp_path / "after")
+    moved = ExperimentFolder("made", tmp_path / "after" / "made")
+    assert run(moved) == 0
+    assert not folder.path.exists()
+    assert "95 % interval" in read(moved).text
+
+
+def test_output_is_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = small(tmp_path)
+    assert run(folder, "--output", str(tmp_path / "new" / "page.html")) == 0
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["page.html"]
+    assert not (folder.path / "report").exists()
+    assert capsys.readouterr().out.splitlines()[-1].endswith("page.html")
+
+
+def test_a_report_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    folder = small(tmp_path)
+    (folder.path / "report").mkdir()
+    (folder.path / "report" / "old.png").write_bytes(b"old")
+    (folder.path / "report" / "mine.txt").write_text("mine")
+    assert run(folder) == 0
+    names = {path.name for path in (folder.path / "report").iterdir()}
+    assert "old.png" not in names
+    assert {"mine.txt", "report.html", "history.png"} <= names
+    assert not [name for name in names if name.startswith(".")]
+
+
+def test_it_opens_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(browser.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    folder = small(tmp_path)
+    program = "import sys; from tune.cli import main; sys.exit(main(sys.argv[1:]))"
+    import subprocess
+    import sys
+
+    words = ["report", "made", "--storage", str(tmp_path), "--open"]
+    subprocess.run([sys.executable, "-c", program, *words], check=True, capture_output=True, env=os.environ)
+    assert (tmp_path / "opened").read_text().strip() == (folder.path / "report" / "report.html").as_uri()
+
+
+def test_at_the_end_of_a_search(tmp_path: Path) -> None:
+    """The process that ran the search still holds its lock; the search is over all the same."""
+    folder = write_experiment(
+        tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21])], asked=5, state="running"
+    )
+    page, *pictures = write_report(folder)
+    assert page == folder.path / "report" / "report.html"
+    assert {path.suffix for path in pictures} == {".png"}
+    assert all(path.is_file() for path in pictures)
+    assert "interrupted, 1 of 5 trials ended" in read(folder).text
+
+
+def test_a_training_has_a_small_page(tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10])])
+    settings = yaml.safe_load((folder.path / "experiment.yaml").read_text())
+    for key in ("finalists", "repeats", "warm_start", "budgets"):
+        del settings[key]
+    settings |= {"kind": "training", "space": {}}
+    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings))
+    assert run(folder) == 0
+    page = read(folder)
+    assert {"Learning curve", "Settings", "Data", "Going on"} <= set(page.headings)
+    assert "10.00 %" in page.texts
+    assert f"{RUNGS[0]:,}" in page.texts
+    assert [path.name for path in (folder.path / "report").glob("*.png")] == ["curve.png"]
+
+
+def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """Words of each mistake, and what its line must say."""
+    small(storage)
+    broken = write_experiment(storage, [made_trial(1, [40])], name="broken")
+    (broken.path / "state.json").write_text("{")
+    foreign = write_experiment(storage, [made_trial(1, [40])], name="foreign")
+    (foreign.path / "experiment.yaml").write_text("a: list\n")
+    other = write_experiment(storage, [made_trial(1, [40])], name="other")
+    (other.path / "state.json").write_text('{"trials": [{"number": 1}], "repeats": [], "seconds": 1}')
+    space = write_experiment(storage, [made_trial(1, [40])], name="space")
+    file = space.path / "experiment.yaml"
+    file.write_text(file.read_text().replace("high: 0.01", "high: 0.0005"))
+    outside = write_experiment(storage, [made_trial(1, [40])], name="outside")
+    file = outside.path / "state.json"
+    file.write_text(file.read_text().replace('"learning_rate": 0.001', '"learning_rate": 0.1'))
+    (storage / "file").write_text("")
+    return {
+        "no such experiment": (["mad"], ["no experiment 'mad'", "there is", "made"]),
+        "no experiment named": ([], ["EXPERIMENT", "report --help"]),
+        "output is a folder": (
+            ["made", "--output", str(storage)],
+            ["--output", "is a folder", "report.html"],
+        ),
+        "output cannot be": (
+            ["made", "--output", str(storage / "file" / "x.html")],
+            ["--output", "cannot be written"],
+        ),
+        "damaged state": (["broken"], ["broken/state.json", "cannot be read"]),
+        "damaged settings": (["foreign"], ["foreign/experiment.yaml", "has no trials, space"]),
+        "another space": (["space"], ["space/experiment.yaml", "its space cannot be used: try_first"]),
+        "outside the space": (["outside"], ["outside/state.json", "trial 001 has learning_rate 0.1"]),
+        "another version": (["other"], ["'other'", "of another version"]),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    sorted(
+        {
+            *("no such experiment", "no experiment named", "output is a folder", "output cannot be"),
+            *("damaged state", "damaged settings", "another version", "another space", "outside the space"),
+        }
+    ),
+)
+def test_a_mistake_is_one_clear_line(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, said = mistakes(tmp_path)[what]
+    assert main(["report", *words, "--storage", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("error: ")
+    for word in said:
+        assert word in line
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = small(tmp_path)
+    (folder.path / "report").write_text("a file is in its place")
+    assert run(folder) == 2
+    assert "--output FILE writes the page elsewhere" in capsys.readouterr().err
+
+
+def test_from_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a machine that has nothing of it: small files come down, errors by clip are read where the weights lie."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = small(tmp_path / "made", base_clips=True)
+    with s3_server() as server:
+        address = server.uri("here")
+        store = ObjectStore(address)
+        for file in sorted(made.path.rglob("*")):
+            if file.is_file() and not file.name.startswith("."):
+                store.write(f"made/{file.relative_to(made.path).as_posix()}", file.read_bytes())
+        assert main(["report", "made", "--storage", address]) == 0
+        page = read(Storage.parse(address).experiment("made"))
+        store.delete("made/trials")
+        assert main(["report", "made", "--storage", address]) == 0
+        without = read(Storage.parse(address).experiment("made"))
+    assert "finished, 9 of 9 trials ended" in page.text
+    assert "95 % interval of the gain" in page.text
+    assert "95 % interval of the gain" not in without.text
+    assert f"--storage '{address}'" in page.text
+    assert "with 9 pictures beside it" in capsys.readouterr().out

@@ -1,0 +1,224 @@
+"""The numbers of a report: costs, what stopped trials would have come to, importances, intervals, axes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_experiments import made_trial, write_experiment
+
+from tune.parameters import ChoiceParameter, FloatParameter, IntParameter
+from tune.report.analysis import analyse
+from tune.report.costs import find_costs
+from tune.report.estimates import ClipErrors, gain_interval, wer_interval
+from tune.report.importances import LEAST_TRIALS, find_importances
+from tune.report.known import Experiment
+from tune.report.loading import load_experiment
+from tune.report.projections import expected_wers
+from tune.report.scales import number, scale_of, tell
+
+
+def experiment(folder: Path, trials: list[Any], **kinds: Any) -> Experiment:
+    return load_experiment(write_experiment(folder, trials, **kinds))
+
+
+def test_costs_by_outcome(tmp_path: Path) -> None:
+    """A whole trial takes 20 + 1600 s, one that was stopped at the first rung 20 + 192 s."""
+    trials = [
+        made_trial(1, [40, 20, 10]),
+        made_trial(2, [41, 21, 11], rate=2e-3),
+        made_trial(3, [42], rate=3e-3),
+    ]
+    trials += [made_trial(4, [], rate=9e-3), made_trial(5, [], error="x", rate=4e-3)]
+    costs = find_costs(experiment(tmp_path, trials, repeats={"001": [10, 11], "002": [12, 13]}, gpus=2.0))
+    assert costs.device == "GPU"
+    hours = {share.name: (share.runs, round(3600 * share.hours)) for share in costs.shares}
+    assert hours == {
+        "completed": (2, 2 * 2 * 1620),
+        "stopped early": (1, 2 * 212),
+        "diverged": (1, 2 * 212),
+        "failed": (1, 2 * 20),
+        "finalists again": (4, 4 * 2 * 1620),
+    }
+    assert costs.full is not None
+    # Only the one that was stopped would have gone on.
+    assert 3600 * costs.saved == pytest.approx(2 * (1620 - 212))
+    assert costs.unit == "GPU-hours"
+    assert costs.tell(costs.total) == "5.6 GPU-hours"
+
+
+def test_costs_without_a_gpu(tmp_path: Path) -> None:
+    costs = find_costs(experiment(tmp_path, [made_trial(1, [40])], gpus=0.0))
+    assert (costs.device, costs.full, costs.saved) == ("CPU", None, 0.0)
+    assert costs.tell(costs.total) == "14.1 CPU-minutes"  # four CPUs for 212 s
+
+
+def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None:
+    """All others' WERs are halved from rung to rung, so its own would have been too."""
+    trials = [made_trial(n, [40 + n, 20 + n / 2, 10 + n / 4], rate=1e-3 * n) for n in range(1, 4)]
+    trials += [made_trial(4, [60], rate=1e-3), made_trial(5, [60, 30], rate=2e-3)]
+    trials += [made_trial(6, [], rate=9e-3), made_trial(7, [50], error="x"), made_trial(8, [], error="x")]
+    expected = expected_wers(experiment(tmp_path, trials))
+    assert expected["001"] == 10.25
+    assert expected["004"] == pytest.approx(15)
+    assert expected["005"] == pytest.approx(15)
+    assert expected["006"] == max(expected[key] for key in ("001", "002", "003", "004", "005"))
+    assert not {"007", "008"} & set(expected)
+
+
+def test_near_settings_count_more(tmp_path: Path) -> None:
+    """High rates gain little after the first rung here, low ones much."""
+    trials = [made_trial(n, [40, 20, 10], rate=2e-4 + 1e-6 * n) for n in range(1, 4)]
+    trials += [made_trial(n, [30, 27, 25], rate=8e-3 + 1e-5 * n) for n in range(4, 7)]
+    trials += [made_trial(7, [44], rate=2e-4), made_trial(8, [44], rate=8e-3)]
+    expected = expected_wers(experiment(tmp_path, trials))
+    assert expected["007"] < 13
+    assert expected["008"] > 32
+
+
+def spread(count: int, points: float) -> list[Any]:
+    """Whole trials of which the learning rate alone makes the WER."""
+    random = np.random.default_rng(0)
+    found = []
+    for index in range(count):
+        rate = 10 ** random.uniform(-4, -2)
+        wer = 10 + points * (math.log10(rate) + 3) ** 2
+        batch, warmup = int(random.choice([4, 8, 16])), float(random.uniform(0, 0.3))
+        found.append(made_trial(index + 1, [wer + 20, wer + 5, wer], rate=rate, batch=batch, warmup=warmup))
+    return found
+
+
+def test_the_important_setting_is_named(tmp_path: Path) -> None:
+    known = experiment(tmp_path, spread(40, 20.0))
+    found = find_importances(known, expected_wers(known))
+    assert found[0].name == "learning_rate"
+    assert {importance.name for importance in found} == set(known.parameters)
+    assert sum(importance.share for importance in found) == pytest.approx(1)
+    assert found[0].low > 0.6
+    assert all(importance.low <= importance.share <= importance.high for importance in found)
+    assert max(importance.high for importance in found[1:]) < found[0].low
+
+
+def test_few_trials_tell_no_importances(tmp_path: Path) -> None:
+    known = experiment(tmp_path, spread(LEAST_TRIALS - 1, 20.0))
+    assert find_importances(known, expected_wers(known)) == []
+    equal = experiment(tmp_path / "equal", [made_trial(n, [40, 20, 10], rate=1e-3 * n) for n in range(1, 10)])
+    assert find_importances(equal, expected_wers(equal)) == []
+
+
+def test_importances_are_the_same_each_time(tmp_path: Path) -> None:
+    known = experiment(tmp_path, spread(20, 5.0))
+    expected = expected_wers(known)
+    assert find_importances(known, expected) == find_importances(known, expected)
+
+
+def clips(wer: float, n: int, random: np.random.Generator) -> ClipErrors:
+    """Clips of one model, which differ in length and difficulty."""
+    words = random.integers(3, 20, size=n)
+    hard = random.beta(2, 2 * (100 / wer - 1), size=n)
+    return ClipErrors(random.binomial(words, hard).astype(float), words.astype(float))
+
+
+def test_an_interval_covers_the_truth() -> None:
+    """Of 200 validation sets drawn for a model with a WER of 20 %, the interval holds it in 90 to 99 %."""
+    random = np.random.default_rng(1)
+    held = 0
+    for _ in range(200):
+        interval = wer_interval([clips(20.0, 150, random)])
+        assert interval is not None
+        held += interval[0] <= 20.0 <= interval[1]
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_seeds_widen_an_interval() -> None:
+    found = clips(20.0, 150, np.random.default_rng(0))
+    alone, noisy = wer_interval([found]), wer_interval([found], (3.0, 0))
+    few = wer_interval([found], (3.0, 1))
+    assert alone is not None
+    assert noisy is not None
+    assert few is not None
+    assert few[1] - few[0] > noisy[1] - noisy[0] > alone[1] - alone[0] > 1
+    assert few[0] >= 0.0
+
+
+def test_intervals_need_the_same_clips() -> None:
+    random = np.random.default_rng(0)
+    assert wer_interval([clips(20.0, 150, random), clips(20.0, 149, random)]) is None
+    assert gain_interval([clips(20.0, 150, random)], clips(40.0, 149, random), (0.5, 0)) is None
+    base = clips(60.0, 150, random)
+    better = ClipErrors(np.maximum(0, base.word_errors - 3), base.words)
+    interval = gain_interval([better], base, (0.5, 2))
+    assert interval is not None
+    gain = 100 * (base.word_errors - better.word_errors).sum() / base.words.sum()
+    assert interval[0] < gain < interval[1]
+    # Paired: far narrower than the models' own.
+    own = wer_interval([base])
+    assert own is not None
+    assert interval[1] - interval[0] < own[1] - own[0]
+
+
+def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2e-3)])
+    file = folder.path / "trials" / "001" / "checkpoint_000000" / "utterances.json"
+    for content in ("{", "[]", '{"word_errors": [1], "words": [1, 2]}', '{"word_errors": [1], "words": [0]}'):
+        file.write_text(content)
+        winner = analyse(load_experiment(folder)).winner
+        assert winner is not None
+        assert (winner.wer, winner.interval) == (10.0, None)
+    file.unlink()
+    assert analyse(load_experiment(folder)).winner is not None
+
+
+def test_the_usual_settings_are_found(tmp_path: Path) -> None:
+    """They are computed from the space as they were before the search, so no trial needs a mark."""
+    trials = [made_trial(1, [40, 20, 10], rate=2e-3), made_trial(2, [41, 21, 11], rate=1e-3)]
+    known = experiment(tmp_path, trials)
+    assert known.recipe == {
+        **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
+        **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
+    }
+    assert known.recipe_trial is not None
+    assert known.recipe_trial.trial_id == "002"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "labels"),
+    [
+        (FloatParameter(1e-4, 1e-2, log=True), ["0.0001", "0.0003", "0.001", "0.003", "0.01"]),
+        (FloatParameter(1e-6, 1e-2, log=True), ["1e-6", "1e-5", "0.0001", "0.001", "0.01"]),
+        (FloatParameter(2e-5, 4e-5, log=True), ["2e-5", "4e-5"]),
+        (FloatParameter(0.0, 0.3), ["0", "0.1", "0.2", "0.3"]),
+        (IntParameter(4, 64), ["20", "40", "60"]),
+        (ChoiceParameter((16, 4, 8)), ["4", "8", "16"]),
+        (ChoiceParameter((True, False)), ["true", "false"]),
+        (ChoiceParameter(("constant_with_warmup", "linear")), ["constant_with…", "linear"]),
+    ],
+)
+def test_axes_have_few_round_labels(parameter: Any, labels: list[str]) -> None:
+    scale = scale_of("x", parameter)
+    assert [label for _, label in scale.ticks] == labels
+    places = [place for place, _ in scale.ticks]
+    assert places == sorted(places)
+    assert all(-1e-9 <= place <= 1 + 1e-9 for place in places)
+
+
+def test_places_on_axes() -> None:
+    rate = scale_of("learning_rate", FloatParameter(1e-4, 1e-2, log=True))
+    assert rate.place(1e-3) == pytest.approx(0.5)
+    assert scale_of("x", IntParameter(0, 10)).place(5) == 0.5
+    choice = scale_of("x", ChoiceParameter((8, 4)))
+    assert (choice.place(4), choice.place(8), choice.step) == (0.25, 0.75, 0.5)
+
+
+def test_values_as_people_read_them() -> None:
+    assert [tell(value) for value in (0.00131234, 8, True, None, "cosine")] == [
+        "0.00131",
+        "8",
+        "true",
+        "null",
+        "cosine",
+    ]
+    assert [number(value) for value in (1e-5, 0.001, 250.0)] == ["1e-5", "0.001", "250"]

@@ -1,0 +1,299 @@
+"""Counting errors, aligning, intervals, comparisons, groups and signs: against jiwer and against known truth."""
+
+from __future__ import annotations
+
+import random
+
+import jiwer
+import numpy as np
+import pytest
+from rich.console import Console
+
+from trainer.scoring.alignment import align, frequent_errors, pairs, worst_first
+from trainer.scoring.breakdown import by_ranges, group_by
+from trainer.scoring.counts import count_errors
+from trainer.scoring.decoding import Transcripts
+from trainer.scoring.hallucinations import compression_ratio, find_signs, longest_insertion, loop
+from trainer.scoring.intervals import compare, rate_interval
+from trainer.scoring.normalizers import Normalizer
+from trainer.scoring.scores import RATES, Reference, Scores, score
+from tune.evaluation_tables import aligned_lines
+from tune.evaluation_words import between, p_value, points, verdict
+
+WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
+PLAIN = Normalizer("none", "words", "as it is", str.strip)
+
+
+def random_pairs(number: int, seed: int) -> tuple[list[str], list[str]]:
+    """References, and hypotheses made of them by dropping, changing and adding words and letters."""
+    chance = random.Random(seed)
+    references, hypotheses = [], []
+    for _ in range(number):
+        said = [chance.choice(WORDS) for _ in range(chance.randint(1, 15))]
+        heard = []
+        for word in said:
+            kind = chance.random()
+            if kind < 0.15:
+                continue
+            heard.append(chance.choice(WORDS) if kind < 0.3 else word[::-1] if kind < 0.35 else word)
+            if chance.random() < 0.12:
+                heard.append(chance.choice(WORDS))
+        references.append(" ".join(said))
+        hypotheses.append(" ".join(heard))
+    return references, hypotheses
+
+
+@pytest.mark.parametrize("level", ["words", "characters"])
+def test_200_random_pairs_as_jiwer_counts_them(level: str) -> None:
+    references, hypotheses = random_pairs(200, seed=1)
+    assert any(not text for text in hypotheses)
+    counts = count_errors(references, hypotheses, level)  # type: ignore[arg-type]
+    theirs = (jiwer.process_words if level == "words" else jiwer.process_characters)(references, hypotheses)
+    rate = theirs.wer if level == "words" else theirs.cer
+    assert counts.percent == pytest.approx(100 * rate, abs=1e-12)
+    assert counts.totals() == {
+        "hits": theirs.hits,
+        "substitutions": theirs.substitutions,
+        "deletions": theirs.deletions,
+        "insertions": theirs.insertions,
+        "reference": theirs.hits + theirs.substitutions + theirs.deletions,
+    }
+    alone = jiwer.wer if level == "words" else jiwer.cer
+    for row, (said, heard) in enumerate(zip(references, hypotheses, strict=True)):
+        assert counts.errors[row] / counts.lengths[row] == pytest.approx(alone(said, heard))
+
+
+def test_evaluation_of_200_random_pairs_as_jiwer() -> None:
+    references, hypotheses = random_pairs(200, seed=2)
+    scores = scored(references, hypotheses)
+    assert scores.model.rates["wer"].percent == pytest.approx(100 * jiwer.wer(references, hypotheses))
+    assert scores.model.rates["cer"].percent == pytest.approx(100 * jiwer.cer(references, hypotheses))
+    for rate in RATES:
+        low, high = scores.model.rates[rate].interval or (0.0, 0.0)
+        assert low < scores.model.rates[rate].percent < high
+
+
+def scored(references: list[str], hypotheses: list[str], baseline: list[str] | None = None) -> Scores:
+    def transcripts(texts: list[str]) -> Transcripts:
+        return Transcripts(texts, 1.0, 10.0, "nothing", "fp32", {})
+
+    names = [f"{row}.wav" for row in range(len(references))]
+    reference = Reference(names, [float(row % 7) for row in range(len(references))], references, {})
+    other = ("other", transcripts(baseline)) if baseline else None
+    return score(reference, PLAIN, ("mine", transcripts(hypotheses)), other)
+
+
+def test_empty_references_count_in_no_rate_and_errors_of_no_words_are_refused() -> None:
+    counts = count_errors(["", "a b"], ["x y z", "a"])
+    assert counts.percent == 50.0
+    assert counts.errors.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="nothing to measure"):
+        _ = count_errors([""], ["x"]).percent
+
+
+def test_the_alignment_puts_words_side_by_side() -> None:
+    pieces = align("the cat sat on a mat here", "a cat sat a mat too here")
+    assert list(pairs(pieces)) == [
+        ("substitute", "the", "a"),
+        ("equal", "cat", "cat"),
+        ("equal", "sat", "sat"),
+        ("delete", "on", ""),
+        ("equal", "a", "a"),
+        ("equal", "mat", "mat"),
+        ("insert", "", "too"),
+        ("equal", "here", "here"),
+    ]
+    assert list(pairs(align("", "a b"))) == [("insert", "", "a"), ("insert", "", "b")]
+    assert list(pairs(align("a", ""))) == [("delete", "a", "")]
+    assert align("", "") == []
+
+
+def test_alignments_add_up_to_the_counts() -> None:
+    references, hypotheses = random_pairs(100, seed=3)
+    counts = count_errors(references, hypotheses)
+    for row, (said, heard) in enumerate(zip(references, hypotheses, strict=True)):
+        pieces = align(said, heard)
+        kinds = [kind for kind, _, _ in pairs(pieces)]
+        assert kinds.count("substitute") == counts.substitutions[row]
+        assert kinds.count("delete") == counts.deletions[row]
+        assert kinds.count("insert") == counts.insertions[row]
+        assert " ".join(word for piece in pieces for word in piece.reference) == said
+        assert " ".join(word for piece in pieces for word in piece.hypothesis) == heard
+
+
+def test_an_alignment_on_the_screen_fits_its_width_and_stays_in_columns() -> None:
+    pieces = align("ten play 明日 tomorrow close today again", "green play 明日 now yellow close again")
+    console = Console(width=40, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    for line in aligned_lines(pieces, 40):
+        console.print(line)
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert lines[0].startswith("  said   ten ") and lines[1].startswith("  heard  green ")
+    assert len(lines) == 4
+    # 明日 is two characters and four cells wide: what follows starts in the same column of the terminal
+    assert "·" in lines[2] + lines[3] or "·" in lines[0] + lines[1]
+    said = " ".join(line[9:] for line in lines[::2]).replace("·", "").split()
+    heard = " ".join(line[9:] for line in lines[1::2]).replace("·", "").split()
+    assert said == ["ten", "play", "明日", "tomorrow", "close", "today", "again"]
+    assert heard == ["green", "play", "明日", "now", "yellow", "close", "again"]
+
+
+def test_worst_first_and_frequent_errors() -> None:
+    references = ["a b c d", "a", "a b", "x"]
+    hypotheses = ["a b q q", "b c d", "a b", "q q q"]
+    counts = count_errors(references, hypotheses)
+    assert worst_first(counts) == [1, 3, 0]
+    found = frequent_errors([align(said, heard) for said, heard in zip(references, hypotheses, strict=True)])
+    assert found == [("insert", "", "q", 2)]
+
+
+def made_up(generator: np.random.Generator, n: int, mean: float) -> tuple[np.ndarray, np.ndarray]:
+    """Errors and lengths of utterances whose difficulty varies: their true rate is `mean`."""
+    lengths = generator.poisson(9, n) + 1
+    chance = generator.beta(2 * mean / (1 - mean), 2.0, n)
+    return generator.binomial(lengths, chance), lengths
+
+
+@pytest.mark.parametrize(("n", "mean"), [(100, 0.15), (300, 0.5)])
+def test_the_interval_holds_the_true_rate_as_often_as_it_says(n: int, mean: float) -> None:
+    generator = np.random.default_rng(5)
+    held = 0
+    for _ in range(200):
+        errors, lengths = made_up(generator, n, mean)
+        low, high = rate_interval(errors, lengths, resamples=1000) or (0.0, 0.0)
+        held += low <= 100 * mean <= high
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_an_interval_is_the_same_each_time_and_narrows_with_more_clips() -> None:
+    errors, lengths = made_up(np.random.default_rng(6), 400, 0.2)
+    first = rate_interval(errors, lengths)
+    assert first is not None and first == rate_interval(errors, lengths)
+    few = rate_interval(errors[:50], lengths[:50])
+    assert few is not None and few[1] - few[0] > 2 * (first[1] - first[0])
+    assert first != rate_interval(errors, lengths, seed=1)
+
+
+def test_intervals_without_errors_and_of_few_clips() -> None:
+    assert rate_interval(np.zeros(50, int), np.full(50, 6)) == (0.0, 1.0)
+    assert rate_interval(np.zeros(4, int), np.full(4, 6)) is None
+    # a clip without words neither counts nor shifts anything
+    errors, lengths = made_up(np.random.default_rng(7), 60, 0.2)
+    assert rate_interval(np.append(errors, 0), np.append(lengths, 0)) == rate_interval(errors, lengths)
+
+
+def test_no_difference_is_shown_between_equals() -> None:
+    errors, lengths = made_up(np.random.default_rng(8), 100, 0.2)
+    same = compare(errors, errors, lengths)
+    assert (same.difference, same.interval, same.p_value, same.shown) == (0.0, (0.0, 0.0), 1.0, False)
+
+
+def test_a_clear_difference_has_a_small_p_and_an_interval_on_one_side() -> None:
+    generator = np.random.default_rng(9)
+    errors, lengths = made_up(generator, 200, 0.4)
+    fewer = generator.binomial(errors, 0.5)
+    found = compare(fewer, errors, lengths)
+    assert found.shown and found.p_value < 0.001
+    assert found.difference == pytest.approx(100 * (fewer.sum() - errors.sum()) / lengths.sum())
+    low, high = found.interval or (0.0, 0.0)
+    assert low < found.difference < high < 0
+    assert found.better > 50 and found.worse == 0
+    back = compare(errors, fewer, lengths)
+    assert back.difference == -found.difference and back.better == 0
+
+
+def test_of_models_that_differ_by_chance_one_in_twenty_looks_different() -> None:
+    generator = np.random.default_rng(10)
+    p_values = []
+    for _ in range(200):
+        lengths = generator.poisson(9, 60) + 1
+        chance = generator.beta(1, 4, 60)
+        first, second = generator.binomial(lengths, chance), generator.binomial(lengths, chance)
+        p_values.append(compare(first, second, lengths, seed=1).p_value)
+    assert 0.01 <= np.mean(np.array(p_values) < 0.05) <= 0.10
+    assert 0.35 <= np.mean(p_values) <= 0.65
+
+
+def test_the_verdict_in_words() -> None:
+    references, hypotheses = random_pairs(80, seed=4)
+    same = scored(references, hypotheses, hypotheses)
+    assert verdict(same).startswith("no difference shown: WER of mine minus that of other is 0.00 points")
+    better = scored(references, references, hypotheses)
+    assert "below that of other (100 % fewer errors)" in verdict(better)
+    assert "p < 0.001" in verdict(better)
+    assert "points above that of other: 95 %" in verdict(scored(references, hypotheses, references))
+
+
+def test_figures_are_written_alike_everywhere() -> None:
+    assert [points(number) for number in (-1.5, 0.004, -0.004, 2.0)] == [
+        "\u22121.50",
+        "0.00",
+        "0.00",
+        "+2.00",
+    ]
+    assert [p_value(number) for number in (0.0001, 0.013, 1.0)] == ["< 0.001", "0.013", "1.000"]
+    assert between((1.0, 2.345)) == "1.00 to 2.35" and between(None) == "too few clips"
+
+
+def test_groups_of_a_column() -> None:
+    assert group_by(["b", "a", "b", ""]) == {"b": [0, 2], "a": [1], "(empty)": [3]}
+    few = group_by(["1", "2", "1"])
+    assert few == {"1": [0, 2], "2": [1]}
+    ranges = group_by([str(number) for number in range(100)] + [""])
+    assert list(ranges) == ["0 to 24", "25 to 49", "50 to 74", "75 to 99", "(empty)"]
+    assert [len(rows) for rows in ranges.values()] == [25, 25, 25, 25, 1]
+    assert group_by([f"speaker {number}" for number in range(9)])["speaker 3"] == [3]
+    assert "nan" in group_by(["nan", *map(str, range(10))])
+
+
+def test_ranges_keep_equal_numbers_together_and_all_rows() -> None:
+    numbers = dict(enumerate([1.0] * 50 + [2.0] * 3 + [3.0] * 10))
+    groups = by_ranges(numbers, "{:.1f}", " s")
+    assert list(groups) == ["1.0 s", "2.0 to 3.0 s"]
+    assert sorted(row for rows in groups.values() for row in rows) == list(range(63))
+    assert by_ranges({}) == {}
+
+
+SIGNS = {
+    "a clean text": ("one two three", "one two three", []),
+    "errors alone": ("one two three", "a b", []),
+    "five words too many": ("one two", "one a b c d e two", ["insertions"]),
+    "four words too many": ("one two", "one a b c d two", []),
+    "a loop": ("so it goes", "so it goes so it goes so it goes", ["insertions", "repetition"]),
+    "a word said four times": ("no no no no", "no no no no", []),
+    "a word looped": ("no", "no no no no", ["repetition"]),
+    "a long loop": ("thanks", "thank you for watching " * 20, ["insertions", "repetition", "compression"]),
+    "a long loop that was sung": ("la la li " * 40, "la la li " * 40, []),
+    "text for nothing": ("", "thank you", ["empty reference"]),
+    "nothing for nothing": ("", "", []),
+}
+
+
+@pytest.mark.parametrize("case", list(SIGNS))
+def test_signs_of_hallucination(case: str) -> None:
+    said, heard, expected = SIGNS[case]
+    found = find_signs([said], [heard], [align(said, heard)], "words")
+    assert [sign.kind for sign in found] == expected
+
+
+def test_signs_of_a_language_without_spaces_are_told_in_its_own_writing() -> None:
+    said, heard = "你 好", "你 好 " + "谢 谢 观 看 " * 5
+    found = {
+        sign.kind: sign.detail for sign in find_signs([said], [heard], [align(said, heard)], "characters")
+    }
+    assert found["insertions"] == "20 characters: 谢谢观看谢谢观看谢谢观看谢谢观看谢谢观看"
+    assert found["repetition"] == "5 times: 谢谢观看"
+
+
+def test_loops_and_runs() -> None:
+    assert loop(["a", "b", "c", "a", "b", "c", "a", "b", "c"]) == ("a b c", 3)
+    assert loop(["a", "b", "a", "b"]) == ("", 0)
+    assert loop([]) == ("", 0)
+    assert longest_insertion(align("a b", "a x b y z")) == ("y", "z")
+    assert longest_insertion(align("a b", "a c")) == ()
+    assert compression_ratio("") == 0.0
+    assert (
+        compression_ratio("very " * 100)
+        > 2.4
+        > compression_ratio("a plain sentence of some length, said once")
+    )

@@ -1,0 +1,127 @@
+"""The split that a model is measured on: as a training sees it, or of data that is only for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from loaded_clips import ALL_LANGUAGES, FILES, ROWS, rows_with
+from make_data import examples, records, write_clips, write_common_voice, write_manifest, write_processor
+
+from trainer.config import TrainConfig
+from trainer.data import load_clips
+from trainer.errors import DataError
+from trainer.model import load_processor
+from trainer.prepared import features_key
+from trainer.scoring.split_clips import load_split
+from trainer.scoring.split_data import prepare_split
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`clips/` with the audio of twelve clips."""
+    place = tmp_path_factory.mktemp("data")
+    write_clips(place / "clips", ROWS)
+    return place
+
+
+def config(data: Path, **settings: object) -> TrainConfig:
+    return TrainConfig.from_dict({"data": str(data), "row_filter": ALL_LANGUAGES, **settings})
+
+
+def speakers(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    return [row | {"speaker": f"s{number % 3}", "age": str(20 + number)} for number, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_the_splits_of_a_training(folder: Path, split: str) -> None:
+    settings = config(write_manifest(folder / "all.csv", speakers(records(ROWS))))
+    found = load_split(settings, split)
+    assert list(found.clips) == list(load_clips(settings).splits[split])
+    assert found.columns == ["split", "language", "speaker", "age"]
+    numbers = [number for number, row in enumerate(ROWS) if row.split == split]
+    assert [clip.cell("speaker") for clip in found.clips] == [f"s{number % 3}" for number in numbers]
+    assert [clip.cell("age") for clip in found.clips] == [str(20 + number) for number in numbers]
+    assert found.clips[0].cell("accent") == ""
+
+
+def test_a_made_test_split_is_the_same_as_in_a_training(folder: Path) -> None:
+    rows = [{"audio": f"clips/{ROWS[number % 12].file}", "text": f"text {number}"} for number in range(60)]
+    settings = TrainConfig(data=str(write_manifest(folder / "plain.csv", rows)))
+    found = load_split(settings, "test")
+    assert list(found.clips) == list(load_clips(settings).splits["test"])
+    assert any("--split all takes every clip" in note for note in found.notes)
+    assert len(load_split(settings, "all").clips) == 60
+    few = load_split(settings.replace(max_eval_clips=2), "test")
+    assert list(few.clips) == list(load_clips(settings.replace(max_eval_clips=2)).splits["test"])
+
+
+def test_data_without_training_clips(folder: Path) -> None:
+    rows = [row | {"split": "dev" if row["split"] == "validation" else "test"} for row in records(ROWS)]
+    settings = config(write_manifest(folder / "no_train.csv", rows))
+    assert len(load_split(settings, "test").clips) == 9
+    assert len(load_split(settings, "validation").clips) == 3
+    assert len(load_split(settings, "dev").clips) == 3
+    assert len(load_split(settings.replace(max_eval_clips=4), "test").clips) == 4
+    english = load_split(settings.replace(row_filter=None), "test")
+    assert {clip.cell("language") for clip in english.clips} == {"en"}
+
+
+def test_splits_of_other_names_and_common_voice(folder: Path, tmp_path: Path) -> None:
+    rows = [row | {"split": {"test": "test_other"}.get(row["split"], row["split"])} for row in records(ROWS)]
+    settings = config(write_manifest(folder / "other.csv", rows))
+    assert len(load_split(settings, "test_other").clips) == 3
+    with pytest.raises(DataError, match=r"no split 'tets'; it has train, validation, test_other; all takes"):
+        load_split(settings, "tets")
+    release = TrainConfig(data=str(write_common_voice(tmp_path / "cv", ROWS)))
+    assert [clip.cell("locale") for clip in load_split(release, "test").clips] == ["en"] * 3
+
+
+def test_clips_without_text_are_there_and_their_audio_is_decoded(folder: Path, tmp_path: Path) -> None:
+    rows = speakers(records(ROWS))
+    rows[3]["text"], rows[7]["text"] = "", "..."
+    settings = config(
+        write_manifest(folder / "silent.csv", rows),
+        model=str(write_processor(tmp_path / "model")),
+        cache_dir=str(tmp_path / "cache"),
+    )
+    found = load_split(settings, "test")
+    assert sorted(clip.text for clip in found.clips) == sorted([ROWS[11].text, "", "..."])
+    data = prepare_split(settings, found)
+    assert len(data) == 3 and not data.drops
+    assert [data.prepared.text(row) for row in range(3)] == [clip.text for clip in found.clips]
+
+
+def test_columns_follow_the_clips_that_are_left(folder: Path, tmp_path: Path) -> None:
+    rows = speakers(records(ROWS))
+    numbers = [number for number, row in enumerate(ROWS) if row.split == "test"]
+    (folder / "clips" / "broken.flac").write_bytes(b"no audio")
+    rows[numbers[1]]["audio"] = "clips/broken.flac"
+    settings = config(
+        write_manifest(folder / "broken.csv", rows),
+        model=str(write_processor(tmp_path / "model")),
+        cache_dir=str(tmp_path / "cache"),
+        max_dropped_share=0.5,
+    )
+    data = prepare_split(settings, load_split(settings, "test"))
+    assert [drop.reason for drop in data.drops] == ["unreadable_audio"]
+    assert data.drops[0].split == "test"
+    assert data.column("speaker") == [f"s{numbers[0] % 3}", f"s{numbers[2] % 3}"]
+    assert data.column("age") == [str(20 + numbers[0]), str(20 + numbers[2])]
+    with pytest.raises(DataError, match="max_dropped_share"):
+        strict = settings.replace(max_dropped_share=0.1)
+        prepare_split(strict, load_split(strict, "test"))
+
+
+def test_columns_are_no_part_of_the_cached_features(folder: Path) -> None:
+    plain = load_clips(config(write_manifest(folder / "a.csv", records(examples(12)))))
+    more = load_clips(config(write_manifest(folder / "b.csv", speakers(records(examples(12))))))
+    extractor = load_processor(TrainConfig()).feature_extractor
+    assert features_key(plain, extractor) == features_key(more, extractor)
+    assert plain.splits == more.splits
+
+
+def test_nothing_left_is_told(folder: Path) -> None:
+    rows = rows_with(audio=FILES, text=[""] * 12, split=["test"] * 12)
+    with pytest.raises(DataError, match="the split 'test' has no clip with text"):
+        load_split(TrainConfig(data=str(write_manifest(folder / "mute.csv", rows))), "test")

@@ -1,0 +1,235 @@
+"""`tune-whisper train`: mistakes, precedence of settings, and whole small trainings on Ray Train."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainer.config import TrainConfig
+from tune.cli import main
+from tune.train_command import read_request, train_parser
+from tune.train_plan import TrainPlan, make_train_plan
+
+FROZEN = {
+    **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},
+    **{"--language": None, "--epochs": None, "--max-steps": None, "--set": [], "--name": None},
+    **{"--storage": "experiments", "--tracking-uri": None, "--workers": None, "--deepspeed": None},
+    **{"--gpus-per-worker": None, "--cpus-per-worker": None, "--address": None, "--max-failures": 2},
+}
+SMALL = ["--set", "max_train_clips=32", "--set", "max_eval_clips=16", "--set", "generation_max_length=40"]
+
+
+def test_arguments_are_frozen() -> None:
+    actions = [action for action in train_parser()._actions if action.dest != "help"]
+    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN
+
+
+def earlier_search(folder: Path, name: str = "earlier") -> None:
+    """What a finished search of two trials leaves, without its checkpoints."""
+    target = folder / "experiments" / name
+    target.mkdir(parents=True)
+    base = TrainConfig(epochs=2.0, max_train_clips=120, weight_decay=0.01, seed=5, evaluate_at=(64, 240))
+    (target / "experiment.yaml").write_text(
+        yaml.safe_dump({"train_config": {**base.to_dict(), "evaluate_at": [64, 240]}, "trials": 2})
+    )
+    trials = [
+        {"trial_id": "001", "config": {"learning_rate": 1e-3, "train_batch_size": 8}},
+        {"trial_id": "002", "config": {"learning_rate": 2e-3, "train_batch_size": 4}},
+    ]
+    (target / "results.json").write_text(json.dumps({"best": {"trial_id": "002"}, "trials": trials}))
+
+
+def plan_of(*words: str) -> TrainPlan:
+    return make_train_plan(read_request(train_parser().parse_args(list(words))))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """Arguments of each mistake, and what its line must say."""
+    (folder / "wrong.yaml").write_text("learning_rat: 1e-4\n")
+    (folder / "range.yaml").write_text("dropout: 2\n")
+    (folder / "good.yaml").write_text("dropout: 0.1\n")
+    earlier_search(folder)
+    return {
+        "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
+        "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
+        "value out of range": (["range.yaml"], ["range.yaml", "dropout", "0.9"]),
+        "unknown set": (["--set", "drop_out=1"], ["drop_out", "dropout"]),
+        "workers by set": (["--set", "workers=2"], ["--workers"]),
+        "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
+        "workers and resume": (["--resume", "earlier", "--workers", "2"], ["--workers", "--resume"]),
+        "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
+        "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
+        "from nothing": (["--from", "earler"], ["earler", "earlier"]),
+        "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
+        "trial alone": (["--trial", "7"], ["--trial", "--from"]),
+        "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
+        "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
+        "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "single"]),
+        "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
+        "bad name": (["--name", "a b"], ["--name 'a b'"]),
+        "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
+        "missing data": (["--data", "/no/such/data"], ["/no/such/data"]),
+        "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
+        "store away": (["--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("file missing", "unknown setting", "value out of range", "unknown set", "workers by set"),
+        *("file and resume", "workers and resume", "resume of a search", "resume of nothing", "from nothing"),
+        *("no such trial", "trial alone", "no workers", "two gpus each", "shared gpu", "name taken"),
+        *("bad name", "unknown model", "missing data", "no deepspeed file", "store away"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(name: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words, expected = mistakes(here)[name]
+    before = sorted(here.rglob("*"))
+    assert main(["train", *words]) == 2
+    printed = capfd.readouterr()
+    lines = [line for line in printed.err.splitlines() if line.strip()]
+    assert len(lines) == 1, printed.err
+    assert lines[0].startswith("error: ")
+    for text in expected:
+        assert text in lines[0]
+    assert sorted(here.rglob("*")) == before, "something was left behind"
+
+
+def test_flags_go_before_the_file_and_that_before_the_experiment(here: Path) -> None:
+    earlier_search(here)
+    (here / "own.yaml").write_text("learning_rate: 5e-4\ndropout: 0.1\nmax_steps: 7\nworkers: 2\n")
+    taken = plan_of("--from", "earlier").base
+    assert (taken.learning_rate, taken.train_batch_size, taken.weight_decay) == (2e-3, 4, 0.01)
+    assert (taken.epochs, taken.seed, taken.workers, taken.evaluate_at) == (2.0, 5, 1, None)
+    assert plan_of("--from", "earlier", "--trial", "1").base.learning_rate == 1e-3
+
+    both = plan_of("own.yaml", "--from", "earlier").base
+    assert (both.learning_rate, both.dropout, both.train_batch_size, both.workers) == (5e-4, 0.1, 4, 2)
+    assert (both.epochs, both.max_steps) == (None, 7), "the file's budget takes the place of the other"
+
+    words = [
+        "--set",
+        "learning_rate=null",
+        "--set",
+        "max_train_clips=null",
+        "--epochs",
+        "1",
+        "--workers",
+        "3",
+    ]
+    flags = plan_of("own.yaml", "--from", "earlier", *words).base
+    assert (flags.dropout, flags.max_train_clips, flags.workers) == (0.1, None, 3)
+    assert (flags.epochs, flags.max_steps) == (1.0, None)
+    assert flags.learning_rate == plan_of().base.learning_rate, "the default of the model's size"
+
+
+def test_another_effective_batch_is_told(here: Path) -> None:
+    earlier_search(here)
+    (note,) = plan_of("--from", "earlier", "--workers", "2").notes
+    assert "8 here, it was 4 in earlier" in note
+    assert plan_of("--from", "earlier", "--workers", "2", "--set", "train_batch_size=2").notes == ()
+
+
+def tune_whisper(*words: str, cwd: Path, timeout: float = 560) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tune", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def results(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "experiments" / name / "results.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The working folder of a finished training `one` on two workers, and what it printed."""
+    folder = tmp_path_factory.mktemp("train")
+    done = tune_whisper("train", "--workers", "2", "--name", "one", "--epochs", "1", *SMALL, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_two_workers_leave_an_experiment_that_exports_with_its_wer(trained: tuple[Path, str]) -> None:
+    folder, printed = trained
+    found = results(folder, "one")
+    (trial,) = found["trials"]
+    assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == ("001", "completed", 16)
+    assert [row["samples_seen"] for row in trial["evaluations"]] == [16, 32]
+    assert found["best"]["wer"] == min(row["wer"] for row in trial["evaluations"])
+    assert "8 x 1 x 2 = 16" in printed
+    assert f"WER {found['best']['wer']:6.2f} %" in printed
+    assert "Traceback" not in printed
+    done = tune_whisper("export", "one", "--output", "model", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    again = json.loads((folder / "model" / "evaluation.json").read_text())
+    assert again["evaluations"]["validation"]["after"]["wer"] == found["best"]["wer"]
+
+
+@pytest.mark.slow
+def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
+    import mlflow
+
+    folder = trained[0] / "experiments" / "one"
+    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "one"]
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_id == results(trained[0], "one")["trials"][0]["mlflow_run_id"]
+    assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "completed")
+    assert run.data.params["effective_batch_size"] == "16"
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [16, 32]
+
+
+def wait_for_evaluation(process: subprocess.Popen[bytes], state: Path) -> None:
+    for _ in range(1500):
+        assert process.poll() is None, "ended by itself"
+        if state.is_file() and json.loads(state.read_text())["trials"][0]["evaluations"]:
+            return
+        time.sleep(0.1)
+    raise AssertionError("no evaluation")
+
+
+@pytest.mark.slow
+def test_retraining_with_deepspeed_goes_on_after_its_driver_was_killed(trained: tuple[Path, str]) -> None:
+    folder = trained[0]
+    words = ["--from", "one", "--name", "two", "--epochs", "6", "--set", "evaluations=4", "--workers", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tune", "train", *words, "--deepspeed", "ds_config_zero3.json"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for_evaluation(process, folder / "experiments" / "two" / "state.json")
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    done = tune_whisper("train", "--resume", "two", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the training goes on after" in done.stdout
+    (trial,) = results(folder, "two")["trials"]
+    assert (trial["status"], trial["effective_batch_size"], trial["samples_seen"]) == ("completed", 16, 192)
+    assert [row["samples_seen"] for row in trial["evaluations"]] == [48, 96, 144, 192]
+    assert trial["best_wer"] < results(folder, "one")["best"]["wer"]
+    parts = {path.name for path in Path(trial["checkpoint"]).rglob("*optim_states.pt")}
+    assert len(parts) == 2, "a part of each worker"
+    again = tune_whisper("train", "--resume", "two", cwd=folder)
+    assert again.returncode == 2
+    assert "completed" in again.stderr

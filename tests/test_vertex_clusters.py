@@ -1,0 +1,182 @@
+"""Clusters on Vertex AI: shown with their cost, scaled, created, deleted; against a stand-in (vertex_server.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+from vertex_lab import OURS, VERSIONS_OF_VERTEX, Run, cluster, cluster_command, vertex_server, with_lab
+from vertex_server import PROJECT, VertexServer
+
+from tune.vertex_prices import machine_cost
+
+pytestmark = VERSIONS_OF_VERTEX
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def vertex(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> VertexServer:
+    return with_lab(vertex_server(pytestconfig), monkeypatch)
+
+
+@pytest.fixture
+def run(vertex: VertexServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    return cluster_command(capsys)
+
+
+def replicas(vertex: VertexServer, name: str = "lab") -> list[int]:
+    return [pool.replica_count for pool in vertex.resources[name].resource_pools]
+
+
+def test_showing_a_cluster(run: Run, vertex: VertexServer) -> None:
+    code, out, _ = run("--address", "vertex_ray://lab")
+    assert code == 0
+    assert f"cluster   lab in {PROJECT}, us-central1: RUNNING" in out
+    assert "versions  Ray 2.47, Python 3.11" in out
+    assert "dashboard https://localhost:1" in out
+    assert "1 NVIDIA_TESLA_T4" in out
+    # (8 x 0.031611 + 30 x 0.004237) + 2 x (16 x 0.031611 + 60 x 0.004237 + 0.35), and 15 %
+    assert "cost: $2.99 an hour; list price of us-central1 as of 2026" in out
+    assert "nodes: not known: " in out  # nobody listens at that dashboard
+    assert "[Ray on Vertex AI]" not in out
+
+
+def test_json_is_json(run: Run) -> None:
+    code, out, _ = run("--json", "--address", "vertex_ray://lab")
+    shown = json.loads(out)
+    assert code == 0
+    assert (shown["state"], shown["usd_per_hour"]) == ("RUNNING", 2.99)
+    assert [pool["replicas"] for pool in shown["pools"]] == [1, 2]
+
+
+def test_no_price_is_said_and_never_made_up(run: Run, vertex: VertexServer) -> None:
+    vertex.put(cluster(machine_type="a9-future-8g"), "new", "localhost:1")
+    _, out, _ = run("--address", "vertex_ray://new")
+    assert "cost: unknown: no list price for a9-future-8g (the rest costs $0.44 an hour)" in out
+    assert json.loads(run("--json", "--address", "vertex_ray://new")[1])["usd_per_hour"] is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpu", "count", "usd"),
+    [  # Compute Engine's list price, where our table had it from; the surcharge comes on top
+        ("n1-standard-4", None, 0, 0.189999),
+        ("n2-standard-4", None, 0, 0.194236),
+        ("g2-standard-8", "NVIDIA_L4", 1, 0.29358 + 0.56004),
+        ("g2-standard-48", "NVIDIA_L4", 4, 1.7615 + 4 * 0.56004),
+        ("a2-highgpu-1g", "NVIDIA_TESLA_A100", 1, 0.73948 + 2.93391),
+        ("a2-ultragpu-8g", "NVIDIA_A100_80GB", 8, 8.79698 + 8 * 3.92808),
+        ("a3-highgpu-8g", "NVIDIA_H100_80GB", 8, 9.46006 + 8 * 9.79655),
+    ],
+)
+def test_prices_meet_the_lists(machine: str, gpu: str | None, count: int, usd: float) -> None:
+    assert machine_cost(machine, gpu, count).usd == pytest.approx(1.15 * usd, abs=2e-4)
+
+
+def test_scaling_says_the_cost_first_and_waits_for_the_operation(run: Run, vertex: VertexServer) -> None:
+    code, out, err = run("scale", "--address", "vertex_ray://lab", "--workers", "4", "--yes")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == (
+        "lab: 2 n1-standard-16 with 1 NVIDIA_TESLA_T4 each → 4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each"
+    )
+    assert lines[1] == "cost: $2.99 an hour → $5.54 an hour"
+    assert lines[-1] == "lab has 4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each now"
+    assert replicas(vertex) == [1, 4]
+    assert run("scale", "--address", "lab", "--workers", "1", "--yes")[0] == 0
+    assert replicas(vertex) == [1, 1]
+
+
+def test_scaling_one_of_several_pools(run: Run, vertex: VertexServer) -> None:
+    two = cluster()
+    two.resource_pools.append(
+        {"id": "worker-pool2", "replica_count": 1, "machine_spec": {"machine_type": "n1-standard-32"}}
+    )
+    vertex.put(two, "two", "localhost:1")
+    code, _, err = run("scale", "--address", "two", "--workers", "3", "--yes")
+    assert code == 2 and "--pool: missing; the cluster has several (1: 2 n1-standard-16" in err
+    assert run("scale", "--address", "two", "--workers", "3", "--pool", "2", "--yes")[0] == 0
+    assert replicas(vertex, "two") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--workers", "3"], "Nobody can be asked here; nothing was done; add --yes"),
+        (["--workers", "0", "--yes"], "--workers 0: a pool keeps at least 1 machine"),
+        (["--workers", "3", "--pool", "2", "--yes"], "--pool 2: there is none; the cluster has 1: 2 n1"),
+        (["--workers", "3", "--price-per-hour", "-1", "--yes"], "--price-per-hour -1: must be dollars"),
+    ],
+)
+def test_refused_scaling(run: Run, vertex: VertexServer, words: list[str], message: str) -> None:
+    code, _, err = run("scale", "--address", "vertex_ray://lab", *words)
+    assert code == 2 and err.count("\n") == 1
+    assert message in err
+    assert replicas(vertex) == [1, 2] and "update" not in vertex.requests
+
+
+def test_a_pool_that_scales_itself_is_left_alone(run: Run, vertex: VertexServer) -> None:
+    auto = cluster()
+    auto.resource_pools[1].autoscaling_spec = {"min_replica_count": 1, "max_replica_count": 6}
+    vertex.put(auto, "auto", "localhost:1")
+    assert (
+        "the pool scales itself (1 to 6 n1-standard-16"
+        in run("scale", "--address", "auto", "--workers", "3")[2]
+    )
+    assert "cost: $1.71 to $8.10 an hour" in run("--address", "vertex_ray://auto")[1]
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("y\n", [1, 3]), ("\n", [1, 2])])
+def test_the_question_on_a_terminal(
+    run: Run, vertex: VertexServer, monkeypatch: pytest.MonkeyPatch, answer: str, expected: list[int]
+) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        os.write(ours, answer.encode())
+        code, out, _ = run("scale", "--address", "lab", "--workers", "3")
+    os.close(ours)
+    assert code == 0
+    assert "Scale lab ($2.99 an hour → $4.27 an hour)? [y/N]" in out
+    assert replicas(vertex) == expected
+
+
+def test_creating_and_deleting(run: Run, vertex: VertexServer) -> None:
+    code, out, err = run("create", str(ROOT / "docs" / "vertex_cluster.yaml"), "--yes")
+    assert code == 0, err
+    assert "cost: $5.54 an hour from now until it is deleted" in out
+    created = vertex.resources["whisper-search"]
+    head, workers = created.resource_pools
+    assert (head.machine_spec.machine_type, workers.machine_spec.machine_type) == (
+        "n1-standard-8",
+        "n1-standard-16",
+    )
+    assert (workers.replica_count, workers.disk_spec.boot_disk_size_gb) == (4, 200)
+    assert dict(created.labels) == {"team": "speech"}
+    images = created.resource_runtime_spec.ray_spec.resource_pool_images
+    assert images["head-node"] == OURS and "ray-gpu.2-47.py311" in images["worker-pool1"]
+    assert "connect cloudresourcemanager.googleapis.com" in vertex.requests
+    code, _, err = run("create", str(ROOT / "docs" / "vertex_cluster.yaml"), "--yes")
+    assert code == 2 and "there is a cluster of this name already" in err
+
+    code, _, err = run("delete", "whisper-search")
+    assert code == 2 and "Nobody can be asked here" in err and "whisper-search" in vertex.resources
+    code, out, _ = run("delete", "whisper-search", "--yes")
+    assert code == 0 and "cost: $5.54 an hour → nothing" in out
+    assert list(vertex.resources) == ["lab"]
+
+
+def test_creating_needs_versions_that_vertex_runs(run: Run, vertex: VertexServer, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "name: x\nray_version: '2.60'\nhead: {machine_type: n1-standard-8}\nworkers: {machine_type: n1-standard-8}\n"
+    )
+    code, _, err = run("create", str(file), "--yes")
+    assert code == 2
+    assert (
+        "ray_version=2.60 with python_version=3.11: Vertex AI does not run them; it runs 2.9 with 3.10" in err
+    )
+    assert "create" not in vertex.requests

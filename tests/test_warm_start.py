@@ -1,0 +1,194 @@
+"""`--warm-start`: what a search takes from another one, what it leaves, and what it says of both."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainer.config import TrainConfig
+from tune.cli import main
+from tune.errors import ExperimentError
+from tune.records import Records
+from tune.search_space import SearchSpace, load_space
+from tune.searcher import TRIAL_ID, EarlierTrial, make_searcher
+from tune.storage import Storage
+from tune.warm_start import WARM_START_FILE, WarmStart, read_warm_start
+
+RATE = "learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\n"
+BATCH = "train_batch_size: {type: choice, values: [4, 8]}\n"
+BASELINE, BUDGET = 60.0, 900
+
+
+def space_of(folder: Path, text: str) -> SearchSpace:
+    path = folder / "space.yaml"
+    path.write_text(text)
+    return load_space(str(path)).resolve(1e-3)
+
+
+def trial(number: int, config: dict[str, Any], *wers: float, status: str = "completed") -> dict[str, Any]:
+    evaluations = [{"samples_seen": 300 * rung, "wer": wer} for rung, wer in enumerate(wers, 1)]
+    return {
+        "trial_id": f"{number:03d}",
+        "status": status,
+        "config": config,
+        "best_wer": min(wers, default=None),
+        "evaluations": evaluations,
+    }
+
+
+THREE = [
+    trial(1, {"learning_rate": 1e-3, "train_batch_size": 8}, 40.0, 20.0, 21.0),
+    trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0, status="early_stopped"),
+    trial(3, {"learning_rate": 9e-3, "train_batch_size": 4}, status="failed"),
+]
+
+
+def finished(
+    folder: Path, text: str = RATE + BATCH, trials: list[dict[str, Any]] = THREE, **settings: Any
+) -> Storage:
+    """A storage with the experiment `other`, of which no more is there than what a search leaves in any case."""
+    place = folder / "experiments" / "other"
+    place.mkdir(parents=True)
+    content = {
+        "space": space_of(folder, text).to_dict(),
+        "train_config": TrainConfig(**{"cache_dir": "x", **settings}).to_dict(),
+        "budget_samples": BUDGET,
+    }
+    (place / "experiment.yaml").write_text(yaml.safe_dump(content))
+    results = {"experiment": "other", "baseline": {"wer": BASELINE}, "trials": trials}
+    (place / "results.json").write_text(json.dumps(results))
+    return Storage.parse(str(folder / "experiments"))
+
+
+def ours(**settings: Any) -> dict[str, Any]:
+    return TrainConfig(**{"cache_dir": "y", **settings}).to_dict()
+
+
+def test_equal_spaces_take_all_that_ended_well(tmp_path: Path) -> None:
+    found = read_warm_start("other", finished(tmp_path), space_of(tmp_path, RATE + BATCH), ours())
+    assert found.trials == [
+        EarlierTrial(THREE[0]["config"], [(300, 40.0), (600, 20.0), (900, 21.0)], 20.0),
+        EarlierTrial(THREE[1]["config"], [(300, 55.0)], None),
+    ]
+    assert found.notes == ["warm start: 2 of the 3 trials of other are used"]
+    assert found.adapted(BASELINE, BUDGET) == found.trials
+
+
+def test_what_is_searched_here_only_has_the_value_that_it_had_there(tmp_path: Path) -> None:
+    trials = [trial(1, {"learning_rate": 1e-3}, 20.0)]
+    storage = finished(tmp_path, RATE, trials, train_batch_size=4)
+    found = read_warm_start("other", storage, space_of(tmp_path, RATE + BATCH), ours())
+    assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "train_batch_size": 4}]
+    assert "warm start: train_batch_size was not searched there, it was 4" in found.notes
+
+
+def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path) -> None:
+    found = read_warm_start("other", finished(tmp_path), space_of(tmp_path, RATE), ours(train_batch_size=16))
+    assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3}, {"learning_rate": 1e-4}]
+    assert found.notes[1:] == [
+        "warm start: train_batch_size was searched there and is 16 here; what was found is used"
+    ]
+
+
+def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
+    space = space_of(tmp_path, RATE.replace("1e-5", "5e-4") + BATCH)
+    found = read_warm_start("other", finished(tmp_path), space, ours())
+    assert [earlier.params["learning_rate"] for earlier in found.trials] == [1e-3]
+    assert found.notes == [
+        "warm start: 1 of the 3 trials of other are used",
+        "warm start: 1 are left out, their learning_rate is outside the space",
+    ]
+
+
+def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
+    """There it had 60 %, here 30 %: half of each WER. Here a trial is twice as long."""
+    storage = finished(tmp_path, language="en")
+    found = read_warm_start(
+        "other", storage, space_of(tmp_path, RATE + BATCH), ours(language="de", model="tiny")
+    )
+    assert (
+        found.notes[-1]
+        == "warm start: model, language differ, so WERs are taken relative to the base model's"
+    )
+    first, second = found.adapted(baseline=30.0, budget=1800)
+    assert first.evaluations == [(600, 20.0), (1200, 10.0), (1800, 10.5)]
+    assert first.value == 10.0
+    assert (second.evaluations, second.value) == ([(600, 27.5)], None)
+
+
+@pytest.mark.parametrize(
+    ("text", "trials", "expected"),
+    [
+        (
+            RATE.replace("1e-2", "5e-5"),
+            THREE,
+            r"none of its 3 trials fits the space; learning_rate is outside in 2",
+        ),
+        (RATE, THREE[2:], r"none of its 1 trials fits the space"),
+        ("weight_decay: {type: float, low: 0.1, high: 0.2}\n", THREE, r".*; weight_decay is outside in 2"),
+    ],
+)
+def test_nothing_that_fits_is_an_error(
+    tmp_path: Path, text: str, trials: list[dict[str, Any]], expected: str
+) -> None:
+    storage = finished(tmp_path, trials=trials)
+    with pytest.raises(ExperimentError, match=f"^--warm-start other: {expected}$"):
+        read_warm_start("other", storage, space_of(tmp_path, text), ours())
+
+
+def test_mistakes_on_the_command_line_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = finished(tmp_path)
+    (tmp_path / "experiments" / "other" / "results.json").unlink()
+    words = ["--space", "lr_batch", "--dry-run", "--storage", storage.address]
+    for name, expected in (("othre", "there is other"), ("other", "has no results.json")):
+        assert main([*words, "--warm-start", name]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert expected in line
+
+
+def test_a_single_training_can_be_learned_from(tmp_path: Path) -> None:
+    """It has no space: what is searched here it had fixed."""
+    storage = finished(tmp_path, trials=THREE[:1])
+    path = tmp_path / "experiments" / "other" / "experiment.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "kind": "training", "space": {}}))
+    found = read_warm_start("other", storage, space_of(tmp_path, RATE + BATCH), ours())
+    assert len(found.trials) == 1
+    assert "warm start: learning_rate was not searched there" in found.notes[1]
+
+
+def test_it_is_kept_with_the_experiment(tmp_path: Path) -> None:
+    found = read_warm_start("other", finished(tmp_path), space_of(tmp_path, RATE + BATCH), ours())
+    assert WarmStart.load(tmp_path) is None
+    found.save(tmp_path)
+    assert (tmp_path / WARM_START_FILE).is_file()
+    assert WarmStart.load(tmp_path) == found
+
+
+def test_the_searcher_learns_from_it(tmp_path: Path) -> None:
+    """Trials told that the best rate is 3e-5: those proposed then are nearer to it than those without."""
+    space = space_of(tmp_path, f"{RATE}searcher: {{startup_trials: 5}}\n")
+    rates = [10 ** (-5 + step / 4) for step in range(13)]
+    earlier = []
+    for rate in rates:
+        wer = 10 + 30 * abs(math.log10(rate / 3e-5))
+        earlier.append(EarlierTrial({"learning_rate": rate}, [(900, wer)], wer))
+
+    def distance(known: list[EarlierTrial]) -> float:
+        records = Records()
+        searcher = make_searcher(space, experiment="x", seed=3, records=records, earlier=known)
+        found = []
+        for number in range(6):
+            config = searcher.suggest(str(number))
+            assert isinstance(config, dict)
+            records.start(config.pop(TRIAL_ID), config)
+            found.append(abs(math.log10(config["learning_rate"] / 3e-5)))
+        return sum(found[1:]) / 5  # the first is the usual setting in any case
+
+    assert distance(earlier) < 0.6 * distance([])

@@ -1,0 +1,129 @@
+"""The audio window: a Whisper that works on less than 30 seconds, and is a whole one again in the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+from trainer.config import ConfigError, TrainConfig
+from trainer.model import load_model, load_processor
+from trainer.prepared import PreparedData, prepare
+from trainer.train import evaluate, train
+from trainer.window import hearing, window_frames
+
+
+@pytest.fixture
+def clips(small_config: TrainConfig) -> PreparedData:
+    return prepare(small_config)
+
+
+def test_a_short_window_is_a_plain_whisper_with_fewer_positions(small_config: TrainConfig) -> None:
+    """The same numbers as a model that was built with a shorter table, filled with the first rows."""
+    model = load_model(small_config, load_processor(small_config)).eval()
+    table = model.get_encoder().embed_positions.weight.detach().clone()
+    values = model.config.to_dict() | {"max_source_positions": 120}
+    short = WhisperForConditionalGeneration(WhisperConfig.from_dict(values)).eval()
+    weights = model.state_dict()
+    weights["model.encoder.embed_positions.weight"] = table[:120]
+    short.load_state_dict(weights)
+    features, tokens = torch.randn(3, 80, 240), torch.tensor([[421, 5, 7]] * 3)
+    with torch.no_grad(), hearing(model, 240):
+        ours = model(input_features=features, decoder_input_ids=tokens).logits
+        torch.testing.assert_close(
+            ours, short(input_features=features, decoder_input_ids=tokens).logits, atol=0, rtol=0
+        )
+    assert torch.equal(model.get_encoder().embed_positions.weight, table)
+    with torch.no_grad():
+        model(input_features=torch.randn(1, 80, 400), decoder_input_ids=tokens[:1])  # whole again
+    assert model.config.max_source_positions == 200
+
+
+def test_auto_is_the_longest_clip_and_no_clip_is_cut(small_config: TrainConfig, clips: PreparedData) -> None:
+    longest = max(
+        split.features(clip).shape[1] for split in clips.splits.values() for clip in range(len(split))
+    )
+    auto = window_frames(small_config, clips, 3000)
+    assert longest <= auto < longest + 16
+    assert auto % 16 == 0
+    assert window_frames(small_config.replace(audio_window=1), clips, 3000) == auto
+    assert window_frames(small_config.replace(audio_window=8), clips, 3000) == 800
+    assert window_frames(small_config.replace(audio_window=30), clips, 3000) == 3000
+    assert window_frames(small_config.replace(audio_window=30), clips, 400) == 400
+
+
+def windows(work: Callable[[], Any]) -> set[int]:
+    """Lengths of all features that an encoder was given in the meantime."""
+    seen: set[int] = set()
+
+    def watch(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if isinstance(module, torch.nn.Conv1d) and module.in_channels == 80:
+            seen.add(inputs[0].shape[-1])
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(watch)
+    try:
+        work()
+    finally:
+        handle.remove()
+    return seen
+
+
+def test_what_works_with_which_window(small_config: TrainConfig, clips: PreparedData) -> None:
+    config = small_config.replace(max_steps=1, evaluations=1, max_eval_clips=2)
+    short = window_frames(config, clips, 400)
+    assert short < 400
+    assert windows(lambda: train(config)) == {short, 400}
+    assert windows(lambda: train(config.replace(full_window_evaluation=False))) == {short}
+    assert windows(lambda: train(config.replace(audio_window=30))) == {400}
+    assert windows(lambda: evaluate(config)) == {400}
+
+
+def test_the_checkpoint_is_a_whole_whisper(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = small_config.replace(max_steps=2, evaluations=1, max_eval_clips=2)
+    base = load_model(config, load_processor(config)).state_dict()
+    result = train(config, output_dir=tmp_path)
+    assert result.checkpoint is not None
+    saved = json.loads((result.checkpoint / "config.json").read_text())
+    assert saved["max_source_positions"] == 200
+    weights = load_file(result.checkpoint / "model.safetensors")
+    table, other = "model.encoder.embed_positions.weight", "model.encoder.conv1.weight"
+    assert torch.equal(weights[table], base[table])
+    assert not torch.equal(weights[other], base[other])
+
+
+def test_going_on_from_a_checkpoint_keeps_the_window(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = small_config.replace(max_steps=4, evaluations=2, max_eval_clips=2)
+    whole: list[float] = []
+    train(
+        config, lambda row, folder: whole.append(row["loss"]) if folder else None, output_dir=tmp_path / "a"
+    )
+    (first, *_) = sorted((tmp_path / "a").glob("checkpoint-*"))
+    rest: list[float] = []
+
+    def go_on() -> None:
+        train(
+            config,
+            lambda row, folder: rest.append(row["loss"]) if folder else None,
+            output_dir=tmp_path / "b",
+            resume_from=first,
+        )
+
+    assert windows(go_on) == {window_frames(config, prepare(config), 400), 400}
+    assert rest == pytest.approx(whole[1:], rel=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [0, 31, "long", True])
+def test_windows_that_there_cannot_be(wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"audio_window=.*: must be .*from 1 to 30"):
+        TrainConfig.from_dict({"audio_window": wrong})
+
+
+def test_auto_is_a_word_for_null() -> None:
+    assert TrainConfig.from_dict({"audio_window": "auto"}).audio_window is None
+    assert TrainConfig.from_dict({"audio_window": "8"}).audio_window == 8.0

@@ -1,0 +1,121 @@
+"""Several workers in each trial of a search: trials are stopped, fail and end, and every CPU and GPU is free again."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray_nodes import Nodes
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ["--set", "max_train_clips=64", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
+
+
+def search(storage: Path, name: str, address: str, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tune", "--space", "lr_batch.yaml", *QUICK, "--address", address]
+    command += ["--storage", str(storage), "--experiment", name, *words]
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 560) -> str:
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == 0, output[-5000:]
+    return output
+
+
+def trials(storage: Path, name: str) -> list[dict[str, Any]]:
+    loaded: list[dict[str, Any]] = json.loads((storage / name / "results.json").read_text())["trials"]
+    return loaded
+
+
+def wait_until_free(nodes: Nodes) -> None:
+    """Every CPU and GPU is free within 15 seconds."""
+    deadline = time.monotonic() + 15
+    total, free = nodes.resources()
+    while free != total and time.monotonic() < deadline:
+        total, free = nodes.resources()
+    assert free == total
+
+
+@pytest.mark.slow
+def test_twelve_trials_of_two_workers_leave_everything_free(tmp_path: Path) -> None:
+    with Nodes(cpus=2, gpus=4) as nodes:
+        output = finish(
+            search(
+                tmp_path,
+                "twelve",
+                nodes.address,
+                "--trials",
+                "12",
+                "--workers-per-trial",
+                "2",
+                "--epochs",
+                "1.5",
+                "--finalists",
+                "0",
+            )
+        )
+        assert "2 at a time with 2 GPU and 1 CPU each for 2 workers" in output
+        ended = trials(tmp_path, "twelve")
+        assert len(ended) == 12
+        assert sum(trial["status"] == "early_stopped" for trial in ended) >= 6
+        assert {trial["status"] for trial in ended} == {"early_stopped", "completed"}
+        for trial in ended:
+            config = trial["config"]
+            product = config["train_batch_size"] * config["gradient_accumulation_steps"] * 2
+            assert trial["effective_batch_size"] == product
+        assert " effective " in output
+        wait_until_free(nodes)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_fails_its_trial_which_goes_on(tmp_path: Path) -> None:
+    words = ["--trials", "1", "--workers-per-trial", "2", "--epochs", "9", "--set", "train_batch_size=4"]
+    with Nodes(cpus=2, gpus=2) as nodes:
+        process = search(tmp_path, "killed", nodes.address, *words)
+        state = tmp_path / "killed" / "state.json"
+        deadline = time.monotonic() + 120
+        while not state.is_file() or not any(
+            t["last_checkpoint"] for t in json.loads(state.read_text())["trials"]
+        ):
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.2)
+        family = psutil.Process(nodes.nodes[0].pid).children(recursive=True)
+        second = [each for each in family if each.name().startswith("ray::Worker")][-1]
+        second.kill()
+        output = finish(process)
+        assert "trial 001 failed and goes on from its checkpoint" in output
+        (trial,) = trials(tmp_path, "killed")
+        assert trial["status"] == "completed"
+        seen = [evaluation["samples_seen"] for evaluation in trial["evaluations"]]
+        assert seen == sorted(set(seen)), "a rung was trained twice"
+        wait_until_free(nodes)
+
+
+@pytest.mark.slow
+def test_deepspeed_in_a_trial_on_two_nodes(tmp_path: Path) -> None:
+    words = ["--trials", "1", "--workers-per-trial", "2", "--deepspeed", "--epochs", "1"]
+    with Nodes(cpus=1, gpus=1) as nodes:
+        nodes.add(cpus=1, gpus=1)  # a worker on each node, and each writes its part of a checkpoint
+        output = finish(search(tmp_path, "zero", nodes.address, *words))
+        assert "failed" not in output
+        (trial,) = trials(tmp_path, "zero")
+        checkpoint = Path(trial["checkpoint"])
+        # The trial has ended, so they are dropped; the manifest was sealed with all that was there.
+        files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+        parts = [name for name in files if fnmatch.fnmatch(name, "global_step*/*optim_states.pt")]
+        assert len(parts) == 2, "the engine was not live, or a node's part is missing"
+        assert len([name for name in files if fnmatch.fnmatch(name, "rng_state_*.pth")]) == 2
+        wait_until_free(nodes)

@@ -1,0 +1,148 @@
+"""Whether a converted model still hears what it heard: its WER beside that of transformers, on the same clips."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainer.config import TrainConfig
+from trainer.conversion.clips import CheckClips
+from trainer.conversion.convert import transcribe
+from trainer.conversion.decoding import read_decoding
+from trainer.conversion.formats import FORMATS, Target
+from trainer.scoring.counts import count_errors
+from trainer.scoring.normalizers import make_normalizer
+
+QUICK_CLIPS = 32
+"""Clips of the validation split that a quick check hears."""
+_POINTS = {"float32": 0.5, "float16": 0.5, "int8": 1.5, "int8_float16": 1.5, "q5_0": 2.0}
+"""WER points that a conversion may cost, by how it stores its weights."""
+_WORDS = 2
+"""On few clips so many words decide: a word that two candidates are equally likely for goes by rounding."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the runtime, clips done and clips in all."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FormatCheck:
+    """A converted model beside its original, on clips of one split. Error rates in percent."""
+
+    format: str
+    quantization: str
+    split: str
+    clips: int
+    words: int
+    """Of the normalised references (characters, in languages without spaces)."""
+    wer: float
+    """Of the converted model, in its own runtime."""
+    hf_wer: float
+    """Of the same model in transformers."""
+    same: int
+    """Clips with the same normalised transcript in both."""
+    drift: float
+    """WER points between the two, where a clip has at most as many errors as words: one near tie can send a
+    transcript into a loop in one runtime only, and counts as one wrong clip then, not as twenty insertions."""
+    tolerance: float
+    """Points that the drift may come to."""
+    speed: float
+    """Seconds of speech heard a second, on this machine's CPU, loading included."""
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the conversion cost, or changed, more than it may."""
+        return abs(self.drift) > self.tolerance
+
+    def problem(self) -> str:
+        """The drift in one line."""
+        return (
+            f"{self.format} ({self.quantization}): in {FORMATS[self.format].runtime} the model has a WER of "
+            f"{self.wer:.2f} % on {self.clips} {self.split} clips, in transformers {self.hf_wer:.2f} %: "
+            f"a drift of {self.drift:+.2f} points, over the tolerance of {self.tolerance:.2f}"
+        )
+
+
+def tolerance(quantization: str, words: int) -> float:
+    """WER points that a conversion may differ by on references of `words` words in all."""
+    return max(_POINTS[quantization], 100.0 * _WORDS / max(1, words))
+
+
+class Checker:
+    """Holds clips and the original's transcripts, against which any number of formats are checked."""
+
+    def __init__(
+        self, config: TrainConfig, folder: Path, clips: Sequence[CheckClips], progress: Progress
+    ) -> None:
+        """Transcribe the clips with transformers.
+
+        Args:
+            config: its language, task and normaliser count.
+            folder: the original, a Hugging Face folder.
+            clips: of one split each.
+            progress: told how far the transcribing is, here and in `check`.
+        """
+        self._normalize = make_normalizer(config)
+        self._decoding = read_decoding(folder)
+        self._clips = clips
+        self._progress = progress
+        self._references = [[self._normalize(text) for text in split.texts] for split in clips]
+        self._original = self._transcribe("hf", folder)
+
+    def check(self, target: Target, folder: Path) -> list[FormatCheck]:
+        """Transcribe the clips with a converted model; one result for each split.
+
+        Raises:
+            ModelError: the runtime cannot load it.
+        """
+        begun = time.monotonic()
+        heard = self._transcribe(target.name, folder)
+        speed = sum(split.seconds for split in self._clips) / max(1e-3, time.monotonic() - begun)
+        pairs = zip(self._clips, self._references, self._original, heard, strict=True)
+        return [
+            _compare(target, split, references, theirs, ours, speed)
+            for split, references, theirs, ours in pairs
+        ]
+
+    def _transcribe(self, name: str, folder: Path) -> list[list[str]]:
+        """Normalised transcripts of the clips of each split."""
+        audio = [samples for split in self._clips for samples in split.audio]
+        runtime = FORMATS[name].runtime
+
+        def heard(done: int) -> None:
+            self._progress(runtime, done, len(audio))
+
+        texts = transcribe(name, folder, self._decoding, audio, heard)
+        normal = iter(self._normalize(text) for text in texts)
+        return [[next(normal) for _ in split.audio] for split in self._clips]
+
+
+def _compare(
+    target: Target,
+    split: CheckClips,
+    references: Sequence[str],
+    theirs: Sequence[str],
+    ours: Sequence[str],
+    speed: float,
+) -> FormatCheck:
+    """Normalised transcripts of a split, `theirs` by transformers and `ours` by the format's runtime."""
+    import numpy as np
+
+    original, converted = count_errors(references, theirs), count_errors(references, ours)
+    lengths = original.lengths
+    words = int(lengths.sum())
+    change = np.minimum(converted.errors, lengths) - np.minimum(original.errors, lengths)
+    return FormatCheck(
+        format=target.name,
+        quantization=target.quantization,
+        split=split.split,
+        clips=len(ours),
+        words=words,
+        wer=converted.percent,
+        hf_wer=original.percent,
+        same=sum(a == b for a, b in zip(ours, theirs, strict=True)),
+        drift=100.0 * float(change.sum()) / words,
+        tolerance=tolerance(target.quantization, words),
+        speed=speed,
+    )

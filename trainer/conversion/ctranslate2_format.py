@@ -1,0 +1,97 @@
+"""CTranslate2's format, and decoding with faster-whisper, which runs it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.audio import SAMPLE_RATE
+from trainer.conversion.decoding import Decoding
+from trainer.conversion.whisper_layout import has_whisper_layout, write_whisper_layout
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_FASTER_WHISPER_POSITIONS = 448
+
+
+def convert(folder: Path, output: Path, quantization: str) -> None:
+    """Write the model of a Hugging Face folder for CTranslate2, with what faster-whisper reads beside it.
+
+    Args:
+        folder: the model, as `trainer.export.write_model` writes it.
+        output: folder to make.
+        quantization: `float32`, `float16`, `int8` or `int8_float16`.
+
+    Raises:
+        ModelError: the model's vocabulary cannot be told in Whisper's layout.
+    """
+    from ctranslate2.converters import TransformersConverter
+    from transformers import GenerationConfig, WhisperProcessor
+
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        source = folder
+        if not has_whisper_layout(folder):
+            source = Path(scratch) / "model"
+            write_whisper_layout(folder, source)
+        TransformersConverter(str(source)).convert(str(output), quantization=quantization)
+        # Not copied: folders that transformers or others wrote may lack them.
+        processor = WhisperProcessor.from_pretrained(source)
+        processor.feature_extractor.save_pretrained(output)
+        processor.tokenizer.backend_tokenizer.save(str(output / "tokenizer.json"))
+        GenerationConfig.from_pretrained(source).save_pretrained(output)
+
+
+def transcribe(
+    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], heard: Callable[[int], None]
+) -> list[str]:
+    """Transcripts of clips by faster-whisper on the CPU; arguments as for `transformers_runtime.transcribe`.
+
+    Each clip is filled up with silence to the model's window, as transformers does. faster-whisper by itself fills
+    up features with zeros, which is no silence but a sound of middling loudness, and not what a model was trained on.
+    """
+    import numpy as np
+
+    model = _load(folder, decoding)
+    length = round(decoding.window_seconds * SAMPLE_RATE)
+    suppressed = json.loads((folder / "config.json").read_text(encoding="utf-8"))["suppress_ids"]
+    # CTranslate2 ends at half the length that it is given, the prefix included.
+    longest = 2 * decoding.max_new_tokens - decoding.prefix_tokens
+    texts = []
+    for samples in clips:
+        segments, _ = model.transcribe(
+            np.pad(samples, (0, max(0, length - len(samples)))),
+            language=decoding.language,
+            task=decoding.task,
+            beam_size=1,
+            temperature=0.0,
+            without_timestamps=True,
+            condition_on_previous_text=False,
+            max_new_tokens=min(longest, _FASTER_WHISPER_POSITIONS - decoding.prefix_tokens),
+            suppress_tokens=suppressed,
+            no_speech_threshold=None,
+        )
+        texts.append("".join(segment.text for segment in segments).strip())
+        heard(len(texts))
+    return texts
+
+
+def _load(folder: Path, decoding: Decoding) -> Any:
+    """The model; one with a shorter window is kept from frames that it has no positions for."""
+    import ctranslate2
+    import faster_whisper
+
+    class ShortWindow(faster_whisper.WhisperModel):
+        """faster-whisper (1.2.1) pads every window to 3,000 frames, whatever the model's own is."""
+
+        def encode(self, features: np.ndarray) -> Any:
+            return super().encode(features[..., : self.feature_extractor.nb_max_frames])
+
+    # Else it says on stderr that the CPU computes float16 weights in float32.
+    ctranslate2.set_log_level(logging.ERROR)
+    kind = ShortWindow if decoding.short_window else faster_whisper.WhisperModel
+    return kind(str(folder), device="cpu")

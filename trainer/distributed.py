@@ -1,0 +1,129 @@
+"""Several processes in one training: who this one is, and how they wait for each other.
+
+Whoever starts the processes sets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT); the stock trainer joins them to a process group. Without them there is one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+    from trainer.config import TrainConfig
+
+TIMEOUT_SECONDS = 7200
+"""How long a process waits for the others: at a checkpoint, for as long as the first one hands it over."""
+
+
+def local_rank() -> int:
+    """This process' number on its node."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def world_size() -> int:
+    """Processes that train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def share_of_node() -> float:
+    """The part of all processes that run on this node."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) / world_size()
+
+
+def check_world(config: TrainConfig) -> None:
+    """Compare the processes that there are with those that the settings count on.
+
+    Raises:
+        ConfigError: effective batch, budget and reports would be wrong.
+    """
+    size = world_size()
+    if size != config.workers:
+        raise ConfigError(
+            f"workers={config.workers}: this training runs in {size} process{'' if size == 1 else 'es'}; "
+            "tune-whisper train --workers starts as many as it says"
+        )
+
+
+def wait_for_all(arguments: TrainingArguments) -> None:
+    """Return once all processes have come here."""
+    if arguments.world_size > 1:
+        arguments.distributed_state.wait_for_everyone()
+
+
+def first_says(arguments: TrainingArguments, value: bool) -> bool:
+    """The first process' `value`, in all of them."""
+    if arguments.world_size == 1:
+        return value
+    import torch
+
+    told = torch.tensor(int(value), device=arguments.device)
+    torch.distributed.broadcast(told, src=0)
+    return bool(told)
+
+
+def any_says(arguments: TrainingArguments, value: bool) -> bool:
+    """Whether `value` is true in any process, in all of them."""
+    if arguments.world_size == 1:
+        return value
+    import torch
+
+    told = torch.tensor(int(value), device=arguments.device)
+    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
+    return bool(told)
+
+
+def leave_group() -> None:
+    """Leave the process group, so that this process can join another one later."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def process_group_of_one() -> Iterator[None]:
+    """torchrun's variables for a process by itself, where they are not set: DeepSpeed starts only with them."""
+    if "RANK" in os.environ:
+        yield
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | dict.fromkeys(
+        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1"
+    )
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+@contextlib.contextmanager
+def scratch_folder(config: TrainConfig) -> Iterator[Path]:
+    """A temporary folder that all processes of a node share: each writes its part of a checkpoint there."""
+    if config.workers == 1:
+        with tempfile.TemporaryDirectory(prefix="tune-whisper-") as folder:
+            yield Path(folder)
+        return
+    group = f"{os.environ['MASTER_ADDR']}-{os.environ['MASTER_PORT']}"
+    folder = str(Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{group}")
+    Path(folder).mkdir(mode=0o700, exist_ok=True)
+    try:
+        yield Path(folder)
+    finally:
+        if local_rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)

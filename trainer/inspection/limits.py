@@ -1,0 +1,147 @@
+"""What a model can take, and which clips training would leave out for it: told by the code that leaves them out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trainer.audio import SAMPLE_RATE
+from trainer.config import TrainConfig
+from trainer.data import ClipTable
+from trainer.drops import DROP_REASONS, Drop, check_drops, check_usable, count_by_reason
+from trainer.errors import DataError
+from trainer.inspection.entries import Entry
+from trainer.inspection.findings import Finding, Suspect
+from trainer.inspection.sound import Unusable
+from trainer.labels import make_labels
+from trainer.model import load_model_config, load_processor
+
+if TYPE_CHECKING:
+    from transformers import WhisperProcessor
+
+WHISPER_SECONDS, WHISPER_TOKENS = 30, 448
+"""Of every Whisper model that OpenAI published."""
+_PREFIX = 5
+"""Tokens around every text: start, language, task, no timestamps, end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a clip may be for a model."""
+
+    model: str | None
+    """None: Whisper's usual limits, without a tokenizer to count by."""
+    max_samples: int
+    """The window at 16 kHz."""
+    max_tokens: int
+    """Most tokens of a text, with those around it."""
+    processor: WhisperProcessor | None
+
+    @property
+    def window(self) -> float:
+        """The window in seconds."""
+        return self.max_samples / SAMPLE_RATE
+
+
+def find_limits(config: TrainConfig, *, with_model: bool) -> Limits:
+    """The limits of `config.model`, or those that all of Whisper's own models have.
+
+    Raises:
+        ModelError: the model cannot be found, or does not know the language.
+    """
+    if not with_model:
+        return Limits(None, WHISPER_SECONDS * SAMPLE_RATE, WHISPER_TOKENS, None)
+    processor = load_processor(config)
+    longest = int(load_model_config(config).max_target_positions)
+    return Limits(config.model, int(processor.feature_extractor.n_samples), longest, processor)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """What training would drop."""
+
+    drops: list[Drop]
+    told: str | None
+    """How a search would tell it, where it drops anything and goes on."""
+    stops: str | None
+    """The error that a search would stop with: too much is dropped, or a split has nothing left."""
+    maybe_too_long: int
+    """Texts that might be too long for Whisper, where no model was named to count their tokens by."""
+
+
+def find_left_out(
+    config: TrainConfig, table: ClipTable, entries: Sequence[Entry], limits: Limits, *, whole: bool
+) -> LeftOut:
+    """The clips that a search would drop, as it would; counts the tokens of the others.
+
+    Args:
+        config: its settings of the texts count.
+        table: the clips as loaded, with those that have no text.
+        entries: the same clips, with what was heard; `tokens` of them is set.
+        limits: of the model.
+        whole: whether all were listened to, so that the share of drops can be judged.
+    """
+    drops = [
+        Drop(entry.split, entry.name, entry.sound.reason, entry.sound.detail)
+        for entry in entries
+        if isinstance(entry.sound, Unusable)
+    ]
+    drops += table.drops
+    usable = {
+        split: [e for e in entries if e.split == split and not isinstance(e.sound, Unusable)]
+        for split in table.splits
+    }
+    left = {split: len(chosen) for split, chosen in usable.items()}
+    maybe = 0
+    if limits.processor is None:
+        # No byte makes more than one token.
+        room = limits.max_tokens - _PREFIX
+        maybe = sum(len(e.text.encode()) > room for chosen in usable.values() for e in chosen)
+    else:
+        for split, chosen in usable.items():
+            dropped = _count_tokens(config, limits, split, chosen)
+            left[split] -= len(dropped)
+            drops += dropped
+    told, stops = _judge(config, drops, left, table, limits) if whole else (None, None)
+    return LeftOut(drops, told, stops, maybe)
+
+
+def _count_tokens(config: TrainConfig, limits: Limits, split: str, chosen: Sequence[Entry]) -> list[Drop]:
+    """Set the tokens of clips of one split; returns those with too many."""
+    assert limits.processor is not None
+    index = {"name": [entry.name for entry in chosen], "text": [entry.text for entry in chosen]}
+    labels, drops = make_labels(config, limits.processor, limits.max_tokens, split=split, index=index)
+    for row, tokens in zip(labels.rows, labels.tokens, strict=True):
+        chosen[row].tokens = len(tokens)
+    return drops
+
+
+def _judge(
+    config: TrainConfig, drops: Sequence[Drop], left: Mapping[str, int], table: ClipTable, limits: Limits
+) -> tuple[str | None, str | None]:
+    total = table.total + len(table.drops)
+    try:
+        check_usable(config, drops, left=left, window=limits.window)
+        notes = check_drops(config, drops, total=total, window=limits.window)
+    except DataError as error:
+        return None, str(error)
+    return (notes[0] if notes else None), None
+
+
+def find_dropped(left_out: LeftOut, total: int) -> list[Finding]:
+    """What a search would do without, or stop for."""
+    drops = left_out.drops
+    if not drops:
+        return []
+    told = ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
+    suspects = [
+        Suspect(drop.split, drop.name, f"{DROP_REASONS[drop.reason]}: {drop.detail}") for drop in drops
+    ]
+    if left_out.stops is not None:
+        return [Finding("dropped", "warning", f"a search would stop: {left_out.stops}", _MEND, suspects)]
+    title = f"would be left out: {len(drops):,} of {total:,} clips: {told}"
+    return [Finding("dropped", "warning", title, _MEND, suspects)]
+
+
+_MEND = "mend them, or leave it to the search: it goes on without them, up to max_dropped_share"

@@ -1,0 +1,52 @@
+"""Trainings that do not fit in memory: how their errors look, and the same training in smaller pieces."""
+
+from __future__ import annotations
+
+import re
+
+from trainer.config import TrainConfig
+
+_SIGNS = re.compile(
+    r"(CUDA|HIP|NCCL|Cuda failure)[^\n]{0,80}out of memory"
+    r"|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOCATION_FAILED"
+    r"|DefaultCPUAllocator: (can't allocate|not enough) memory"
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, says that a tensor found no memory.
+
+    Also errors of other processes count, which arrive as text inside another error. A process that the system
+    killed for its memory raises nothing and is not recognised here.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        found = left.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        kind = type(found)
+        if kind.__module__.startswith("torch") and kind.__name__ == "OutOfMemoryError":
+            return True
+        if _SIGNS.search(str(found)):
+            return True
+        left += [found.__cause__, found.__context__]
+    return False
+
+
+def halve_micro_batch(config: TrainConfig) -> TrainConfig | None:
+    """The same training with half the clips in a forward pass and twice the passes; `None` where one clip is left.
+
+    An odd batch is divided by its smallest prime factor, so that the effective batch, and with it every step's
+    clips and gradient, stay as they are.
+    """
+    size = config.train_batch_size
+    if size == 1:
+        return None
+    factor = next(factor for factor in range(2, size + 1) if size % factor == 0)
+    return config.replace(
+        train_batch_size=size // factor,
+        gradient_accumulation_steps=config.gradient_accumulation_steps * factor,
+    )

@@ -1,0 +1,193 @@
+"""Transcribing the clips of a split with one model, timed; and what the model writes for silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.audio import SAMPLE_RATE
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, DivergedError
+from trainer.features import extract_features, pad_features, window_seconds
+from trainer.hub_models import fetch_model
+from trainer.memory import is_out_of_memory
+from trainer.model import load_model, load_model_config, load_processor, model_path
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import WhisperForConditionalGeneration
+
+    from trainer.prepared import PreparedSplit
+
+
+@dataclasses.dataclass(frozen=True)
+class Transcripts:
+    """What a model wrote for a split, and how long that took."""
+
+    texts: list[str]
+    """In the split's order."""
+    seconds: float
+    """Wall time of encoder and decoder, without reading audio and computing features."""
+    audio_seconds: float
+    device: str
+    precision: str
+    probes: dict[str, str]
+    """What was written for clips in which nobody speaks, by what they are."""
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of decoding for a second of audio."""
+        return self.seconds / self.audio_seconds
+
+
+def transcribe_encoded(
+    model: WhisperForConditionalGeneration, prefix: list[int], encoded: Any, *, in_step: bool = False
+) -> torch.Tensor:
+    """Token ids (B, T) for encoder outputs, without timestamps.
+
+    Greedy decoding is our own. With beams, or where workers must take the same steps because DeepSpeed has split
+    the parameters among them (`in_step`), it is the generic `generate` with Whisper's prefix as decoder input.
+    Whisper's own adds windows over long audio and fallbacks, which a batch of one window each does not need, and
+    in transformers 5.23 passes itself deprecated arguments; tests hold all three equal.
+    """
+    import torch
+    from transformers import GenerationMixin
+
+    from trainer.greedy import decode, is_plain_greedy
+
+    hidden = encoded.last_hidden_state
+    # Whisper's own does not count the prefix in `max_length`, the generic function does.
+    limit = min(model.generation_config.max_length + len(prefix), model.config.max_target_positions)
+    if is_plain_greedy(model.generation_config) and not in_step:
+        return decode(model, hidden, prefix, limit)
+    return GenerationMixin.generate(  # type: ignore[no-any-return]
+        model,
+        encoder_outputs=encoded,
+        decoder_input_ids=torch.tensor([prefix], device=hidden.device).expand(len(hidden), -1),
+        attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
+        max_length=limit,
+    )
+
+
+def check_model(config: TrainConfig) -> None:
+    """Find out whether a model can be loaded, without loading it; one from the hub is fetched.
+
+    Raises:
+        ModelError: it is not there, is no Whisper model, or does not know the language.
+    """
+    load_model_config(config)
+    load_processor(config)
+    path = model_path(config)
+    if not Path(path).is_dir():
+        fetch_model(path, weights=True)
+
+
+class Decoder:
+    """A model on its device, ready to transcribe as evaluations of a training do."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        """Load `config.model`; raises `ModelError`, or `ConfigError` for a precision that the device lacks."""
+        import torch
+
+        from trainer.arguments import resolve_precision
+
+        self.config = config
+        self.processor = load_processor(config)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.precision = resolve_precision(config.precision)
+        self.model = load_model(config, self.processor).to(self.device).eval()
+
+    @property
+    def device_name(self) -> str:
+        """The device in words: `NVIDIA H100`, `2 CPU threads`."""
+        import torch
+
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return f"{torch.get_num_threads()} CPU threads"
+
+    def transcribe(
+        self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None = None
+    ) -> Transcripts:
+        """Transcribe all clips of a split, after the clips without speech, which warm the device up.
+
+        Args:
+            split: prepared with features of this model's extractor.
+            on_progress: called with clips done and clips in all.
+
+        Raises:
+            DivergedError: the model's numbers are not finite.
+            ConfigError: a batch does not fit in memory.
+        """
+        probes = self._transcribe_probes()
+        texts: list[str] = []
+        spent = 0.0
+        for first in range(0, len(split), self.config.eval_batch_size):
+            rows = range(first, min(first + self.config.eval_batch_size, len(split)))
+            batch = self._batch([split.features(row) for row in rows], [split.fill(row) for row in rows])
+            begun = time.monotonic()
+            texts += self._texts(batch)
+            spent += time.monotonic() - begun
+            if on_progress is not None:
+                on_progress(len(texts), len(split))
+        audio = sum(split.seconds(row) for row in range(len(split)))
+        return Transcripts(texts, spent, audio, self.device_name, self.precision, probes)
+
+    def _batch(self, features: list[np.ndarray], fills: list[float]) -> torch.Tensor:
+        return pad_features(features, fills, 2 * self.model.config.max_source_positions)
+
+    def _texts(self, batch: torch.Tensor) -> list[str]:
+        """Transcripts of a batch (B, mel bands, frames); copying them back waits for the device."""
+        import torch
+
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
+        try:
+            with (
+                torch.inference_mode(),
+                torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None),
+            ):
+                encoded = self.model.get_encoder()(batch.to(self.device))
+                if not bool(encoded.last_hidden_state.isfinite().all()):
+                    raise DivergedError(
+                        f"model={self.config.model!r}: its numbers are not finite; take another model, "
+                        "or precision=fp32"
+                    )
+                tokens = transcribe_encoded(self.model, self.processor.tokenizer.prefix_tokens, encoded).cpu()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"eval_batch_size={self.config.eval_batch_size}: a batch does not fit in the memory of "
+                f"{self.device_name}; give a smaller one with --set eval_batch_size=1"
+            ) from error
+        decoded = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [text.strip() for text in decoded]
+
+    def _transcribe_probes(self) -> dict[str, str]:
+        extractor = self.processor.feature_extractor
+        found = {}
+        for name, audio in clips_without_speech(window_seconds(extractor)):
+            features, fill = extract_features(extractor, audio)
+            [found[name]] = self._texts(self._batch([features], [fill]))
+        return found
+
+
+def clips_without_speech(window: float) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and samples, float32 (samples,) at 16 kHz, of clips in which nobody speaks; the noise is always the same.
+
+    Args:
+        window: longest clip that the model hears, in seconds.
+    """
+    import numpy as np
+
+    for seconds in sorted({min(length, window) for length in (2.0, 10.0, window)}):
+        yield f"silence, {seconds:g} s", np.zeros(round(seconds * SAMPLE_RATE), dtype=np.float32)
+    generator = np.random.default_rng(0)
+    for level in (-60, -40):
+        seconds = min(5.0, window)
+        noise = generator.standard_normal(round(seconds * SAMPLE_RATE)) * 10.0 ** (level / 20.0)
+        yield f"white noise at \u2212{-level} dBFS, {seconds:g} s", noise.astype(np.float32)

@@ -1,0 +1,171 @@
+"""What single languages write in more than one way though it is said in one, and how it is made equal.
+
+Only differences that nobody can hear: which key the apostrophe was typed with, marks that a reader may leave out,
+the same letter under two code points, one of two scripts. A spelling that a listener could tell from another stays
+an error. `docs/scoring.md` has the table with reasons; a test holds both to the same languages.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+
+from trainer.scoring.characters import serbian_latin
+from trainer.scoring.english import same_spelling, spoken_signs
+
+Rule = Callable[[str], str]
+
+
+def _replace(pattern: str, replacement: str) -> Rule:
+    return functools.partial(re.compile(pattern).sub, replacement)
+
+
+def _translate(table: Mapping[int, int | str]) -> Rule:
+    return lambda text: text.translate(table)
+
+
+_LETTER = r"[^\W\d_]"
+_ELISION = r"\b({})' (?=\w)"
+_STRESS = _replace("(?<=[аеёиоуыэюяіїє])\u0301", "")
+_QUOTE_FOR_APOSTROPHE = _replace(f'(?<={_LETTER})["“”*](?={_LETTER})', "'")
+_NO_HARAKAT = _replace(
+    "[\u0610-\u061a\u0640\u064b-\u0652\u0656-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u08d3-\u08ff]",
+    "",
+)
+_ARABIC_NUMBERS = _translate({0x066B: ".", 0x066C: ","})
+_GERSHAYIM = _replace("(?<=[א-ת])(?:[\"“”״]|'')(?=[א-ת])", "\u05f4")
+_COLON_INSIDE = _replace(rf"(?<=\w):(?={_LETTER})", "")
+#: Vietnamese syllables without a final consonant, tone on the second vowel (1984) and on the first (before).
+_TONES = {
+    f"{first}{second}": f"{marked}{plain}"
+    for first, plain, seconds, firsts in (
+        ("o", "a", "àáảãạ", "òóỏõọ"),
+        ("o", "e", "èéẻẽẹ", "òóỏõọ"),
+        ("u", "y", "ỳýỷỹỵ", "ùúủũụ"),
+    )
+    for second, marked in zip(seconds, firsts, strict=True)
+}
+_TONE_ON_SECOND = re.compile(rf"(?<!q)(?:{'|'.join(_TONES)})(?!\w)")
+
+
+def _vietnamese_tone(text: str) -> str:
+    """The tone mark where the older rule puts it: `hoà` as `hòa`, `thuý` as `thúy`; not in `quý`."""
+    return _TONE_ON_SECOND.sub(lambda found: _TONES[found.group()], text)
+
+
+def _am_vowel(niggahita: str, tones: str, aa: str, am: str) -> list[Rule]:
+    """Thai and Lao AM, which NFKC takes apart, whole again, whichever side of it the tone was typed on."""
+    return [
+        _replace(f"{niggahita}([{tones}]?){aa}", rf"\1{am}"),
+        _replace(f"([{tones}]){niggahita}{aa}", rf"\1{am}"),
+    ]
+
+
+#: On the text as given, before invisible characters are taken out.
+EARLY: dict[str, list[Rule]] = {
+    # Chillu letters: one code point since Unicode 5.1, before that consonant, virama and joiner.
+    "ml": [
+        _replace(f"{old}\u0d4d\u200d", new)
+        for old, new in zip("ണനരലളക", "\u0d7a\u0d7b\u0d7c\u0d7d\u0d7e\u0d7f", strict=True)
+    ],
+    # Khanda ta, likewise since Unicode 4.1.
+    "bn": [_replace("\u09a4\u09cd\u200d", "\u09ce")],
+    "as": [_replace("\u09a4\u09cd\u200d", "\u09ce")],
+}
+#: On lower-case text that still has its punctuation.
+RULES: dict[str, list[Rule]] = {
+    "en": [spoken_signs],
+    "be": [_STRESS, _QUOTE_FOR_APOSTROPHE],
+    "uk": [_STRESS, _QUOTE_FOR_APOSTROPHE],
+    "ru": [_STRESS, _replace("ё", "е")],
+    "bg": [_STRESS],
+    "sr": [serbian_latin],
+    "bs": [serbian_latin],
+    "fr": [
+        _replace("œ", "oe"),
+        _replace("æ", "ae"),
+        _replace(_ELISION.format("l|d|j|m|t|s|c|n|qu|jusqu|lorsqu|puisqu|quoiqu|quelqu|presqu"), r"\1'"),
+    ],
+    "it": [
+        _replace(
+            _ELISION.format("l|d|c|s|un|dell|all|dall|nell|sull|coll|quell|quest|bell|sant|anch"), r"\1'"
+        )
+    ],
+    "ca": [_replace("l[.•‧∙⋅]l", "l·l"), _replace(_ELISION.format("l|d|m|t|s|n"), r"\1'")],
+    "la": [_replace("œ", "oe"), _replace("æ", "ae")],
+    "ro": [_translate(str.maketrans("şţ", "șț"))],
+    "sv": [_COLON_INSIDE],
+    "fi": [_COLON_INSIDE],
+    "uz": [_replace("(?<=[og])'", "\u02bb")],
+    "haw": [_replace("'(?=[aeiouāēīōū])", "\u02bb")],
+    "vi": [_vietnamese_tone],
+    "he": [_replace("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]", ""), _GERSHAYIM],
+    "yi": [_GERSHAYIM],
+    "ar": [_NO_HARAKAT, _ARABIC_NUMBERS],
+    "fa": [_NO_HARAKAT, _ARABIC_NUMBERS, _translate(str.maketrans("يىك", "ییک"))],
+    "ur": [_NO_HARAKAT, _ARABIC_NUMBERS, _translate(str.maketrans("يىكه", "ییکہ"))],
+    "ps": [_NO_HARAKAT, _ARABIC_NUMBERS],
+    "sd": [_NO_HARAKAT, _ARABIC_NUMBERS],
+    "th": [*_am_vowel("\u0e4d", "\u0e48-\u0e4b", "\u0e32", "\u0e33"), _replace("\u0e40\u0e40", "\u0e41")],
+    "lo": [*_am_vowel("\u0ecd", "\u0ec8-\u0ecb", "\u0eb2", "\u0eb3"), _replace("\u0ec0\u0ec0", "\u0ec1")],
+    "bo": [_replace("[\u0f0b\u0f0c]", " ")],
+}
+#: On words without punctuation, a space between each two.
+LATE: dict[str, list[Rule]] = {
+    "en": [same_spelling],
+    "fa": [_replace(r"\b(ن?می) (?=\w)", r"\1"), _replace(r" (ها|های|هایی|تر|ترین)\b", r"\1")],
+}
+#: What is special about a language, for reports; languages without an entry have the general rules only.
+NOTES: dict[str, str] = {
+    "en": "British and American spelling, titles (Mr, mister), initials (U.S., US), percent and money are equal; "
+    "numbers, contractions and hesitations stay as written",
+    "be": "every apostrophe is one, inside the word; stress marks are left out; ё and ў are letters",
+    "uk": "every apostrophe is one, inside the word; stress marks are left out; ґ and ї are letters",
+    "ru": "ё and е are equal; stress marks are left out",
+    "bg": "stress marks are left out",
+    "sr": "Cyrillic and Latin are equal",
+    "bs": "Cyrillic and Latin are equal",
+    "fr": "œ is oe and æ is ae; an elided word (l'homme) is one with the next; accents are kept",
+    "it": "an elided word (l'uomo) is one with the next",
+    "ca": "the l·l may be typed with any dot; an elided word (l'home) is one with the next",
+    "la": "œ is oe and æ is ae",
+    "de": "ß and ss differ, as in Maße and Masse; umlauts are kept",
+    "ro": "ş and ţ with a cedilla are ș and ț",
+    "sv": "an ending after a colon belongs to its word (EU:s); å, ä and ö are letters",
+    "fi": "an ending after a colon belongs to its word (EU:n); ä and ö are letters",
+    "tr": "I pairs with ı, İ with i; an ending after an apostrophe belongs to its word",
+    "az": "I pairs with ı, İ with i",
+    "uz": "oʻ and gʻ may be typed with any apostrophe, also at the end of a word",
+    "haw": "the ʻokina may be typed with any apostrophe, also at the start of a word",
+    "vi": "composed letters; the two places of a tone mark (hoà, hòa) are equal",
+    "he": "vowel points are left out; the maqaf is a space; the mark of acronyms may be a quote",
+    "yi": "points are kept; the mark of acronyms may be a quote",
+    "ar": "short-vowel marks and tatweel are left out; letters are kept as they are, also أ إ آ ا, ة ه and ى ي",
+    "fa": "short-vowel marks and half spaces are left out, may be written apart or not (می, ها, تر); Arabic ي and ك "
+    "are ی and ک",
+    "ur": "short-vowel marks are left out; Arabic ي, ك and ه are ی, ک and ہ",
+    "ps": "short-vowel marks are left out",
+    "sd": "short-vowel marks are left out",
+    "hi": "vowel signs, nukta, anusvara and chandrabindu are kept",
+    "mr": "vowel signs are kept",
+    "ne": "vowel signs are kept",
+    "sa": "vowel signs are kept",
+    "bn": "vowel signs are kept; both ways to write ৎ are equal",
+    "as": "vowel signs are kept; both ways to write ৎ are equal",
+    "pa": "vowel signs are kept",
+    "gu": "vowel signs are kept",
+    "ta": "vowel signs and the pulli are kept",
+    "te": "vowel signs are kept",
+    "kn": "vowel signs are kept",
+    "ml": "vowel signs are kept; both ways to write a chillu are equal",
+    "si": "vowel signs are kept",
+    "zh": "simplified and traditional characters differ: nothing is converted",
+    "yue": "simplified and traditional characters differ: nothing is converted",
+    "ja": "kanji and kana differ: nothing is converted; full and half width are equal",
+    "th": "tone and vowel marks are kept; ำ and แ may be typed in two ways",
+    "lo": "tone and vowel marks are kept; ຳ and ແ may be typed in two ways",
+    "my": "vowel and tone marks are kept",
+    "km": "vowel signs are kept",
+    "bo": "vowel signs are kept; the mark between syllables is left out",
+}

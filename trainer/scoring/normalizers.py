@@ -1,0 +1,166 @@
+"""Text normalisers applied to references and hypotheses before errors are counted.
+
+Whisper's own (`BasicTextNormalizer`, `EnglishTextNormalizer`) split words at apostrophes, put a space where Indic,
+Thai and Arabic texts have a vowel sign, and for English write numbers as digits and run them together, so that
+their WER is not that of the words. Those here keep words whole, one for each language; `docs/scoring.md` has the
+table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from trainer.config import TrainConfig
+from trainer.languages import LANGUAGES
+from trainer.scoring.characters import WITHOUT_SPACES, plain_digits, split_characters
+from trainer.scoring.english import spelling_table
+from trainer.scoring.language_rules import EARLY, LATE, NOTES, RULES
+from trainer.text import prepare_target
+
+if TYPE_CHECKING:
+    from transformers import WhisperTokenizer
+
+Unit = Literal["words", "characters"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalizer:
+    """What is done to a text before errors are counted, and what is counted in it.
+
+    The normalised text has its units apart by single spaces: words, or characters where a language has no words
+    to count, so that the WER of such a text is the CER of the language.
+    """
+
+    name: str
+    """As reports name it: `auto-be`, `whisper`, `basic`, `none`."""
+    unit: Unit
+    description: str
+    """A sentence or two of what it makes equal, for reports."""
+    function: Callable[[str], str]
+
+    def __call__(self, text: str) -> str:
+        return self.function(text)
+
+    def as_written(self, text: str) -> str:
+        """The text as it is, in units: what orthographic rates count."""
+        return split_characters(text) if self.unit == "characters" else text.strip()
+
+
+def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = None) -> Normalizer:
+    """The normaliser of `config.normalizer` for the language that is written.
+
+    Args:
+        config: its normaliser, language and task count.
+        tokenizer: may bring the model's own table of English spellings, which `whisper` then takes.
+    """
+    code = written_language(config)
+    name = config.normalizer_name
+    unit, description = describe_normalizer(config)
+    if config.normalizer == "none":
+        return Normalizer(name, unit, description, str.strip)
+    if config.normalizer == "basic":
+        return Normalizer(name, unit, description, _basic)
+    if config.normalizer == "whisper":
+        return Normalizer(name, unit, description, _whisper(code, tokenizer))
+    return Normalizer(name, unit, description, lambda text: normalize(text, code))
+
+
+def written_language(config: TrainConfig) -> str:
+    """Whisper's code of the language that the model writes; it translates into English."""
+    return "en" if config.task == "translate" or config.language is None else config.language
+
+
+def describe_normalizer(config: TrainConfig) -> tuple[Unit, str]:
+    """What is counted, and what the normaliser of `config` does, in words; imports nothing heavy."""
+    code = written_language(config)
+    spaceless = code in WITHOUT_SPACES
+    if config.normalizer == "none":
+        return "words", "texts as they are"
+    if config.normalizer == "basic":
+        return "words", "case and punctuation are left out; the same for all languages"
+    if config.normalizer == "whisper":
+        kind = "EnglishTextNormalizer" if code == "en" else "BasicTextNormalizer"
+        how = ", by characters as in Whisper's paper" if spaceless else ""
+        return ("characters" if spaceless else "words"), f"Whisper's own {kind}{how}"
+    special = f"; {NOTES[code]}" if code in NOTES else ""
+    language = LANGUAGES[code].capitalize()
+    text = f"{language}: case and punctuation are left out, letters and their marks are kept{special}"
+    if spaceless:
+        return "characters", f"{text}; written without spaces between words, so characters are counted"
+    return "words", text
+
+
+def unit_note(config: TrainConfig) -> str | None:
+    """What a user must know of a rate that is called WER and counts no words; None where it does."""
+    if describe_normalizer(config)[0] == "words":
+        return None
+    language = LANGUAGES[written_language(config)].capitalize()
+    return (
+        f"{language} is written without spaces between words: errors are counted by character, "
+        f"so WER is the CER here (normaliser {config.normalizer_name})"
+    )
+
+
+#: All that stands for an apostrophe: of typewriter and typesetting, the modifier letters, accents, primes, the
+#: opening quote that is typed for either, those of full width, Armenian and Hebrew.
+_APOSTROPHES = dict.fromkeys(
+    map(
+        ord,
+        "\u2019\u2018\u201b\u02bc\u02bb\u02bd\u02b9\u0060\u00b4\u2032\u2035\uff07\ua78c\u055a\u05f3",
+    ),
+    "'",
+)
+#: What shows nothing: soft hyphen, joiners, marks of direction, byte order mark, variation selectors.
+_INVISIBLE = {
+    **dict.fromkeys((0x00AD, 0x034F, 0x061C, 0x180E, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF)),
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xFE00, 0xFE10))),
+    0x200B: " ",
+}
+#: Hyphens and dashes: `well-known` and `well known` sound the same.
+_HYPHENS = dict.fromkeys(map(ord, "-\u2010\u2011\u2012\u2013\u2014\u2015\u05be\u30a0"), " ")
+
+
+def normalize(text: str, language: str) -> str:
+    """The text as it is counted in `language` (Whisper's code): words, or characters, a space between each two.
+
+    Left out are case, punctuation, hyphens, emoji and what is invisible; equal are the ways to type an apostrophe,
+    digits of all scripts, and what `language_rules` has for the language. Letters keep their marks. What stands in
+    brackets was said and counts.
+    """
+    for rule in EARLY.get(language, ()):
+        text = rule(text)
+    # Before NFKC, which makes a space and a combining accent of the acute accent that stands for an apostrophe.
+    text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE).translate(_APOSTROPHES))
+    text = prepare_target(text, lowercase=True, remove_punctuation=False, language=language)
+    for rule in RULES.get(language, ()):
+        text = rule(text)
+    text = plain_digits(_without_pictures(text.translate(_HYPHENS)))
+    text = prepare_target(text, lowercase=False, remove_punctuation=True)
+    for rule in LATE.get(language, ()):
+        text = rule(text)
+    return split_characters(text) if language in WITHOUT_SPACES else text
+
+
+def _without_pictures(text: str) -> str:
+    """Without emoji and other symbols that are not said; of these only the degree sign is."""
+    return "".join(" " if unicodedata.category(char) == "So" and char != "\u00b0" else char for char in text)
+
+
+def _basic(text: str) -> str:
+    """Lower case, no punctuation, single spaces; combining marks, and what joins a word inside, are kept."""
+    composed = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES)
+    return prepare_target(composed, lowercase=True, remove_punctuation=True)
+
+
+def _whisper(code: str, tokenizer: WhisperTokenizer | None) -> Callable[[str], str]:
+    from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+
+    if code == "en":
+        table = getattr(tokenizer, "english_spelling_normalizer", None) or spelling_table()
+        own: Callable[[str], str] = EnglishTextNormalizer(table)
+    else:
+        own = BasicTextNormalizer(split_letters=code in WITHOUT_SPACES)
+    return lambda text: own(text).strip()

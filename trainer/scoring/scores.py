@@ -1,0 +1,207 @@
+"""Everything that an evaluation says of a model, and of another one beside it, on the same clips."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from trainer.scoring.alignment import Piece, align, frequent_errors, worst_first
+from trainer.scoring.breakdown import LENGTH, by_ranges, group_by
+from trainer.scoring.counts import ErrorCounts, count_errors
+from trainer.scoring.decoding import Transcripts
+from trainer.scoring.hallucinations import Sign, find_signs
+from trainer.scoring.intervals import Comparison, Interval, compare, rate_interval
+from trainer.scoring.normalizers import Normalizer
+
+RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A corpus-level error rate in percent, with its 95 % interval (None for too few utterances)."""
+
+    percent: float
+    interval: Interval | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What was said: of each utterance its name, seconds and text, in one order."""
+
+    names: list[str]
+    seconds: list[float]
+    texts: list[str]
+    columns: Mapping[str, Sequence[str]]
+    """Cells by column, for groups."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelScores:
+    """One model on the split."""
+
+    model: str
+    """As the user named it."""
+    transcripts: Transcripts
+    normalized: list[str]
+    """Transcripts as they are counted."""
+    counts: Mapping[str, ErrorCounts]
+    """By rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as written."""
+    rates: Mapping[str, Rate]
+    alignments: list[list[Piece]]
+    """Of each utterance, normalised."""
+    signs: list[Sign]
+    """Of hallucination."""
+
+    def worst(self, most: int) -> list[int]:
+        """Rows of the utterances with most errors."""
+        return worst_first(self.counts["wer"])[:most]
+
+    def frequent(self) -> list[tuple[str, str, str, int]]:
+        """The errors made most often: kind, said, written, times."""
+        return [*frequent_errors(self.alignments)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Utterances that have something in common."""
+
+    value: str
+    rows: list[int]
+    length: int
+    """Reference words (or characters)."""
+    rate: Rate
+    baseline: Rate | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """An evaluation."""
+
+    reference: Reference
+    normalizer: Normalizer
+    normalized: list[str]
+    """References as they are counted."""
+    model: ModelScores
+    baseline: ModelScores | None
+    comparisons: Mapping[str, Comparison]
+    """By rate, the model against the baseline; empty without one."""
+    groups: Mapping[str, list[Group]]
+    """By column, and by `clip length`."""
+
+    @property
+    def models(self) -> list[ModelScores]:
+        """The model, and the baseline where there is one."""
+        return [self.model, *([self.baseline] if self.baseline else [])]
+
+    @property
+    def shown_rates(self) -> dict[str, str]:
+        """The rates that differ from each other, with their names for people."""
+        if self.normalizer.unit == "characters":
+            return {"wer": "CER", "wer_orthographic": "CER as written"}
+        return {
+            "wer": "WER",
+            "cer": "CER",
+            "wer_orthographic": "WER as written",
+            "cer_orthographic": "CER as written",
+        }
+
+    @property
+    def main_rate(self) -> str:
+        """What `wer` is called: a language without spaces has no words to count."""
+        return self.shown_rates["wer"]
+
+    @property
+    def empty_references(self) -> int:
+        """Utterances in which nothing is said; they are in no rate."""
+        return sum(not text.strip() for text in self.normalized)
+
+
+def score(
+    reference: Reference,
+    normalizer: Normalizer,
+    model: tuple[str, Transcripts],
+    baseline: tuple[str, Transcripts] | None = None,
+) -> Scores:
+    """Count, compare and sort what one or two models wrote.
+
+    Args:
+        reference: what was said.
+        normalizer: the same for both models.
+        model: its name and transcripts, in the order of the references.
+        baseline: another one's.
+
+    Raises:
+        ValueError: no reference has any text.
+    """
+    normalized = [normalizer(text) for text in reference.texts]
+    mine = _score_model(reference, normalized, normalizer, *model)
+    other = _score_model(reference, normalized, normalizer, *baseline) if baseline else None
+    comparisons = {}
+    if other is not None:
+        comparisons = {
+            rate: compare(mine.counts[rate].errors, other.counts[rate].errors, mine.counts[rate].lengths)
+            for rate in RATES
+        }
+    return Scores(
+        reference=reference,
+        normalizer=normalizer,
+        normalized=normalized,
+        model=mine,
+        baseline=other,
+        comparisons=comparisons,
+        groups=_groups(reference, mine, other),
+    )
+
+
+def _score_model(
+    reference: Reference,
+    normalized: list[str],
+    normalizer: Normalizer,
+    name: str,
+    transcripts: Transcripts,
+) -> ModelScores:
+    written = [normalizer(text) for text in transcripts.texts]
+    counts = {"wer": count_errors(normalized, written)}
+    as_written = [normalizer.as_written(text) for text in reference.texts]
+    # Clips of which only signs are said count in neither kind of rate.
+    as_written = [text if words.strip() else "" for text, words in zip(as_written, normalized, strict=True)]
+    transcribed = [normalizer.as_written(text) for text in transcripts.texts]
+    counts["wer_orthographic"] = count_errors(as_written, transcribed)
+    if normalizer.unit == "characters":
+        counts |= {"cer": counts["wer"], "cer_orthographic": counts["wer_orthographic"]}
+    else:
+        counts["cer"] = count_errors(normalized, written, "characters")
+        counts["cer_orthographic"] = count_errors(as_written, transcribed, "characters")
+    alignments = [align(said, heard) for said, heard in zip(normalized, written, strict=True)]
+    return ModelScores(
+        model=name,
+        transcripts=transcripts,
+        normalized=written,
+        counts=counts,
+        rates={rate: _rate(counts[rate]) for rate in RATES},
+        alignments=alignments,
+        signs=find_signs(normalized, written, alignments, normalizer.unit),
+    )
+
+
+def _rate(counts: ErrorCounts) -> Rate:
+    return Rate(counts.percent, rate_interval(counts.errors, counts.lengths))
+
+
+def _groups(reference: Reference, mine: ModelScores, other: ModelScores | None) -> dict[str, list[Group]]:
+    found = {name: _scored(group_by(cells), mine, other) for name, cells in reference.columns.items()}
+    seconds = by_ranges(dict(enumerate(reference.seconds)), "{:.1f}", " s")
+    return {**found, LENGTH: _scored(seconds, mine, other)}
+
+
+def _scored(groups: Mapping[str, list[int]], mine: ModelScores, other: ModelScores | None) -> list[Group]:
+    scored = []
+    for value, rows in groups.items():
+        counts = mine.counts["wer"].of(rows)
+        if counts.lengths.sum():
+            theirs = _rate(other.counts["wer"].of(rows)) if other else None
+            scored.append(Group(value, rows, int(counts.lengths.sum()), _rate(counts), theirs))
+    return scored

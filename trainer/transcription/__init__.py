@@ -1,0 +1,1 @@
+"""Transcripts of recordings of any length with a Whisper model; trains nothing."""

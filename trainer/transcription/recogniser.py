@@ -1,0 +1,215 @@
+"""A Whisper that transcribes: clips of one window each, in batches, decoded as in an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from trainer.audio import SAMPLE_RATE
+from trainer.checkpoints import CONFIG_FILE
+from trainer.config import TrainConfig
+from trainer.errors import ModelError
+from trainer.hub_models import fetch_model
+from trainer.memory import is_out_of_memory
+from trainer.model import is_multilingual, load_model, load_processor, model_path
+from trainer.scoring.decoding import transcribe_encoded
+from trainer.transcription.transcripts import Doubt
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Found = TypeVar("Found")
+REPEATS = 2.4
+"""Text that zlib makes smaller than this many times says the same over and over (openai/whisper's threshold)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How to decode."""
+
+    language: str | None = None
+    """Whisper's code or name; `None` takes the model's own, and where it has none it is heard from the audio."""
+    task: Literal["transcribe", "translate"] | None = None
+    """`None` takes the model's own."""
+    batch_size: int = 16
+    """Windows decoded at once; halved where they do not fit in the GPU's memory."""
+    num_beams: int = 1
+    """1 is greedy, as trials are measured."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """What was heard in one clip."""
+
+    text: str
+    ended: bool
+    """Whether the model came to an end before the longest transcript it can write."""
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """`repeats`: it says the same over and over, as a model does that has lost the thread; `breaks off`."""
+        text = self.text.encode()
+        if len(text) > REPEATS * len(zlib.compress(text)):
+            return "repeats"
+        return None if self.ended else "breaks off"
+
+
+class Recogniser:
+    """A model and its processor on the GPU, where there is one, ready for clips of 16 kHz audio."""
+
+    def __init__(self, model: str, decoding: Decoding) -> None:
+        """Load the model; several seconds.
+
+        Args:
+            model: hub id, folder or short name.
+            decoding: how to decode.
+
+        Raises:
+            ModelError: it cannot be loaded, or has not that language or task.
+            ConfigError: Whisper knows no such language.
+        """
+        import torch
+        from transformers import logging
+
+        logging.set_verbosity_error()  # Whisper's generate passes itself deprecated arguments (5.23) and says so
+        self._batch_size = decoding.batch_size
+        asked = TrainConfig(model=model, language=decoding.language or "en")
+        folder = _small_files(asked)
+        self._ours = (folder / CONFIG_FILE).is_file()
+        own = _own_generation(folder)
+        asked = asked.replace(task=decoding.task or own.get("task") or "transcribe")
+        self.language: str | None = asked.language if decoding.language else own.get("language")
+        if self.language is not None:
+            asked = asked.replace(language=self.language)
+            self.language = asked.language
+        self.task = asked.task
+        self.processor = load_processor(asked)
+        self.model = load_model(asked, self.processor)
+        self.multilingual = is_multilingual(self.processor)
+        if not self.multilingual:
+            self.language = "en"
+        elif self.language is None and not getattr(self.model.generation_config, "lang_to_id", None):
+            raise ModelError(
+                f"model={model!r}: its generation config lists no languages, so the spoken one cannot be heard; "
+                "give --language"
+            )
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model.to(self.device).eval()
+        self.model.generation_config.num_beams = decoding.num_beams
+
+    @property
+    def window(self) -> float:
+        """Longest clip that the model hears, in seconds."""
+        return float(self.processor.feature_extractor.n_samples / SAMPLE_RATE)
+
+    @property
+    def may_know_times(self) -> bool:
+        """Whether the model can have learnt timestamps: they are in its vocabulary, and it is none of ours."""
+        generation = self.model.generation_config
+        first = getattr(generation, "no_timestamps_token_id", None)
+        return not self._ours and first is not None and first + 1 < self.model.config.vocab_size
+
+    def hear_language(self, clip: np.ndarray) -> str:
+        """The code of the language that a clip is most likely in."""
+        import torch
+
+        with torch.no_grad(), self.arithmetic():
+            features = self.features([clip])
+            ids = self.model.detect_language(features, generation_config=self.model.generation_config)
+        codes = {number: token for token, number in self.model.generation_config.lang_to_id.items()}
+        return str(codes[int(ids[0])]).strip("<|>")
+
+    def decode(self, clips: Sequence[np.ndarray], languages: Sequence[str | None]) -> list[Decoded]:
+        """Transcripts of clips that fit the window, without timestamps.
+
+        Args:
+            clips: float32 (samples,) each, 16 kHz mono.
+            languages: of each; `None` for a model that knows English only.
+
+        Raises:
+            RuntimeError: not even one of them fits in memory.
+        """
+        return self.in_batches(self._decode_batch, clips, languages)
+
+    def in_batches(
+        self,
+        work: Callable[[Sequence[np.ndarray], Sequence[str | None]], list[Found]],
+        clips: Sequence[np.ndarray],
+        languages: Sequence[str | None],
+    ) -> list[Found]:
+        """What `work` finds in all clips, a batch at a time; a batch that does not fit in memory is halved."""
+        found: list[Found] = []
+        size = self._batch_size
+        while len(found) < len(clips):
+            part = slice(len(found), len(found) + size)
+            try:
+                found += work(clips[part], languages[part])
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or size == 1:
+                    raise
+                size //= 2
+        return found
+
+    def _decode_batch(self, clips: Sequence[np.ndarray], languages: Sequence[str | None]) -> list[Decoded]:
+        """One pass of the encoder, one search for each language, as an evaluation does it."""
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        end, tokenizer = self.model.config.eos_token_id, self.processor.tokenizer
+        found: dict[int, Decoded] = {}
+        with torch.no_grad(), self.arithmetic():
+            hidden = self.model.get_encoder()(self.features(clips)).last_hidden_state
+            for language in dict.fromkeys(languages):
+                rows = [row for row, other in enumerate(languages) if other == language]
+                prefix = self.prefix(language)
+                tokens = transcribe_encoded(self.model, prefix, BaseModelOutput(hidden[rows]))
+                for row, ids in zip(rows, tokens[:, len(prefix) :].tolist(), strict=True):
+                    text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+                    found[row] = Decoded(text, ended=end in ids)
+        return [found[row] for row in range(len(clips))]
+
+    def prefix(self, language: str | None) -> list[int]:
+        """What the transcript begins with: language, task, no timestamps."""
+        prefix: list[int] = list(self.processor.tokenizer.prefix_tokens)
+        if self.multilingual:
+            prefix[1] = self.processor.tokenizer.convert_tokens_to_ids(f"<|{language}|>")
+        return prefix
+
+    def features(self, clips: Sequence[np.ndarray]) -> torch.Tensor:
+        """Float32 (batch, n_mels, n_frames): each clip and silence up to the window."""
+        out = self.processor.feature_extractor(list(clips), sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        return out["input_features"].to(self.device)  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """The GPU's half precision, as in an evaluation; float32 on a CPU."""
+        import torch
+
+        if self.device.type == "cpu":
+            yield
+            return
+        bf16 = torch.cuda.get_device_capability()[0] >= 8
+        with torch.autocast("cuda", dtype=torch.bfloat16 if bf16 else torch.float16):
+            yield
+
+
+def _small_files(config: TrainConfig) -> Path:
+    """The folder with the model's configurations; raises `ModelError`."""
+    path = model_path(config)
+    return Path(path if Path(path).is_dir() else fetch_model(path, weights=False))
+
+
+def _own_generation(folder: Path) -> dict[str, Any]:
+    """The language and task that the model itself names."""
+    from transformers import GenerationConfig
+
+    try:
+        own = GenerationConfig.from_pretrained(folder)
+    except (OSError, ValueError):  # older models have none
+        return {}
+    return {name: getattr(own, name, None) for name in ("language", "task")}

@@ -1,0 +1,90 @@
+"""What a trial does by itself when a training does not fit in memory, or a checkpoint is not whole."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from trainer.config import TrainConfig
+from tune.errors import UserError
+
+MICRO_BATCH = "micro_batch"
+ACCUMULATION = "accumulation"
+BROKEN_CHECKPOINT = "broken_checkpoint"
+"""Keys of what a trial tells of it; of a broken checkpoint, how many are left before it."""
+_Result = TypeVar("_Result")
+
+
+def train_persistently(
+    work: Callable[[TrainConfig, Any], _Result],
+    config: TrainConfig,
+    *,
+    checkpoints: Callable[[], Sequence[Any]],
+    broken: Callable[[BaseException], bool],
+    out_of_memory: Callable[[BaseException], bool],
+    smaller: Callable[[TrainConfig], TrainConfig | None],
+    tell: Callable[[dict[str, float]], None],
+) -> _Result:
+    """Train; with half the micro-batch and twice the accumulation where memory runs out, again and again.
+
+    The effective batch, and with it what the trial is, stays. A checkpoint that is not whole is left aside for
+    the one before it, and in the end for the start.
+
+    Args:
+        work: the training with certain settings, from a checkpoint of Ray's or from the start.
+        config: its settings.
+        checkpoints: from where it can go on now, the best first choice first.
+        broken: whether an error says that the checkpoint was not whole.
+        out_of_memory: whether an error says that memory ran out.
+        smaller: the settings with a smaller micro-batch, None where there is none.
+        tell: passes on what was done.
+
+    Raises:
+        Exception: any other error of the training.
+    """
+    import ray.exceptions
+
+    skipped = 0
+    while True:
+        choice = [*checkpoints(), None]
+        try:
+            return work(config, choice[min(skipped, len(choice) - 1)])
+        except (RuntimeError, UserError, ray.exceptions.RayError) as error:
+            # PyTorch's of memory, ours of a checkpoint, and Ray's that pass on either from another process.
+            if broken(error) and skipped < len(choice) - 1:
+                skipped += 1
+                tell({BROKEN_CHECKPOINT: float(len(choice) - 1 - skipped)})
+                continue
+            reduced = smaller(config) if out_of_memory(error) else None
+            if reduced is None:
+                raise
+            problem = "".join(traceback.format_exception_only(error)).strip()
+        # Outside of the block: the error holds the frames, and they the tensors.
+        print(f"{problem}\nmicro-batch {config.train_batch_size} -> {reduced.train_batch_size}", flush=True)
+        config, skipped = reduced, 0
+        tell(
+            {
+                MICRO_BATCH: float(config.train_batch_size),
+                ACCUMULATION: float(config.gradient_accumulation_steps),
+            }
+        )
+
+
+def with_earlier(checkpoint: Any) -> list[Any]:
+    """A checkpoint of Ray's, then the ones that the trial keeps from before it, the newest first."""
+    import ray.tune
+    from pyarrow import fs
+
+    path = PurePosixPath(checkpoint.path)
+    stem, _, number = path.name.rpartition("_")
+    selector = fs.FileSelector(str(path.parent), allow_not_found=True)
+    names = [entry.base_name for entry in checkpoint.filesystem.get_file_info(selector)]
+    before = sorted(
+        (name for name in names if name.startswith(f"{stem}_") and name < path.name), reverse=True
+    )
+    found = [
+        ray.tune.Checkpoint(f"{path.parent}/{name}", filesystem=checkpoint.filesystem) for name in before
+    ]
+    return [checkpoint, *found] if number.isdigit() else [checkpoint]

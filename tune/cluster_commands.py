@@ -1,0 +1,204 @@
+"""`tune-whisper cluster`: what a Ray cluster has; on Vertex AI also scaling, creating and deleting one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+from tune.arguments import Parser
+
+_EPILOG = """\
+on Vertex AI (pip install 'tune-whisper[vertex]'):
+  tune-whisper cluster create FILE.yaml                            create a cluster
+  tune-whisper cluster scale --address vertex_ray://NAME --workers N   more or fewer workers
+  tune-whisper cluster delete vertex_ray://NAME                    delete a cluster
+  each has its own --help, says what it will cost per hour, and asks
+"""
+
+
+def cluster_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper cluster`."""
+    parser = Parser(
+        prog="tune-whisper cluster",
+        description="Show a Ray cluster: nodes, CPUs, GPUs, what is free, and whether its versions are ours.",
+        epilog=_EPILOG,
+    )
+    _add_address(parser)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def scale_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper cluster scale`."""
+    parser = Parser(
+        prog="tune-whisper cluster scale",
+        description="Give a worker pool of a cluster on Vertex AI more or fewer machines.",
+    )
+    _add_address(parser)
+    parser.add_argument(
+        "--workers", type=int, required=True, metavar="N", help="machines that the pool shall have"
+    )
+    parser.add_argument(
+        "--pool", type=int, metavar="I", help="which pool, from 1 (needed where there are several)"
+    )
+    _add_price(parser, "one of the pool's machines")
+    _add_yes(parser)
+    return parser
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper cluster create`."""
+    parser = Parser(
+        prog="tune-whisper cluster create",
+        description="Create a Ray cluster on Vertex AI from a YAML file; waits until it runs.",
+    )
+    parser.add_argument("file", metavar="FILE", help="as docs/vertex_cluster.yaml")
+    _add_where(parser)
+    _add_price(parser, "the whole cluster")
+    _add_yes(parser)
+    return parser
+
+
+def delete_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper cluster delete`."""
+    parser = Parser(prog="tune-whisper cluster delete", description="Delete a Ray cluster on Vertex AI.")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name, or vertex_ray:// address")
+    _add_address(parser)
+    _add_yes(parser)
+    return parser
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--address",
+        metavar="A",
+        help="http://HEAD:8265, vertex_ray://NAME, or on a node of it HEAD:6379 or auto (default: $RAY_ADDRESS)",
+    )
+    _add_where(parser)
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--project", metavar="P", help="Google Cloud project (default: the environment's)")
+    parser.add_argument(
+        "--location", metavar="L", help="region (default: the environment's, else us-central1)"
+    )
+
+
+def _add_price(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--price-per-hour",
+        type=float,
+        metavar="USD",
+        help=f"what {what} costs you, instead of the list price",
+    )
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def cluster(words: list[str]) -> int:
+    """Run `tune-whisper cluster ...`; returns the exit code."""
+    actions = {"scale": _scale, "create": _create, "delete": _delete}
+    if words and words[0] in actions:
+        return actions[words[0]](words[1:])
+    return _show(cluster_parser().parse_args(words))
+
+
+def _address(arguments: argparse.Namespace) -> str:
+    from tune.cluster_join import ClusterError
+
+    address = arguments.address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        raise ClusterError(
+            "--address: missing; give http://HEAD:8265, vertex_ray://NAME, HEAD:6379 or auto, or set RAY_ADDRESS"
+        )
+    return str(address)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from tune.display import make_console
+
+    address = _address(arguments)
+    console = make_console()
+    if address.startswith("vertex_ray://"):
+        from tune.vertex_view import show_vertex_cluster
+
+        show_vertex_cluster(address, arguments.project, arguments.location, console, as_json=arguments.json)
+        return 0
+
+    from tune.cluster_join import read_by_joining
+    from tune.cluster_view import print_cluster, read_dashboard
+
+    if "://" in address:
+        from tune.jobs import cluster_address, connect
+
+        address = cluster_address(address)
+        view = read_dashboard(connect(address), address)
+    else:
+        view = read_by_joining(address)
+    if arguments.json:
+        print_json(view.as_json())
+    else:
+        print_cluster(view, console)
+    return 0
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print for programs."""
+    print(json.dumps(value, indent=2))
+
+
+def _scale(words: list[str]) -> int:
+    arguments = scale_parser().parse_args(words)
+    from tune.display import make_console
+    from tune.vertex import cluster_name
+    from tune.vertex_cluster import scale
+
+    name = cluster_name(_address(arguments), arguments.project, arguments.location)
+    scale(
+        name,
+        workers=arguments.workers,
+        pool=arguments.pool,
+        price=arguments.price_per_hour,
+        yes=arguments.yes,
+        console=make_console(),
+    )
+    return 0
+
+
+def _create(words: list[str]) -> int:
+    arguments = create_parser().parse_args(words)
+    from pathlib import Path
+
+    from tune.display import make_console
+    from tune.vertex_cluster import create
+    from tune.vertex_file import read_cluster_file
+
+    create(
+        read_cluster_file(Path(arguments.file)),
+        project=arguments.project,
+        location=arguments.location,
+        price=arguments.price_per_hour,
+        yes=arguments.yes,
+        console=make_console(),
+    )
+    return 0
+
+
+def _delete(words: list[str]) -> int:
+    arguments = delete_parser().parse_args(words)
+    from tune.display import make_console
+    from tune.vertex import cluster_name
+    from tune.vertex_cluster import delete
+    from tune.vertex_errors import VertexError
+
+    # Not from RAY_ADDRESS: what is deleted is named.
+    named = [text for text in (arguments.name, arguments.address) if text]
+    if len(named) != 1:
+        raise VertexError("NAME or --address: give one of them, the cluster to delete")
+    name = cluster_name(named[0], arguments.project, arguments.location)
+    delete(name, yes=arguments.yes, console=make_console())
+    return 0

@@ -1,0 +1,135 @@
+"""Which trials end before their budget, and why: ASHA's rungs and a trial's own curve, read from the records."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from tune.space_settings import SchedulerSettings
+
+if TYPE_CHECKING:
+    from tune.records import Records, TrialRecord
+
+Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Why a trial was ended before its budget."""
+
+    reason: Reason
+    samples_seen: int
+    """The rung, or wherever a loss or WER was no finite number."""
+    value: float | None = None
+    """The trial's WER there, in percent; None where it was no number."""
+    cutoff: float | None = None
+    """The WER, in percent, that it would have had to reach; None where there is no such number."""
+    population: int = 0
+    """Trials that had reached the rung, itself included."""
+
+    def describe(self) -> str:
+        """The reason in words, for the screen and MLflow."""
+        if self.reason == "diverged":
+            return f"loss or WER was no finite number at {self.samples_seen:,} samples"
+        text = f"WER {self.value:.2f} % at {self.samples_seen:,} samples is above {self.cutoff:.2f} %, "
+        if self.reason == "asha":
+            return f"{text}the cutoff among {self.population} trials"
+        if self.reason == "above_baseline":
+            return f"{text}a multiple of the base model's"
+        return f"{text}its WER at the rung before, and rises while the loss falls"
+
+
+NEVER_STOP = SchedulerSettings(min_trials_per_rung=1_000_000, max_wer_to_baseline=0, rising_rungs=0)
+"""Only a loss or WER that is no number ends a trial."""
+
+
+class Judge:
+    """Decides at rungs, from nothing but the records, so that a resumed search decides as an unbroken one.
+
+    ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
+    there, itself included, it is one of the best floor(n / `reduction_factor`), or the best. A rung decides
+    nothing before `min_trials_per_rung` trials have reached it: of two, one would have to go, by chance.
+    """
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        rungs: tuple[int, ...],
+        records: Records,
+        baseline: float | None = None,
+    ) -> None:
+        """Args:
+        settings: of ASHA and of the limits on a trial's own curve.
+        rungs: samples seen; the last one is the full budget, where nothing is decided.
+        records: all trials.
+        baseline: WER of the untouched base model in percent.
+        """
+        self._settings = settings
+        self._rungs = rungs
+        self._records = records
+        self._baseline = baseline
+
+    def judge(self, record: TrialRecord, result: Mapping[str, Any]) -> Stop | None:
+        """Whether an evaluation, not yet in the record, ends its trial.
+
+        Args:
+            record: the trial as it was before.
+            result: `samples_seen`, `wer` and, where known, `eval_loss` of the evaluation.
+        """
+        seen, wer, loss = (
+            int(result["samples_seen"]),
+            float(result["wer"]),
+            float(result.get("eval_loss", 0.0)),
+        )
+        if not math.isfinite(wer) or not math.isfinite(loss):
+            return Stop("diverged", seen, wer if math.isfinite(wer) else None)
+        # At the full budget there is nothing left to save; and a trial that went past a rung before its process
+        # was lost is not judged there again.
+        if seen >= self._rungs[-1] or (record.evaluations and record.evaluations[-1][0] >= seen):
+            return None
+        return (
+            self._above_baseline(seen, wer)
+            or self._rising(record, seen, wer, loss)
+            or self._asha(record, seen, wer)
+        )
+
+    def _above_baseline(self, seen: int, wer: float) -> Stop | None:
+        times = self._settings.max_wer_to_baseline
+        if not times or self._baseline is None or wer <= times * self._baseline:
+            return None
+        return Stop("above_baseline", seen, wer, times * self._baseline)
+
+    def _rising(self, record: TrialRecord, seen: int, wer: float, loss: float) -> Stop | None:
+        """A model that learns to repeat itself: its loss falls at every rung while its WER rises."""
+        rises = self._settings.rising_rungs
+        curve = [
+            (old_wer, old_loss)
+            for (_, old_wer), old_loss in zip(record.evaluations, record.losses, strict=True)
+        ]
+        curve = [*curve, (wer, loss)][-rises - 1 :]
+        if not rises or len(curve) <= rises:
+            return None
+        steps = itertools.pairwise(curve)
+        if not all(later[0] > earlier[0] and later[1] < earlier[1] for earlier, later in steps):
+            return None
+        return Stop("rising_wer", seen, wer, curve[-2][0])
+
+    def _asha(self, record: TrialRecord, seen: int, wer: float) -> Stop | None:
+        if seen not in self._rungs:
+            return None
+        others = [
+            old
+            for other in self._records.all()
+            if other.trial_id != record.trial_id
+            for at, old in other.evaluations
+            if at == seen
+        ]
+        if not others or len(others) + 1 < self._settings.min_trials_per_rung:
+            return None
+        population = len(others) + 1
+        going_on = max(1, math.floor(population / self._settings.reduction_factor))
+        cutoff = sorted(others)[going_on - 1]
+        return Stop("asha", seen, wer, cutoff, population) if wer > cutoff else None

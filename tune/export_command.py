@@ -1,0 +1,182 @@
+"""`tune-whisper export`: a model to take away, as Hugging Face folder and in the formats of other runtimes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
+from tune.arguments import EXIT_FAILED, Parser, add_storage
+from tune.errors import ConfigError
+
+_EPILOG = """\
+The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
+README that says how to use it: DIR/ctranslate2 for faster-whisper, DIR/ggml for whisper.cpp, DIR/onnx for ONNX Runtime.
+Each is checked after it is made: it transcribes clips in its own runtime, and its WER is shown beside that of
+transformers. One that drifts further than its tolerance is not kept, and the exit code is 1.
+
+examples:
+  tune-whisper export lr_batch-20261121-213246 --output my-model
+  tune-whisper export EXPERIMENT --output my-model --format ctranslate2 --format ggml --quantization int8
+  tune-whisper export --from-model my-model --format onnx
+"""
+
+
+def export_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper export`."""
+    parser = Parser(
+        prog="tune-whisper export",
+        description="Write the best checkpoint as a Hugging Face folder with a model card, and in other formats.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write; must not exist")
+    add_storage(parser)
+    parser.add_argument("--trial", metavar="ID", help="another trial than the best")
+    formats = parser.add_argument_group("formats")
+    formats.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        metavar="F",
+        help=f"{', '.join(FORMATS)}; may be given several times (default: hf, which is always written)",
+    )
+    formats.add_argument(
+        "--quantization",
+        metavar="Q",
+        help="how the other formats store weights: "
+        + "; ".join(
+            f"{each.name} {', '.join(each.quantizations)}" for each in FORMATS.values() if each.name != "hf"
+        )
+        + " (default: the first)",
+    )
+    formats.add_argument(
+        "--check",
+        choices=("quick", "all"),
+        default="quick",
+        help="clips that they are checked on: 32 of validation, or all of validation and test (default: quick)",
+    )
+    onward = parser.add_argument_group("where it goes from there")
+    onward.add_argument(
+        "--push-to-hub",
+        metavar="REPO",
+        help="Hugging Face hub: NAME or NAMESPACE/NAME (later: tune-whisper push)",
+    )
+    onward.add_argument("--private", action="store_true", help="make the repository a private one")
+    onward.add_argument(
+        "--register",
+        metavar="NAME",
+        help="MLflow's registry: name of the model (later: tune-whisper register)",
+    )
+    onward.add_argument("--alias", metavar="ALIAS", help="name that this version takes over, as champion")
+    other = parser.add_argument_group("a model that is there already")
+    other.add_argument(
+        "--from-model",
+        metavar="MODEL",
+        help="instead of EXPERIMENT: an exported folder, which the formats are added to unless --output "
+        "names another, or any Whisper by folder, hub id or short name",
+    )
+    other.add_argument(
+        "--data", metavar="D", help="clips to check on (default: what the model was trained on)"
+    )
+    other.add_argument(
+        "--language", metavar="L", help="spoken language (default: as the model's settings say)"
+    )
+    return parser
+
+
+def export(words: list[str]) -> int:
+    """Run `tune-whisper export`; returns the exit code, 1 where a format could not be made or drifted.
+
+    Raises:
+        ConfigError: options contradict each other, or a package is missing.
+        ExperimentError: experiment, trial or checkpoint is not there, or the folder cannot be written.
+        HubError: the hub does not take it.
+        ModelError: the model cannot be loaded.
+        TrackingError: MLflow does not take it.
+        StorageError: the object store cannot be read.
+    """
+    arguments = export_parser().parse_args(words)
+    _check_options(arguments)
+    targets = resolve_targets(arguments.format or ["hf"], arguments.quantization)
+    check_installed(targets)
+    from tune.display import make_console
+    from tune.hub_upload import check_hub, push_to_hub
+    from tune.registry.names import check_names
+
+    if arguments.register:
+        check_names(arguments.register, arguments.alias)
+    repo = check_hub(arguments.push_to_hub, private=arguments.private) if arguments.push_to_hub else None
+    console = make_console()
+    every_clip = arguments.check == "all"
+    if arguments.from_model is not None:
+        from tune.export_existing import export_existing
+
+        outcome = export_existing(
+            arguments.from_model,
+            arguments.output,
+            console,
+            targets=targets,
+            data=arguments.data,
+            language=arguments.language,
+            every_clip=every_clip,
+        )
+    else:
+        from tune.export import export_trial
+
+        outcome = export_trial(
+            arguments.storage,
+            arguments.experiment,
+            arguments.output,
+            arguments.trial,
+            console,
+            targets=targets,
+            every_clip=every_clip,
+        )
+    if arguments.register:
+        from tune.register_command import register_from
+
+        register_from(arguments.output, arguments.storage, arguments.register, arguments.alias, console)
+    if repo:
+        print(
+            push_to_hub(
+                arguments.output, repo, private=arguments.private, message=f"Export {arguments.output.name}"
+            )
+        )
+    for problem in outcome.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return EXIT_FAILED if outcome.problems else 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raise `ConfigError` where options do not go together."""
+    for option, needed in (("private", "push_to_hub"), ("alias", "register")):
+        if getattr(arguments, option) and not getattr(arguments, needed):
+            raise ConfigError(
+                f"--{option}: goes with --{needed.replace('_', '-')} only; add that or remove it"
+            )
+    for option in ("push_to_hub", "register"):
+        if arguments.from_model is not None and getattr(arguments, option):
+            command = "tune-whisper push" if option == "push_to_hub" else "tune-whisper register"
+            raise ConfigError(
+                f"--{option.replace('_', '-')}: goes with EXPERIMENT; for a folder there is {command}"
+            )
+    if arguments.from_model is not None and arguments.experiment is not None:
+        raise ConfigError(f"--from-model goes without EXPERIMENT, got {arguments.experiment}; remove one")
+    if arguments.from_model is None:
+        if arguments.experiment is None:
+            raise ConfigError(
+                "the following arguments are required: EXPERIMENT; see tune-whisper export --help"
+            )
+        if arguments.output is None:
+            raise ConfigError(
+                "the following arguments are required: --output; see tune-whisper export --help"
+            )
+        for name in ("data", "language"):
+            if getattr(arguments, name) is not None:
+                raise ConfigError(f"--{name}: goes with --from-model only; the experiment has its own")
+    elif arguments.trial is not None:
+        raise ConfigError(f"--trial {arguments.trial}: goes with EXPERIMENT, not with --from-model")
+    elif arguments.output is None and set(arguments.format) <= {"hf"}:
+        raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")

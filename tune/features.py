@@ -1,0 +1,141 @@
+"""Features of a search's data: computed by the driver, or by a worker where the driver's node has no CPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from trainer.config import TrainConfig
+from trainer.scoring.normalizers import unit_note
+from tune.display import say, say_notes
+from tune.errors import UserError
+from tune.mailbox import MailboxReader, post, start_mailbox
+from tune.trainable import prepare_data
+
+if TYPE_CHECKING:
+    from trainer.prepared import PreparedData
+
+_MOST_WARNINGS = 3
+_CHOICES = (
+    *(
+        "data_config",
+        "train_split",
+        "validation_split",
+        "test_split",
+        "audio_column",
+        "text_column",
+        "row_filter",
+    ),
+    *("max_train_clips", "max_eval_clips", "validation_share", "data_seed"),
+)
+"""Settings that say which clips are meant."""
+
+
+def prepare_features(base: TrainConfig, console: Console) -> PreparedData:
+    """Features of all splits, with a progress bar where they have to be computed. Ray must be running.
+
+    Raises:
+        DataError: the data cannot be used.
+        ModelError: the model cannot be found.
+    """
+    columns = (TextColumn("computing features"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    begun = time.monotonic()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("features", total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        elsewhere = _compute_elsewhere(base, show, console)
+        data = prepare_data(base, show)
+    data = dataclasses.replace(data, notes=[*data.notes, *_look_at(base, data)])
+    say_notes(console, data.notes)
+    if note := unit_note(base):
+        say(console, f"note: {note}")
+    sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
+    reused = data.reused and not elsewhere
+    how = "found in the cache" if reused else f"computed in {time.monotonic() - begun:.1f} s"
+    say(console, f"data {base.data}: {sizes} clips (features {how})")
+    return data
+
+
+def _look_at(base: TrainConfig, data: PreparedData) -> list[str]:
+    """What looks wrong in texts and lengths, and the command that shows which clips it is; nothing for sound data."""
+    from trainer.inspection.quick import quick_look
+
+    look = quick_look(data.splits)
+    notes = [look.small] if look.small else []
+    if not look.warnings:
+        return notes
+    rest = len(look.warnings) - _MOST_WARNINGS
+    more = f"{rest} more warning{'s' * (rest != 1)} and the clips" if rest > 0 else "the clips"
+    warnings = [f"WARNING: {one}" for one in look.warnings[:_MOST_WARNINGS]]
+    return [*notes, *warnings, f"{more} are shown by {_inspect_command(base)}"]
+
+
+def _inspect_command(base: TrainConfig) -> str:
+    """What looks at the same clips in earnest."""
+    words = ["tune-whisper", "inspect", "--data", base.data, "--model", base.model]
+    words += ["--language", base.language] if base.language else []
+    for field in dataclasses.fields(base):
+        value = getattr(base, field.name)
+        if field.name in _CHOICES and value != field.default:
+            words += ["--set", f"{field.name}={value}"]
+    return shlex.join(words)
+
+
+def _compute_elsewhere(base: TrainConfig, show: Any, console: Console) -> bool:
+    """Fill the cache from a node that has CPUs, if this one has none in Ray's count; whether it computed.
+
+    Where no such node sees the cache, or it cannot see the data, the driver computes as usual.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
+    node = max(cpus, key=lambda name: cpus[name])
+    if cpus.get(here) or not cpus[node]:
+        return False
+    cache = Path(base.cache_dir)
+    cache.mkdir(parents=True, exist_ok=True)
+    token = cache / f".token-{uuid.uuid4().hex}"
+    token.write_text("The driver was here.", encoding="utf-8")
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    # One CPU of Ray's count, which a busy node has sooner; the work spreads over the machine's cores all the same.
+    remote = ray.remote(num_cpus=min(1.0, cpus[node]), max_retries=0, scheduling_strategy=strategy)(_compute)
+    mailbox = start_mailbox()
+    reader = MailboxReader(mailbox, lambda _, counts, __: show(int(counts["done"]), int(counts["total"])))
+    reader.start()
+    try:
+        return bool(ray.get(remote.remote(base, str(token), mailbox)))
+    except ray.exceptions.RayError as error:
+        # What is wrong only there (data that the node does not see, the node lost) is no mistake here; if it is,
+        # it shows again.
+        cause = getattr(error, "cause", None)
+        if isinstance(error, ray.exceptions.RayTaskError) and not isinstance(cause, UserError):
+            raise
+        reason = cause or str(error).splitlines()[0]
+        say(console, f"the features are computed here, since a worker cannot: {reason}")
+        return False
+    finally:
+        token.unlink()
+        reader.stop()
+        ray.kill(mailbox)
+
+
+def _compute(base: TrainConfig, token: str, mailbox: Any) -> bool:
+    """Runs on another node: fill the cache if it is the driver's; false where it is not, or was full already."""
+    if not Path(token).is_file():
+        return False
+    data = prepare_data(
+        base, lambda done, total: post(mailbox, "features", {"done": float(done), "total": float(total)})
+    )
+    return not data.reused

@@ -1,0 +1,166 @@
+"""`tune-whisper inspect`: a data set looked at before anything is spent on it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import ConfigError, TrainConfig, check_value
+from tune.arguments import Parser, add_storage, check_least
+
+if TYPE_CHECKING:
+    from trainer.inspection.inspection import Inspection
+
+_EXAMPLES = """\
+examples:
+  tune-whisper inspect --data recordings/ --language be --output report/
+  tune-whisper inspect --data clips.csv --model small          # with the tokens and the limits of the model to tune
+  tune-whisper inspect --data google/fleurs --set data_config=be_by --sample 2000
+  tune-whisper inspect --data recordings/ --check-with my-model     # also lists texts that the model cannot hear
+"""
+_SETTINGS = (
+    *("data_config", "train_split", "validation_split", "test_split", "validation_share", "audio_column"),
+    *("text_column", "row_filter", "max_train_clips", "max_eval_clips", "max_dropped_share", "data_seed"),
+    *("lowercase", "remove_punctuation", "task", "eval_batch_size", "precision", "cache_dir"),
+)
+_FLAGS = ("data", "model", "language")
+
+
+def inspect_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper inspect`."""
+    parser = Parser(
+        prog="tune-whisper inspect",
+        description="Look at a data set: what is in it, what a search would leave out, and what is suspicious: silent "
+        "or clipped audio, copies, texts in two splits, texts that are not of their audio, odd characters.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument(
+        "--data", default="demo", metavar="D", help="what --data of a search takes (default: demo)"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="M",
+        help="the model to tune: its window, its tokens (default: Whisper's 30 s, tokens are not counted)",
+    )
+    parser.add_argument(
+        "--language",
+        metavar="L",
+        help="only the clips of this language, as a search takes them (default: all that the data has)",
+    )
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="listen to N clips only; the texts are always read whole"
+    )
+    parser.add_argument(
+        "--check-with",
+        metavar="MODEL",
+        help="transcribe all clips with a model that knows the language, and list those it hears very differently",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder for inspection.html, inspection.json and suspicious.csv; made where missing",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the data or its texts, such as text_column=raw, row_filter=gender=female",
+    )
+    add_storage(parser)
+    return parser
+
+
+def inspect(words: list[str]) -> int:
+    """Run `tune-whisper inspect`; the exit code is 0 whatever is found.
+
+    Raises:
+        UserError: what was given cannot be inspected; one line that says what is wrong and how to mend it.
+    """
+    arguments = inspect_parser().parse_args(words)
+    check_least(arguments, sample=1)
+    config = read_config(arguments)
+    if arguments.output is not None:
+        from tune.inspect_files import check_output
+
+        check_output(arguments.output)
+    from tune.display import make_console, say
+
+    console = make_console()
+    inspection = _inspect(config, arguments)
+    from tune.inspect_files import to_dict, write_files
+
+    content = to_dict(inspection)
+    if arguments.json:
+        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+    else:
+        from tune.inspect_tables import print_inspection
+
+        print_inspection(inspection, console, more=arguments.output is None)
+    if arguments.output is not None:
+        written = write_files(arguments.output, inspection, content)
+        shown = make_console(error=True) if arguments.json else console
+        say(shown, f"written   {', '.join(map(str, written))}")
+    return 0
+
+
+def read_config(arguments: argparse.Namespace) -> TrainConfig:
+    """The settings of the data, from flags and `--set`.
+
+    Raises:
+        ConfigError: a setting is unknown, not allowed, or changes nothing here.
+    """
+    from tune.overrides import parse_set
+
+    values: dict[str, Any] = {"cache_dir": str(arguments.storage.feature_cache)}
+    for name in _FLAGS:
+        given = getattr(arguments, name)
+        if given is not None:
+            try:
+                values[name] = check_value(name, given)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace(f"{name}=", f"--{name} ", 1)) from error
+    chosen = parse_set(arguments.set)
+    problems = [
+        f"--set {name}: is given by --{name} here"
+        if name in _FLAGS
+        else f"--set {name}: changes nothing in an inspection; it takes {', '.join(sorted(_SETTINGS))}"
+        for name in chosen
+        if name not in _SETTINGS
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return TrainConfig.from_dict(values | chosen)
+
+
+def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
+    """The inspection with its progress on standard error."""
+    from trainer.inspection.inspect_data import inspect_data
+    from tune.display import make_console
+    from tune.inspect_progress import PhaseProgress
+
+    console = make_console(error=True)
+    with contextlib.ExitStack() as stack:
+        judge = None
+        if arguments.check_with is not None:
+            from tune.evaluated_models import open_model
+            from tune.inspect_check import Judge
+
+            with console.status("looking at the model ..."):
+                judge = Judge(
+                    config, stack.enter_context(open_model(arguments.check_with, arguments.storage))
+                )
+        progress = stack.enter_context(PhaseProgress(console))
+        inspection = inspect_data(
+            config,
+            with_model=arguments.model is not None or config.data == "demo",
+            all_languages=arguments.language is None,
+            sample=arguments.sample,
+            on_progress=progress.show,
+        )
+        return judge.added_to(inspection, progress.show) if judge is not None else inspection

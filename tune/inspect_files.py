@@ -1,0 +1,140 @@
+"""What an inspection leaves for programs and for later: JSON, a list of suspicious clips, a page."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.inspection.distributions import Distribution, distributions
+from tune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainer.inspection.findings import Finding
+    from trainer.inspection.inspection import Inspection
+
+KIND = "tune-whisper inspection"
+PAGE_FILE, JSON_FILE, LIST_FILE = "inspection.html", "inspection.json", "suspicious.csv"
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a place where the files cannot be; raises `ConfigError`."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--output {folder}: is a file; give a folder")
+
+
+def to_dict(inspection: Inspection) -> dict[str, Any]:
+    """The content of `inspection.json`; plain values only, times in seconds, shares from 0 to 1."""
+    limits, left_out = inspection.limits, inspection.left_out
+    return {
+        "kind": KIND,
+        "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "data": inspection.config.data,
+        "model": limits.model,
+        "languages": inspection.languages,
+        "limits": {"seconds": limits.window, "tokens": limits.max_tokens},
+        "clips": len(inspection.entries),
+        "listened_to": inspection.measured,
+        "listening_seconds": round(inspection.listening_seconds, 2),
+        "warnings": len(inspection.warnings),
+        "findings": [_finding_dict(finding) for finding in inspection.findings],
+        "notes": inspection.notes,
+        "splits": {
+            name: {
+                "clips": facts.clips,
+                "seconds": round(facts.seconds, 1),
+                "words": facts.words,
+                "different_texts": facts.texts,
+                "speakers": facts.speakers,
+            }
+            for name, facts in inspection.splits.items()
+        },
+        "dropped": {
+            "by_reason": dict(Counter(drop.reason for drop in left_out.drops).most_common()),
+            "search_stops": left_out.stops,
+            "texts_that_may_be_too_long": left_out.maybe_too_long,
+        },
+        "formats": [
+            {"rate": rate, "channels": channels, "format": kind, "clips": count}
+            for (rate, channels, kind), count in inspection.formats().most_common()
+        ],
+        "usual_letters_per_second": {code: round(rate.rate, 2) for code, rate in inspection.rates.items()},
+        "distributions": {one.key: _distribution_dict(one) for one in distributions(inspection.entries)},
+        "alphabet": [
+            {
+                "character": one.char if one.char.isprintable() else None,
+                "code": one.code,
+                "name": one.name,
+                "script": one.script,
+                "count": one.count,
+                "texts": one.texts,
+                "odd": one.odd,
+            }
+            for one in inspection.alphabet
+        ],
+    }
+
+
+def _finding_dict(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "level": finding.level,
+        "title": finding.title,
+        "advice": finding.advice,
+        "count": finding.count,
+        "clips": [{"split": one.split, "file": one.name, "detail": one.detail} for one in finding.suspects],
+    }
+
+
+def _distribution_dict(found: Distribution) -> dict[str, Any]:
+    edges, counts = found.histogram()
+    shares = {"least": 0.0, "p05": 0.05, "median": 0.5, "p95": 0.95, "most": 1.0}
+    return {
+        "unit": found.unit,
+        "clips": len(found.values),
+        **{name: round(found.quantile(share), 4) for name, share in shares.items()},
+        "histogram": {"edges": edges, "counts": counts},
+    }
+
+
+def suspicious_rows(inspection: Inspection) -> list[tuple[str, str, str, str]]:
+    """File, split, why and detail of every clip that a warning is about; a clip may have several rows."""
+    return [
+        (one.name, one.split, finding.kind.replace("_", " "), one.detail)
+        for finding in inspection.warnings
+        for one in finding.suspects
+    ]
+
+
+def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -> list[Path]:
+    """Write page, JSON and list, each whole or not at all, and return their paths.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    from tune.pages.inspection_page import inspection_page
+    from tune.pages.page import write_page
+
+    page = inspection_page(inspection)
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines)
+    writer.writerow(("file", "split", "why", "detail"))
+    writer.writerows(suspicious_rows(inspection))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / LIST_FILE, lines.getvalue())
+        _write(folder / JSON_FILE, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        write_page(folder / PAGE_FILE, page)
+    except OSError as error:
+        raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
+    return [folder / name for name in (PAGE_FILE, JSON_FILE, LIST_FILE)]
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", newline="")
+    partial.replace(path)

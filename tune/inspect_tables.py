@@ -1,0 +1,177 @@
+"""An inspection on the screen: warnings first, then what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trainer.inspection.distributions import Distribution, distributions
+from tune.display import clock, say
+
+if TYPE_CHECKING:
+    from trainer.inspection.characters import Character
+    from trainer.inspection.findings import Finding
+    from trainer.inspection.inspection import Inspection
+
+_SHOWN = 4
+"""Clips of each finding."""
+_BARS = "▁▂▃▄▅▆▇█"
+_COLUMNS = 24
+_MOST_CHARACTERS = 90
+
+
+def print_inspection(inspection: Inspection, console: Console, *, more: bool) -> None:
+    """Print everything; `more` says how to get the rest of long lists."""
+    say(console, headline(inspection))
+    for note in inspection.notes:
+        warning = note.removeprefix("WARNING: ")
+        say(console, f"note: {note}" if warning == note else f"warning: {warning}")
+    console.print()
+    _print_findings(inspection, console, more=more)
+    console.print(splits_table(inspection))
+    console.print()
+    found = distributions(inspection.entries)
+    console.print(distributions_table(found))
+    console.print()
+    for line in facts(inspection):
+        say(console, line)
+    heard = inspection.measured / max(inspection.listening_seconds, 1e-3)
+    say(
+        console,
+        f"listened  {inspection.measured:,} clips in {clock(inspection.listening_seconds)} ({heard:,.0f} a second)",
+    )
+
+
+def headline(inspection: Inspection) -> str:
+    """What was looked at, in one line."""
+    seconds = sum(facts.seconds for facts in inspection.splits.values())
+    about = "" if inspection.measured == len(inspection.entries) else "about "
+    languages = ", ".join(inspection.languages)
+    return (
+        f"data {inspection.config.data}: {len(inspection.entries):,} clips, {about}{long_time(seconds)}, "
+        f"language {languages}"
+    )
+
+
+def long_time(seconds: float) -> str:
+    """`1,234.5 hours`, `25.7 minutes`."""
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 7200 else f"{seconds / 60:.1f} minutes"
+
+
+def limits_text(inspection: Inspection) -> str:
+    """What was taken for too long, and where that comes from."""
+    limits, left_out = inspection.limits, inspection.left_out
+    told = f"{limits.window:g} s and {limits.max_tokens} tokens"
+    if limits.model is not None:
+        return f"{told}, of {limits.model}"
+    if left_out.maybe_too_long:
+        number = left_out.maybe_too_long
+        texts = "1 text may be over it" if number == 1 else f"{number:,} texts may be over it"
+        return f"{told}, of Whisper's own models; {texts}, --model small counts their tokens"
+    return f"{told}, of Whisper's own models; no text can be over it (--model small counts tokens)"
+
+
+def _print_findings(inspection: Inspection, console: Console, *, more: bool) -> None:
+    warnings = inspection.warnings
+    notes = [finding for finding in inspection.findings if finding.level == "note"]
+    if not warnings:
+        console.print(Text("no warnings: nothing in this data looks wrong", style="green"))
+    for finding in warnings:
+        _print_finding(finding, "warning", "yellow", console)
+    for finding in notes:
+        _print_finding(finding, "note", "cyan", console)
+    if more and any(finding.count > _SHOWN for finding in inspection.findings):
+        say(console, "--output DIR writes all of them to suspicious.csv, and a page with pictures")
+    console.print()
+
+
+def _print_finding(finding: Finding, word: str, colour: str, console: Console) -> None:
+    console.print(Text.assemble((f"{word}: ", f"bold {colour}"), (finding.title, "bold")), soft_wrap=True)
+    for one in finding.suspects[:_SHOWN]:
+        say(console, f"  {one.name} ({one.split}): {one.detail}")
+    if finding.count > _SHOWN:
+        say(console, f"  ... and {finding.count - _SHOWN:,} more")
+    console.print(Text(f"  → {finding.advice}", style="dim"), soft_wrap=True)
+
+
+def splits_table(inspection: Inspection) -> Table:
+    """Clips, hours, words, texts and speakers of each split."""
+    speakers = any(facts.speakers for facts in inspection.splits.values())
+    table = _table("split", "clips", "time", "words", "different texts", *(["speakers"] if speakers else []))
+    for name, facts in inspection.splits.items():
+        cells = [f"{facts.clips:,}", clock(facts.seconds), f"{facts.words:,}", f"{facts.texts:,}"]
+        table.add_row(name, *cells, *([f"{facts.speakers or 0:,}"] if speakers else []))
+    return table
+
+
+def distributions_table(found: Sequence[Distribution]) -> Table:
+    """Quantiles of each measure and how it spreads."""
+    table = _table("per clip", "least", "5 %", "median", "95 %", "most")
+    table.add_column("from least to most")
+    for one in found:
+        numbers = [short_number(one.quantile(share)) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
+        table.add_row(f"{one.label}{', ' + one.unit if one.unit else ''}", *numbers, _spark(one))
+    return table
+
+
+def _table(first: str, *names: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
+
+
+def short_number(value: float) -> str:
+    """A number as people read it, with as many digits as tell something."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
+
+
+def _spark(found: Distribution) -> str:
+    """The histogram as a row of bars."""
+    low, high = found.values[0], found.values[-1]
+    counts = [0] * _COLUMNS
+    for value in found.values:
+        place = (value - low) / (high - low) if high > low else 0.0
+        counts[min(_COLUMNS - 1, int(place * _COLUMNS))] += 1
+    most = max(counts)
+    # What is there at all must be seen.
+    return "".join(
+        " " if not count else _BARS[min(7, int(8 * count / most)) if count < most else 7] for count in counts
+    )
+
+
+def facts(inspection: Inspection) -> list[str]:
+    """Formats, alphabet and limits, a line each."""
+    formats = [
+        f"{count:,} {format_name(rate, channels, kind)}"
+        for (rate, channels, kind), count in inspection.formats().most_common(6)
+    ]
+    lines = [f"audio     {'; '.join(formats) or 'none that can be read'}"]
+    lines += [f"alphabet  {line}" for line in alphabet_lines(inspection.alphabet)]
+    return [*lines, f"limits    {limits_text(inspection)}"]
+
+
+def format_name(rate: int, channels: int, kind: str) -> str:
+    """`FLAC PCM 16 at 16 kHz, mono`."""
+    count = {1: "mono", 2: "stereo"}.get(channels, f"{channels} channels")
+    return f"{kind.replace('_', ' ')} at {rate / 1000:g} kHz, {count}"
+
+
+def alphabet_lines(alphabet: Sequence[Character]) -> list[str]:
+    """Letters by script, then digits and signs, in one line each."""
+    groups: dict[str, list[str]] = {}
+    for one in alphabet:
+        if one.char.isprintable():
+            group = one.script or ("digits" if one.char.isdigit() else "signs")
+            groups.setdefault(group, []).append(one.char)
+    lines = []
+    for name, chars in groups.items():
+        rest = len(chars) - _MOST_CHARACTERS
+        tail = f" and {rest:,} more" if rest > 0 else ""
+        lines.append(f"{name} ({len(chars):,}): {' '.join(chars[:_MOST_CHARACTERS])}{tail}")
+    return lines

@@ -1,0 +1,204 @@
+"""Reaching a cluster that takes jobs: its address, its answers in one line, its versions."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import platform
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tune.errors import UserError
+from tune.mlflow_store import hide_password
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+_CONNECT_SECONDS, _ANSWER_SECONDS = 5, 10
+
+
+class JobError(UserError):
+    """A cluster's jobs cannot be reached, or there is no such job."""
+
+
+def cluster_address(given: str | None) -> str:
+    """The address to use: `--address`, else `RAY_API_SERVER_ADDRESS`, else `RAY_ADDRESS`.
+
+    Raises:
+        JobError: there is none, or it is not one of a cluster's dashboard.
+    """
+    source, address = "--address ", given
+    for name in _ADDRESSES:
+        if not address:
+            source, address = f"{name}=", os.environ.get(name)
+    if not address:
+        raise JobError(
+            "--address: missing; give the cluster's dashboard, http://HEAD:8265, or set RAY_API_SERVER_ADDRESS to it"
+        )
+    scheme, found, rest = address.partition("://")
+    if found and scheme in ("http", "https", "vertex_ray") and rest.strip("/"):
+        return address.rstrip("/")
+    host = (rest if found else address).rpartition("@")[2].partition("/")[0]
+    host = host.rpartition(":")[0] or host
+    kind = "is for Ray's own client" if scheme == "ray" else "is not the address of a cluster's dashboard"
+    right = f"http://{'HEAD' if host in ('', 'auto', 'local') else host}:8265"
+    raise JobError(f"{source}{hide_password(address)}: {kind}; jobs go to {right} or vertex_ray://NAME")
+
+
+def connect(address: str, project: str | None = None, location: str | None = None) -> JobSubmissionClient:
+    """A client for the jobs of a cluster, known to be there and to let us in.
+
+    `project` and `location` are for `vertex_ray://` addresses; the environment's where they are not given.
+
+    Ray's token and the headers in `RAY_JOB_HEADERS` go with every request of the client.
+
+    Raises:
+        JobError: nobody answers within seconds, it is no Ray, or it does not accept our credentials.
+    """
+    if address.startswith("vertex_ray://"):
+        # By name: Google's SDK is needed by those who use it only.
+        client: JobSubmissionClient = importlib.import_module("tune.vertex").job_client(
+            address, project, location
+        )
+        return client
+    shown = hide_password(address)
+    headers = _headers()
+    _check_somebody_answers(address)
+    with cluster_errors(shown):
+        from ray.job_submission import JobSubmissionClient
+
+        for name in (
+            "dashboard.modules.dashboard_sdk",
+            "dashboard.modules.job.sdk",
+            "_private.runtime_env.packaging",
+        ):
+            logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
+        with _without_ambient_address():
+            return JobSubmissionClient(address, headers=headers)
+
+
+def _check_somebody_answers(address: str) -> None:
+    """Ray's client would wait for ever for a machine that takes no connections; this carries no credentials."""
+    import requests
+
+    try:
+        requests.get(
+            f"{address}/api/version", timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS), allow_redirects=False
+        ).close()
+    except requests.exceptions.SSLError as error:
+        raise JobError(
+            f"--address {hide_password(address)}: TLS failed; is it http:// or https://?"
+        ) from error
+    except requests.exceptions.Timeout as error:
+        raise JobError(
+            f"--address {hide_password(address)}: no answer within {_ANSWER_SECONDS} s; is the cluster running, and "
+            "can this machine reach it (a port-forward or an SSH tunnel may be needed)?"
+        ) from error
+    except (requests.exceptions.RequestException, UnicodeError) as error:
+        raise JobError(
+            f"--address {hide_password(address)}: cannot be reached; is the cluster running with its dashboard "
+            "(ray start --head --dashboard-host 0.0.0.0), and is it this host and port?"
+        ) from error
+
+
+def _headers() -> dict[str, str] | None:
+    """Headers for a proxy in front of the dashboard, in the variable that Ray's own commands read."""
+    text = os.environ.get("RAY_JOB_HEADERS")
+    if not text:
+        return None
+    try:
+        headers = json.loads(text)
+    except json.JSONDecodeError:
+        headers = None
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
+        raise JobError(
+            'RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}'
+        )
+    return headers
+
+
+@contextlib.contextmanager
+def _without_ambient_address() -> Iterator[None]:
+    """Ray's client takes `RAY_ADDRESS` before the address that it is given, which we have chosen already."""
+    kept = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+@contextlib.contextmanager
+def cluster_errors(address: str) -> Iterator[None]:
+    """One line for what Ray's client raises in the block: its messages hold whole pages and tracebacks."""
+    import requests
+    from ray.exceptions import RayError
+
+    shown = f"--address {hide_password(address)}"
+    try:
+        yield
+    except requests.exceptions.JSONDecodeError as error:
+        raise JobError(f"{shown}: answers, but is no dashboard of a Ray cluster") from error
+    except requests.exceptions.HTTPError as error:
+        status = error.response.status_code if error.response is not None else "unknown"
+        raise JobError(_explain(shown, f"status code {status}")) from error
+    except (requests.exceptions.RequestException, ConnectionError) as error:
+        raise JobError(f"{shown}: the connection was lost; try again") from error
+    except (RuntimeError, KeyError, RayError) as error:  # newer Rays raise their own AuthenticationError
+        raise JobError(_explain(shown, str(error))) from error
+
+
+def _explain(shown: str, text: str) -> str:
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if first.startswith("Authentication") or "status code 401" in first or "status code 403" in first:
+        return (
+            f"{shown}: does not let us in; with Ray's token authentication set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN here, behind a proxy RAY_JOB_HEADERS"
+        )
+    if "status code" in first and "404" not in first:
+        return f"{shown}: the cluster answers with an error: {hide_password(first)[:300]}"
+    return f"{shown}: answers, but not as the dashboard of a Ray cluster does: {hide_password(first)[:200]}"
+
+
+def cluster_versions(client: JobSubmissionClient) -> tuple[str, str | None]:
+    """Versions of Ray and Python on the cluster; Python's is None where the dashboard does not tell it.
+
+    Raises:
+        JobError: the cluster does not answer.
+    """
+    with cluster_errors(client.get_address()):
+        # The client's own request: the only way that carries its token and headers on every version of Ray.
+        ray_version = client._do_request("GET", "/api/version").json()["ray_version"]
+        answer = client._do_request("GET", "/api/v0/cluster_metadata")
+    if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
+        return str(ray_version), None
+    found = answer.json()
+    python = (found.get("data") or found).get("pythonVersion")
+    return str(ray_version), str(python) if python else None
+
+
+def check_versions(client: JobSubmissionClient) -> None:
+    """Refuse a cluster that runs other versions: what is pinned here would not fit or not behave the same there.
+
+    Raises:
+        JobError: another Ray, or another minor version of Python.
+    """
+    import ray
+
+    theirs, python = cluster_versions(client)
+    ours = ".".join(platform.python_version_tuple()[:2])
+    pairs = [("Ray", theirs, ray.__version__)]
+    if python is not None:
+        pairs.append(("Python", ".".join(python.split(".")[:2]), ours))
+    wrong = [(what, there, here) for what, there, here in pairs if there != here]
+    if wrong:
+        there = " and ".join(f"{what} {version}" for what, version, _ in wrong)
+        here = " and ".join(f"{what} {version}" for what, _, version in wrong)
+        raise JobError(
+            f"--address {hide_password(client.get_address())}: the cluster runs {there}, here is {here}; submit from "
+            "an environment with the cluster's versions, or send it anyway with --allow-version-mismatch"
+        )

@@ -1,0 +1,1 @@
+"""Models in MLflow's registry: logged, registered, loaded and served."""

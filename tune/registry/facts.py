@@ -1,0 +1,131 @@
+"""What an exported folder says of itself, as MLflow is told it: tags, metrics and a description."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from tune.errors import ModelError
+
+_SPLITS = ("validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFacts:
+    """Of a folder that `tune-whisper export` wrote; of any other Whisper folder as much as there is."""
+
+    language: str | None
+    task: str | None
+    base_model: str
+    experiment: str | None
+    trial: str | None
+    rates: dict[str, dict[str, dict[str, Any]]]
+    """Error rates in percent by split, `before` and `after`."""
+
+    @classmethod
+    def read(cls, folder: Path) -> ModelFacts:
+        """What the folder's JSON files say.
+
+        Raises:
+            ModelError: it is no model folder, or one of them cannot be read.
+        """
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"{folder}: is no model folder; give one that tune-whisper export wrote")
+        generation = _read(folder / "generation_config.json")
+        evaluation = _read(folder / "evaluation.json")
+        settings = _read(folder / "train_config.json")
+        source = str(settings.get("model") or _read(folder / "config.json").get("_name_or_path") or "")
+        return cls(
+            language=generation.get("language"),
+            task=generation.get("task"),
+            base_model=Path(source).name if source.startswith(("/", ".", "~")) else source,
+            experiment=evaluation.get("experiment"),
+            trial=evaluation.get("trial_id"),
+            rates=evaluation.get("evaluations") or {},
+        )
+
+    def figures(self) -> dict[str, float]:
+        """WER and CER in percent by name: `validation_wer`, `validation_baseline_wer`, `test_cer`, ..."""
+        found: dict[str, Any] = {}
+        for split in _SPLITS:
+            for when, word in (("before", "baseline_"), ("after", "")):
+                rates = self.rates.get(split, {}).get(when, {})
+                found |= {f"{split}_{word}{rate}": rates[rate] for rate in ("wer", "cer") if rate in rates}
+        return {name: round(float(rate), 4) for name, rate in found.items()}
+
+    def tags(self) -> dict[str, str]:
+        """Tags of the model and its version; figures in percent with two decimals."""
+        known = {
+            "language": self.language,
+            "task": self.task,
+            "base_model": self.base_model,
+            "experiment": self.experiment,
+            "trial": self.trial,
+        }
+        figures = {name: f"{rate:.2f}" for name, rate in self.figures().items() if name.endswith("wer")}
+        return {name: str(value) for name, value in known.items() if value} | figures
+
+    def metadata(self) -> dict[str, str | float]:
+        """The same for the file `MLmodel`, with figures as numbers; there MLflow keeps the key `task` to itself."""
+        words = {name: tag for name, tag in self.tags().items() if not name.endswith("wer")}
+        task = words.pop("task", None)
+        return {**words, **({"whisper_task": task} if task else {}), **self.figures()}
+
+    def title(self) -> str:
+        """What it is, in one line."""
+        base = f"`{self.base_model}`" if self.base_model else "A Whisper"
+        tuned = ", fine-tuned with tune-whisper" if self.experiment else ""
+        return f"{base}{tuned}" + (f", for `{self.language}`" if self.language else "")
+
+    def headline(self) -> str:
+        """WER before and after, in a few words; empty where nothing was measured."""
+        figures = self.figures()
+        for split in reversed(_SPLITS):
+            if f"{split}_wer" in figures:
+                before = figures.get(f"{split}_baseline_wer")
+                than = "" if before is None else f", the base model has {before:.2f} %"
+                return f"WER {figures[f'{split}_wer']:.2f} % on {split}{than}"
+        return ""
+
+    def description(self, serve_uri: str) -> str:
+        """The version's page in MLflow, as Markdown."""
+        lines = [f"{self.title()}."]
+        if self.trial and self.experiment:
+            lines.append(f"Trial {self.trial} of the experiment `{self.experiment}`.")
+        rows = []
+        for split in _SPLITS:
+            pair = self.rates.get(split, {})
+            for when, what in (("before", "base model"), ("after", "**this model**")):
+                if "wer" in pair.get(when, {}):
+                    rates = pair[when]
+                    cer = f"{rates['cer']:.2f}" if "cer" in rates else ""
+                    rows.append(
+                        f"| {split} | {rates.get('clips', '')} | {what} | {rates['wer']:.2f} | {cer} |"
+                    )
+        if rows:
+            lines += ["", "| split | clips | | WER % | CER % |", "| --- | --: | --- | --: | --: |", *rows]
+        lines += [
+            "",
+            "It takes audio files (WAV, FLAC, OGG, MP3 of any sample rate and length) and gives their text:",
+            "",
+            "```python",
+            f'model = mlflow.pyfunc.load_model("{serve_uri}")',
+            'model.predict(open("recording.wav", "rb").read())',
+            "```",
+        ]
+        return "\n".join(lines)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file. Raises `ModelError`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: must hold a JSON object")
+    return content

@@ -1,0 +1,185 @@
+"""Advice on what the search came to: against the base model, against noise, and over the training's length."""
+
+from __future__ import annotations
+
+from tune.display import short_value
+from tune.report.advice_words import Advice, listed
+from tune.report.analysis import Analysis, winning_runs
+
+_FALL = 0.1
+"""Share of its WER that the winner lost between the last two rungs from which more training is likely to pay.
+
+The learning rate goes to zero at the end, which lowers WER by itself; a curve that is done falls by a few percent."""
+_RISING_SHARE = 0.5
+"""Share of the whole trials whose WER rose again from which that is told."""
+_ALIKE = 3
+"""Trials as good as the best from which their order is told to be chance."""
+_WIDE = 0.15
+"""Half of the winner's interval, as a share of its WER, from which the validation clips are too few."""
+
+
+def worse_than_base(analysis: Analysis) -> list[Advice]:
+    """No trial beat the untouched base model."""
+    best, base = analysis.experiment.best_trial, analysis.experiment.baseline
+    if best is None or best.best_wer is None or best.best_wer < base:
+        return []
+    rate = best.config.get("learning_rate")
+    low = "" if rate is None else f" The best had `learning_rate` {short_value(rate)}: search below it."
+    return [
+        Advice(
+            f"No trial is better than the untouched base model: {best.best_wer:.2f} % at best, against {base:.2f} %.",
+            f"Keep the base model.{low} Check that texts and audio belong together, and that there is enough data.",
+        )
+    ]
+
+
+def gain_is_noise(analysis: Analysis) -> list[Advice]:
+    """The winner is better than the base model, but by no more than chance can make."""
+    winner, base = analysis.winner, analysis.experiment.baseline
+    if winner is None or winner.wer >= base:
+        return []
+    if analysis.gain is not None:
+        low, high = analysis.gain
+        if low > 0:
+            return []
+        told = f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
+    elif base - winner.wer > analysis.pair_noise:
+        return []
+    else:
+        told = f"seeds alone make up to {analysis.pair_noise:.1f} points"
+    return [
+        Advice(
+            f"The gain over the base model, {base - winner.wer:.2f} points, is within noise: {told}.",
+            "More training data or more epochs would help more than more trials.",
+        )
+    ]
+
+
+def still_falling(analysis: Analysis) -> list[Advice]:
+    """The winner's WER fell much between its last two rungs."""
+    experiment, winner = analysis.experiment, analysis.experiment.winner
+    if winner is None or winner.status != "completed" or len(winner.evaluations) < 2:
+        return []
+    (before, earlier), (seen, last) = winner.evaluations[-2:]
+    if earlier - last < _FALL * earlier or earlier - last < analysis.pair_noise:
+        return []
+    epochs = winner.epoch
+    option = f"--epochs {2 * epochs:.3g}"
+    steps = experiment.settings["train_config"].get("max_steps")
+    if steps:
+        option = f"--max-steps {2 * int(steps)}"
+    return [
+        Advice(
+            f"The {analysis.who}'s WER still fell at the end: from {earlier:.2f} to {last:.2f} % between epochs "
+            f"{epochs * before / seen:.3g} and {epochs:.3g}.",
+            f"More training is likely to help: `{option}`.",
+        )
+    ]
+
+
+def rises_at_the_end(analysis: Analysis) -> list[Advice]:
+    """Whole trials end above their own best."""
+    whole = analysis.whole
+    rising = [
+        trial
+        for trial in whole
+        if trial.wer is not None
+        and trial.best_wer is not None
+        and trial.wer - trial.best_wer > analysis.pair_noise
+    ]
+    if len(rising) < 2 or len(rising) < _RISING_SHARE * len(whole):
+        return []
+    return [
+        Advice(
+            f"WER rises again before the end in {len(rising)} of {len(whole)} whole trials.",
+            "They learn the training clips by heart: fewer epochs, or search the space `regularisation`.",
+        )
+    ]
+
+
+def order_is_noise(analysis: Analysis) -> list[Advice]:
+    """Several trials are as good as the best."""
+    whole = analysis.whole
+    if len(whole) < _ALIKE:
+        return []
+    best = analysis.expected[whole[0].trial_id]
+    alike = [trial for trial in whole if analysis.expected[trial.trial_id] - best <= analysis.pair_noise]
+    if len(alike) < _ALIKE:
+        return []
+    source = "as the finalists show" if analysis.noise_measured else "as is usual"
+    return [
+        Advice(
+            f"Trials {listed([trial.trial_id for trial in alike])} lie within {analysis.pair_noise:.1f} points of the "
+            "best, no more than seeds make.",
+            f"Their order is chance (seeds differ by {analysis.noise:.2f} points, {source}).",
+            change=False,
+        )
+    ]
+
+
+def finalists_tie(analysis: Analysis) -> list[Advice]:
+    """The finalists' intervals reach zero."""
+    verdict = analysis.experiment.verdict
+    if verdict is None or not verdict.tie:
+        return []
+    winner = next(found for found in verdict.standings if found.trial_id == verdict.winner)
+    lead = verdict.standings[0]
+    others = [s.trial_id for s in verdict.standings if s is not winner and (s.tied or s is lead)]
+    if winner is lead:
+        why = f"Trial {winner.trial_id} has the lowest mean, and none of the others is cheaper."
+    else:
+        less = 100 * (1 - winner.seconds / lead.seconds)
+        why = f"Trial {winner.trial_id} is taken, which takes {less:.0f} % less time."
+    repeats = 2 * max(len(winner.wers), 1)
+    return [
+        Advice(
+            f"Finalists {listed(sorted([winner.trial_id, *others]))} are tied: no difference beyond noise is shown.",
+            f"{why} If the difference matters, `--repeats {repeats}` tells more.",
+            change=False,
+        )
+    ]
+
+
+def usual_settings_do(analysis: Analysis) -> list[Advice]:
+    """The usual settings of the model's size came to the same."""
+    experiment, recipe, winner = analysis.experiment, analysis.recipe, analysis.winner
+    if recipe is None or winner is None or recipe.best_wer is None or winner.wer >= experiment.baseline:
+        return []
+    if recipe.trial_id == winner.trial_id:
+        won = "won" if experiment.state == "finished" else "are the best so far"
+        return [
+            Advice(
+                f"The usual settings for this model's size {won} (trial {recipe.trial_id}).",
+                "On data like this you can begin with them." if experiment.state == "finished" else "",
+                change=False,
+            )
+        ]
+    worse = recipe.best_wer - winner.wer
+    noise = 1.96 * analysis.noise * (1 + 1 / max(1, len(winning_runs(experiment)))) ** 0.5
+    if recipe.status != "completed" or worse > noise:
+        return []
+    return [
+        Advice(
+            f"The usual settings do as well within noise: {recipe.best_wer:.2f} % (trial {recipe.trial_id}), the "
+            f"{analysis.who} {winner.wer:.2f} %.",
+            "On data like this you can do without a search.",
+            change=False,
+        )
+    ]
+
+
+def few_clips(analysis: Analysis) -> list[Advice]:
+    """The winner's interval is wide because there are few validation clips."""
+    winner = analysis.winner
+    if winner is None or winner.interval is None or not winner.wer or winner.unfinished:
+        return []
+    half = (winner.interval[1] - winner.interval[0]) / 2
+    if half < _WIDE * winner.wer or half < analysis.pair_noise:
+        return []
+    clips = int(analysis.experiment.settings["clips"]["validation"])
+    return [
+        Advice(
+            f"{clips:,} validation clips tell the {analysis.who}'s WER only to ± {half:.1f} points.",
+            "More of them would tell settings apart that look alike now.",
+        )
+    ]

@@ -1,0 +1,169 @@
+"""Advice on the searched settings: ranges to widen or narrow, settings that did not matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.config import ConfigError, check_value
+from tune.parameters import ChoiceParameter, Parameter, show
+from tune.records import TrialRecord
+from tune.report.advice_words import Advice, listed
+from tune.report.analysis import Analysis
+from tune.report.scales import number, scale_of, tell
+
+_LEAST_TRIALS = 8
+"""Fewer trials that compare say nothing of a range."""
+_BEST_SHARE = 0.15
+_LEAST_BEST = 3
+"""The best of the trials are so large a share of them, and no fewer than so many."""
+_EDGE = 0.1
+"""Share of a range, on its own scale, that counts as its end."""
+_AT_EDGE = 2 / 3
+"""Share of the best trials there from which the range seems too narrow."""
+_CHANCE = 0.05
+"""A choice's last value is told only where so many of the best would have it by chance less often than this."""
+_UNIMPORTANT = 0.1
+"""Upper end of an importance's interval below which a setting did not matter."""
+_ASTRAY = 0.8
+"""Share of the trials above a learning rate that went astray from which the range is too high."""
+_ASTRAY_BELOW = 0.1
+"""... and of those below it, at most."""
+_LEAST_ASTRAY = 3
+
+
+def at_bounds(analysis: Analysis) -> list[Advice]:
+    """The best trials lie at the end of a range, and those elsewhere are worse by more than noise."""
+    ranked = analysis.ranked
+    if len(ranked) < _LEAST_TRIALS:
+        return []
+    best = ranked[: max(_LEAST_BEST, math.ceil(_BEST_SHARE * len(ranked)))]
+    found = []
+    for name, parameter in analysis.experiment.parameters.items():
+        for end in ("lower", "upper"):
+            there = [trial for trial in ranked if _is_at(parameter, name, trial, end)]
+            beyond = _beyond(name, parameter, end)
+            if beyond is not None and _is_better_there(analysis, parameter, best, there):
+                found.append(_widen(name, parameter, end, best, there, beyond))
+    return found
+
+
+def _is_at(parameter: Parameter, name: str, trial: TrialRecord, end: str) -> bool:
+    scale = scale_of(name, parameter)
+    if scale.values is not None:
+        return bool(trial.config[name] == scale.values[-1 if end == "upper" else 0])
+    place = scale.place(trial.config[name])
+    return place >= 1 - _EDGE if end == "upper" else place <= _EDGE
+
+
+def _is_better_there(
+    analysis: Analysis, parameter: Parameter, best: Sequence[TrialRecord], there: Sequence[TrialRecord]
+) -> bool:
+    inside = [trial for trial in best if trial in there]
+    elsewhere = [trial for trial in analysis.ranked if trial not in there]
+    if best[0] not in there or not elsewhere:
+        return False
+    if isinstance(parameter, ChoiceParameter):
+        if len(inside) < len(best) or (1 / len(parameter.values)) ** len(best) > _CHANCE:
+            return False
+    elif len(inside) < _AT_EDGE * len(best):
+        return False
+    gap = analysis.expected[elsewhere[0].trial_id] - analysis.expected[best[0].trial_id]
+    return gap > analysis.pair_noise
+
+
+def _beyond(name: str, parameter: Parameter, end: str) -> Any:
+    """A value beyond the end of a range that the setting allows; None where there is none."""
+    upper = end == "upper"
+    if isinstance(parameter, ChoiceParameter):
+        values = parameter.values
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            return None
+        value: float = max(values) * 2 if upper else min(values) / 2
+        if value in values:
+            return None
+    else:
+        low, high = float(parameter.low or 0.0), float(parameter.high or 0.0)
+        if parameter.log:
+            value = high * 3 if upper else low / 3
+        else:
+            value = high + (high - low) / 2 if upper else low - (high - low) / 2
+    try:
+        return check_value(name, float(f"{value:.2g}"))
+    except ConfigError:
+        return None
+
+
+def _widen(
+    name: str,
+    parameter: Parameter,
+    end: str,
+    best: Sequence[TrialRecord],
+    there: Sequence[TrialRecord],
+    beyond: Any,
+) -> Advice:
+    inside = [trial for trial in best if trial in there]
+    count = f"all {len(best)}" if len(inside) == len(best) else f"{len(inside)} of the {len(best)}"
+    if isinstance(parameter, ChoiceParameter):
+        value = show(inside[0].config[name])
+        largest = "largest" if end == "upper" else "smallest"
+        return Advice(
+            f"{count.capitalize()} best trials have `{name}` {value}, the {largest} one that was searched.",
+            f"Add {show(beyond)} to its values.",
+        )
+    bound = float((parameter.high if end == "upper" else parameter.low) or 0)
+    values = sorted(trial.config[name] for trial in inside)
+    spread = " to ".join(dict.fromkeys([number(values[0]), number(values[-1])]))
+    return Advice(
+        f"{count.capitalize()} best trials lie at the {end} bound of `{name}`, {number(bound)}: at {spread}.",
+        f"Widen it: `{'high' if end == 'upper' else 'low'}: {number(float(beyond))}`.",
+    )
+
+
+def did_not_matter(analysis: Analysis) -> list[Advice]:
+    """Settings whose importance is small even at the upper end of its interval."""
+    names = [found.name for found in analysis.importances if found.high < _UNIMPORTANT]
+    winner = analysis.experiment.winner
+    if not names or len(names) == len(analysis.importances) or winner is None:
+        return []
+    one = len(names) == 1
+    values = ", ".join(f"`{name}: {tell(winner.config[name])}`" for name in names)
+    return [
+        Advice(
+            f"{listed([f'`{name}`' for name in names])} did not matter here: less than {100 * _UNIMPORTANT:.0f} % of "
+            f"the differences in WER come from {'it' if one else 'each'}.",
+            f"Fix {'it' if one else 'them'} next time: {values}.",
+            change=False,
+        )
+    ]
+
+
+def diverges_above(analysis: Analysis) -> list[Advice]:
+    """Nearly all trials above some learning rate went astray, and hardly any below."""
+    astray = [trial for trial in analysis.experiment.trials if _went_astray(trial)]
+    if len(astray) < _LEAST_ASTRAY or "learning_rate" not in analysis.experiment.parameters:
+        return []
+    judged = [trial for trial in analysis.experiment.trials if trial.evaluations or _went_astray(trial)]
+    for rate in sorted(float(trial.config["learning_rate"]) for trial in astray):
+        above = [trial for trial in judged if float(trial.config["learning_rate"]) >= rate]
+        below = [trial for trial in judged if float(trial.config["learning_rate"]) < rate]
+        bad, stray = (sum(_went_astray(trial) for trial in some) for some in (above, below))
+        if (
+            bad >= _LEAST_ASTRAY
+            and bad >= _ASTRAY * len(above)
+            and stray <= _ASTRAY_BELOW * len(below)
+            and below
+        ):
+            return [
+                Advice(
+                    f"{bad} of {len(above)} trials with a `learning_rate` of {number(rate)} and more went astray "
+                    f"(diverged, or far above the base model), {stray} of {len(below)} below.",
+                    f"Lower the range: `high: {number(rate)}`; or search more warmup.",
+                )
+            ]
+    return []
+
+
+def _went_astray(trial: TrialRecord) -> bool:
+    return trial.status == "diverged" or (trial.stop is not None and trial.stop.reason == "above_baseline")

@@ -1,0 +1,131 @@
+"""Advice on how the trials ran: failures, early stopping, data that was left out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from tune.report.advice_words import Advice, last_line
+from tune.report.analysis import Analysis
+
+_FAILED_SHARE = 0.1
+"""Share of the trials that failed from which that is told; two failures at least."""
+_DROPPED_SHARE = 0.05
+"""Share of the clips that were left out from which that is told."""
+_FEW = 8
+"""Trials that compare, below which a search tells little of its space."""
+_SAVED_SHARE = 0.05
+"""Share of the time from which what early stopping saved is told."""
+
+
+def trials_failed(analysis: Analysis) -> list[Advice]:
+    """Several trials failed; what most of them failed of."""
+    trials = analysis.experiment.trials
+    failed = [trial for trial in trials if trial.status == "failed"]
+    if len(failed) < 2 or len(failed) < _FAILED_SHARE * len(trials):
+        return []
+    errors = Counter(last_line(trial.error).replace("`", "'") for trial in failed)
+    ((error, count),) = errors.most_common(1)
+    memory = "out of memory" in error.lower()
+    which = "All" if count == len(failed) else f"{count} of them"
+    return [
+        Advice(
+            f"{len(failed)} of {len(trials)} trials failed. {which} with: {error.rstrip('.')}.",
+            "Search smaller values of `train_batch_size`, or `--set gradient_checkpointing=true`."
+            if memory
+            else "",
+        )
+    ]
+
+
+def stopped_too_soon(analysis: Analysis) -> list[Advice]:
+    """A trial that was stopped at a rung would have come out ahead of all that went to the end."""
+    whole = analysis.whole
+    if not whole:
+        return []
+    best = analysis.expected[whole[0].trial_id]
+    ahead = [
+        trial
+        for trial in analysis.ranked
+        if trial.stop is not None
+        and trial.stop.reason == "asha"
+        and analysis.expected[trial.trial_id] < best - analysis.noise
+    ]
+    if not ahead:
+        return []
+    trial = ahead[0]
+    return [
+        Advice(
+            f"Trial {trial.trial_id} was stopped early and might have won: by what others gained later it would have "
+            f"come to {analysis.expected[trial.trial_id]:.2f} %, the best whole trial has {best:.2f} %.",
+            "Early stopping may be too hard here: `reduction_factor: 2`, or a larger `min_trials_per_rung`.",
+        )
+    ]
+
+
+def rung_misleads(analysis: Analysis) -> list[Advice]:
+    """The winner was behind at a rung: had it come later, it would have been stopped there."""
+    experiment, winner = analysis.experiment, analysis.experiment.winner
+    if winner is None or experiment.space is None:
+        return []
+    scheduler = experiment.space.scheduler
+    curve = dict(winner.evaluations)
+    for rung in experiment.rungs[:-1]:
+        others = [dict(trial.evaluations).get(rung) for trial in experiment.trials if trial is not winner]
+        there = sorted(wer for wer in others if wer is not None)
+        population = len(there) + 1
+        if rung not in curve or population < max(2, scheduler.min_trials_per_rung):
+            continue
+        cutoff = there[min(len(there), max(1, math.floor(population / scheduler.reduction_factor))) - 1]
+        if curve[rung] > cutoff + analysis.pair_noise:
+            return [
+                Advice(
+                    f"The {analysis.who} was lucky to come early: it had {curve[rung]:.2f} % at {rung:,} samples, "
+                    f"where the cutoff came to be {cutoff:.2f} %.",
+                    "That rung misleads here: `reduction_factor: 2` or a larger `min_trials_per_rung` stops less.",
+                )
+            ]
+    return []
+
+
+def stopping_saved(analysis: Analysis) -> list[Advice]:
+    """What early stopping saved."""
+    costs = analysis.costs
+    stopped = sum(trial.status == "early_stopped" for trial in analysis.experiment.trials)
+    if not stopped or costs.full is None or costs.saved < _SAVED_SHARE * costs.full:
+        return []
+    return [
+        Advice(
+            f"Early stopping ended {stopped} of {len(analysis.experiment.trials)} trials and saved about "
+            f"{100 * costs.saved / costs.full:.0f} % of their time: {costs.tell(costs.trials)} were spent, "
+            f"{costs.tell(costs.full)} would have been.",
+            change=False,
+        )
+    ]
+
+
+def clips_dropped(analysis: Analysis) -> list[Advice]:
+    """A good part of the data could not be used."""
+    settings = analysis.experiment.settings
+    dropped = sum(settings.get("dropped", {}).values())
+    total = dropped + sum(settings["clips"].values())
+    if not dropped or dropped < _DROPPED_SHARE * total:
+        return []
+    return [
+        Advice(
+            f"{dropped:,} of {total:,} clips ({100 * dropped / total:.0f} %) were left out.",
+            "They are listed under Data below and in `dropped_clips.jsonl`; mended they are training data.",
+        )
+    ]
+
+
+def few_trials(analysis: Analysis) -> list[Advice]:
+    """Too few trials were measured."""
+    experiment, measured = analysis.experiment, len(analysis.ranked)
+    if experiment.state == "running" or measured >= _FEW:
+        return []
+    if not measured:
+        return [Advice("No trial reached an evaluation, so there is nothing to learn of the settings yet.")]
+    more = max(2 * len(experiment.trials), 16)
+    command = f"tune-whisper --resume {experiment.name} --trials {more}{experiment.storage_option}"
+    return [Advice(f"{measured} measured trials tell little of so many settings.", f"`{command}` adds some.")]

@@ -1,0 +1,32 @@
+"""One piece of advice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What was seen, and what follows."""
+
+    seen: str
+    """One sentence that can stand alone."""
+    follows: str = ""
+    """What to do about it, or what it means."""
+    change: bool = True
+    """Whether something should be done otherwise next time; else it is good to know."""
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """`001, 002 and 003`; long lists are cut."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def last_line(error: str | None) -> str:
+    """The line of an error that says what it was."""
+    lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
+    text = lines[-1] if lines else "no reason was told"
+    return text if len(text) <= 200 else f"{text[:199]}…"

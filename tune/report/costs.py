@@ -1,0 +1,118 @@
+"""What an experiment cost, by outcome, and what early stopping saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from tune.records import TrialRecord
+from tune.report.known import Experiment
+
+OUTCOMES = {
+    "completed": "completed",
+    "early_stopped": "stopped early",
+    "diverged": "diverged",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "running": "running",
+}
+"""How the ends of trials are told, in this order."""
+FINALISTS = "finalists again"
+_LONG = 2.0
+"""Hours in all from which hours are told, and minutes below."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """All runs with one outcome."""
+
+    name: str
+    runs: int
+    hours: float
+    """Of all devices of the runs together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What trials and repeats held, in GPU-hours, or in CPU-hours where no trial held a GPU."""
+
+    device: str
+    """`GPU` or `CPU`."""
+    each: float
+    """Devices that a run holds."""
+    shares: list[Share]
+    full: float | None
+    """Hours of all trials had none been stopped early; None where no trial showed what its whole budget takes."""
+
+    @property
+    def trials(self) -> float:
+        """Hours of the trials, without the finalists' repeats."""
+        return sum(share.hours for share in self.shares if share.name != FINALISTS)
+
+    @property
+    def total(self) -> float:
+        """Hours in all."""
+        return sum(share.hours for share in self.shares)
+
+    @property
+    def saved(self) -> float:
+        """Hours that early stopping saved."""
+        return max(0.0, self.full - self.trials) if self.full is not None else 0.0
+
+    @property
+    def unit(self) -> str:
+        """`GPU-hours`, or `CPU-minutes` where there are few of them."""
+        return f"{self.device}-{'hours' if self._most >= _LONG else 'minutes'}"
+
+    @property
+    def _most(self) -> float:
+        return max(self.total, self.full or 0.0)
+
+    def amount(self, hours: float) -> float:
+        """Hours in `unit`."""
+        return hours if self._most >= _LONG else 60 * hours
+
+    def tell(self, hours: float) -> str:
+        """`3.4 GPU-hours`."""
+        amount = self.amount(hours)
+        return f"{amount:.0f} {self.unit}" if amount >= 100 else f"{amount:.1f} {self.unit}"
+
+
+def find_costs(experiment: Experiment) -> Costs:
+    """Add up the time that each run held its devices."""
+    resources = experiment.settings["resources"]
+    gpus = float(resources["gpus"])
+    each = gpus or float(resources["cpus"])
+    shares = [
+        Share(name, len(runs), _hours(runs, each))
+        for outcome, name in OUTCOMES.items()
+        if (runs := [trial for trial in experiment.trials if trial.status == outcome])
+    ]
+    if experiment.repeats:
+        repeats = experiment.repeats
+        shares.append(Share(FINALISTS, len(repeats), _hours(repeats, each)))
+    return Costs("GPU" if gpus else "CPU", each, shares, _full(experiment, each))
+
+
+def _hours(runs: list[TrialRecord], each: float) -> float:
+    return each * sum(run.elapsed for run in runs) / 3600
+
+
+def _full(experiment: Experiment, each: float) -> float | None:
+    """What the trials would have taken, had those that were stopped early gone to the end.
+
+    Each would then have taken the median of what completed runs with its micro-batch took, or of all that completed.
+    """
+    ended = [run for run in (*experiment.trials, *experiment.repeats) if run.status == "completed"]
+    if not ended:
+        return None
+    hours = 0.0
+    for trial in experiment.trials:
+        if trial.status != "early_stopped":
+            hours += _hours([trial], each)
+            continue
+        batch = trial.config.get("train_batch_size")
+        like = [run.seconds for run in ended if run.config.get("train_batch_size") == batch]
+        whole = statistics.median(like or [run.seconds for run in ended])
+        hours += each * max(whole, trial.seconds) / 3600
+    return hours

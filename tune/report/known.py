@@ -1,0 +1,171 @@
+"""What is known about an experiment, whether it has ended, still runs or was broken off."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from tune.errors import ExperimentError, SpaceError
+from tune.experiment_folder import EXPERIMENT_FILE
+from tune.finalists import choose_finalists, trial_of
+from tune.records import Records, TrialRecord
+from tune.report.scales import Scale, scale_of
+from tune.results import RESULTS_FILE
+from tune.search_space import load_space
+
+if TYPE_CHECKING:
+    from tune.comparison import Verdict
+    from tune.experiment_folder import ExperimentFolder
+    from tune.search_space import Parameter, SearchSpace
+
+ExperimentState = Literal["finished", "running", "interrupted", "unfinished"]
+"""`unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A search, or a single training; error rates in percent, times in seconds."""
+
+    name: str
+    folder: ExperimentFolder
+    settings: dict[str, Any]
+    """`experiment.yaml`."""
+    trials: list[TrialRecord]
+    repeats: list[TrialRecord]
+    """Finalists trained again with other seeds."""
+    state: ExperimentState
+    heard: float | None
+    """When something of it was last written down, in seconds since the epoch."""
+    seconds: float
+    """Wall time over all its sessions."""
+    end: str | None
+    """What ended it before all its trials."""
+    verdict: Verdict | None
+    """Which finalist won."""
+    dropped: list[dict[str, str]]
+    """Clips that could not be used: split, name, reason, detail."""
+    storage_option: str
+    """What commands that name the experiment end with: where it is, nothing for the default."""
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is a single training of `tune-whisper train`."""
+        return self.settings.get("kind") == "training"
+
+    @property
+    def asked_trials(self) -> int:
+        """How many trials there were to be."""
+        return int(self.settings["trials"])
+
+    @property
+    def rungs(self) -> list[int]:
+        """Samples seen at which trials were measured; the last one is the full budget."""
+        return [int(rung) for rung in self.settings["rungs"]]
+
+    @property
+    def budget(self) -> int:
+        """Samples seen by a trial that is not stopped."""
+        return self.rungs[-1]
+
+    @property
+    def baseline(self) -> float:
+        """WER of the untouched base model."""
+        return float(self.settings["baseline"]["wer"])
+
+    @property
+    def model(self) -> str:
+        """The base model as people know it: a folder by its name."""
+        return short_source(str(self.settings["train_config"]["model"]))
+
+    @functools.cached_property
+    def space(self) -> SearchSpace | None:
+        """What was searched, its bounds as numbers; None for a training."""
+        return (
+            None
+            if self.is_training
+            else _read_space(self.settings["space"], self.folder.path / EXPERIMENT_FILE)
+        )
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The searched settings."""
+        return self.space.parameters if self.space else {}
+
+    @functools.cached_property
+    def scales(self) -> dict[str, Scale]:
+        """The searched settings as axes."""
+        return {name: scale_of(name, parameter) for name, parameter in self.parameters.items()}
+
+    @functools.cached_property
+    def records(self) -> Records:
+        """The trials as the search itself keeps them."""
+        found = Records()
+        for trial in self.trials:
+            found.add(trial)
+        return found
+
+    @property
+    def best_trial(self) -> TrialRecord | None:
+        """The trial with the lowest WER at any of its evaluations."""
+        return self.records.best()
+
+    @property
+    def winner(self) -> TrialRecord | None:
+        """The trial whose settings won: the finalists' verdict, else the lowest WER."""
+        return self.records[self.verdict.winner] if self.verdict else self.best_trial
+
+    @functools.cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The usual settings of the model's size, moved into the space where they lay outside."""
+        if self.space is None:
+            return {}
+        # Where the learning rate is searched, the settings that all trials share hold the model's default.
+        default = float(self.settings["train_config"]["learning_rate"])
+        return dataclasses.replace(self.space, try_first=[]).with_recipe(default).try_first[0]
+
+    @property
+    def recipe_trial(self) -> TrialRecord | None:
+        """The trial that had them, one of the first of every search; None before it began."""
+        return next((trial for trial in self.trials if trial.config == self.recipe), None)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a session of it has come to its end, so that export and `train --from` find what they need."""
+        return (self.folder.path / RESULTS_FILE).is_file()
+
+    @property
+    def finalists(self) -> list[str]:
+        """Trials that were trained again, or are now."""
+        count = int(self.settings.get("finalists") or 0)
+        if not self.repeats:
+            return []
+        named = list(dict.fromkeys(trial_of(run.trial_id) for run in self.repeats))
+        order = [trial.trial_id for trial in choose_finalists(self.records, count)]
+        return sorted(named, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def short_source(source: str) -> str:
+    """A model or data set as people know it: a folder or file by its name, all else as it is."""
+    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
+
+
+def _read_space(saved: Mapping[str, Any], file: Path) -> SearchSpace:
+    """The space as it was resolved; written as YAML it is a space file.
+
+    Raises:
+        ExperimentError: it cannot be used; `file` is where it was read from.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "space.yaml"
+        path.write_text(yaml.safe_dump(dict(saved), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        try:
+            return load_space(str(path))
+        except SpaceError as error:
+            reason = str(error).splitlines()[0].removeprefix(f"{path}:").partition(": ")[2]
+            raise ExperimentError(f"{file}: its space cannot be used: {reason}") from error

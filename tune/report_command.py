@@ -1,0 +1,64 @@
+"""`tune-whisper report`: what an experiment taught, as one page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tune.arguments import Parser, add_storage
+
+
+def report_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper report`."""
+    parser = Parser(
+        prog="tune-whisper report",
+        description="Write what an experiment taught as one page: result, advice, pictures, trials, cost, data.\n"
+        "It may have ended, still run, or have been interrupted.",
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file for the page alone (default: report/report.html in the experiment's folder, with its pictures)",
+    )
+    add_storage(parser)
+    return parser
+
+
+def report(words: list[str]) -> int:
+    """Write the page, say where it is and what it advises.
+
+    Raises:
+        UserError: there is no such experiment, or the page cannot be written.
+    """
+    arguments = report_parser().parse_args(words)
+    from tune.display import make_console, say, short_path
+    from tune.errors import ExperimentError
+    from tune.report.loading import load_experiment
+    from tune.report.writer import make_report, save_page, save_report
+    from tune.results import REPORT_FOLDER, find_experiment
+
+    output: Path | None = arguments.output
+    if output is not None and output.is_dir():
+        raise ExperimentError(f"--output {output}: is a folder; give a file such as {output / 'report.html'}")
+    console = make_console()
+    with console.status("reading the experiment and drawing ..."):
+        folder = find_experiment(arguments.experiment, arguments.storage)
+        made = make_report(load_experiment(folder, arguments.storage.option))
+        if output is None:
+            page, *pictures = save_report(made, folder.path / REPORT_FOLDER)
+        else:
+            page, pictures = output.expanduser().absolute(), []
+            save_page(made, page)
+    for line in made.summary():
+        say(console, line)
+    beside = f", with {len(pictures)} pictures beside it" if pictures else ""
+    say(console, f"report    {short_path(page)}{beside}")
+    if arguments.open:
+        import webbrowser
+
+        if not webbrowser.open(page.as_uri()):
+            say(console, "no browser was found here; open the file yourself")
+    return 0

@@ -1,0 +1,310 @@
+"""`tune-whisper --space ...` and `--resume ...`: the search itself, from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import ConfigError, check_value
+from tune.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, Parser, add_storage
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tune.limits import Budgets
+    from tune.plan import SearchRequest
+    from tune.results import SearchOutcome
+
+_EPILOG = """\
+other commands:
+  tune-whisper train [CONFIG]                   one training, as of the winner at full size
+  tune-whisper export EXPERIMENT --output DIR   write the best model as a Hugging Face folder
+  tune-whisper ui [EXPERIMENT]                  compare the trials in the MLflow UI
+  tune-whisper sync EXPERIMENT                  deliver to MLflow what waits on disk
+  tune-whisper submit --address URL -- ...      send a search to a cluster as a Ray job
+  tune-whisper status, logs, stop, list         what became of it
+  tune-whisper cluster --address ADDRESS        what a cluster has; create, scale and delete on Vertex AI
+  each has its own --help
+
+example:
+  tune-whisper --space lr_batch.yaml --trials 32 --model small --language be --data my_recordings.csv
+"""
+
+
+def search_parser() -> argparse.ArgumentParser:
+    """Arguments of the search itself."""
+    parser = Parser(
+        prog="tune-whisper",
+        description="Search hyperparameters for fine-tuning Whisper: every trial is a real fine-tuning, judged by WER.",
+        epilog=_EPILOG,
+    )
+    what = parser.add_argument_group("what to search")
+    what.add_argument("--space", metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name")
+    what.add_argument(
+        "--resume",
+        metavar="EXPERIMENT",
+        help="instead of --space: go on with an interrupted search; --trials then adds trials",
+    )
+    what.add_argument("--trials", type=int, default=8, metavar="N", help="trials to run (default: 8)")
+    what.add_argument(
+        "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
+    )
+    what.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
+    what.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
+    budget = what.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--epochs",
+        metavar="E",
+        help="budget of a trial in passes over the training data (default: 3, demo: 4)",
+    )
+    budget.add_argument("--max-steps", metavar="S", help="budget of a trial in optimiser steps")
+    what.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="fix any other setting; can be repeated",
+    )
+    what.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="seed of searcher and training (default: 0)"
+    )
+    _add_ends(parser)
+    _add_where_and_how(parser)
+    return parser
+
+
+def _add_ends(parser: argparse.ArgumentParser) -> None:
+    ends = parser.add_argument_group("when it ends, and who wins")
+    ends.add_argument(
+        "--time-budget", metavar="T", help="end the search after 8h, 90m, ... also where trials are left"
+    )
+    ends.add_argument(
+        "--gpu-hours", type=float, metavar="H", help="end it when its trials have taken so many GPU-hours"
+    )
+    ends.add_argument(
+        "--plateau", type=int, metavar="N", help="end it when N trials in a row bring nothing better"
+    )
+    ends.add_argument(
+        "--plateau-points",
+        type=float,
+        default=0.1,
+        metavar="X",
+        help="WER points that count as better (default: 0.1)",
+    )
+    ends.add_argument(
+        "--finalists",
+        type=int,
+        metavar="K",
+        help="train the best K trials again with other seeds (default: 2 from 8 trials on, 0 is off)",
+    )
+    ends.add_argument(
+        "--repeats", type=int, default=2, metavar="R", help="seeds of each finalist (default: 2)"
+    )
+    ends.add_argument(
+        "--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage"
+    )
+
+
+def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("where it goes")
+    where.add_argument("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
+    add_storage(where)
+    where.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        help="MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)",
+    )
+    where.add_argument(
+        "--optuna-storage",
+        metavar="URL",
+        help="database of the Optuna study (default: optuna.db in the experiment)",
+    )
+    where.add_argument(
+        "--keep-checkpoints",
+        choices=("best", "all"),
+        default="best",
+        help="whose weights stay when the search has ended (default: best)",
+    )
+    how = parser.add_argument_group("how it runs")
+    how.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="Ray cluster to run on (default: $RAY_ADDRESS, else this machine)",
+    )
+    how.add_argument(
+        "--workers-per-trial",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that train a trial together, a GPU each (default: 1)",
+    )
+    how.add_argument(
+        "--deepspeed",
+        nargs="?",
+        const="ds_config.json",
+        metavar="FILE",
+        help="train with DeepSpeed (default FILE: the packaged ds_config.json, ZeRO 2)",
+    )
+    how.add_argument(
+        "--gpus-per-trial",
+        type=float,
+        metavar="F",
+        help="GPUs of a trial, fractions allowed (default: 1 for each worker, or 0 without)",
+    )
+    how.add_argument(
+        "--cpus-per-trial",
+        type=float,
+        metavar="F",
+        help="CPUs of a trial (default: 1 a worker, more with GPUs)",
+    )
+    how.add_argument(
+        "--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)"
+    )
+    how.add_argument(
+        "--max-failures",
+        type=int,
+        default=2,
+        metavar="N",
+        help="times that a trial which fails goes on from its last checkpoint (default: 2)",
+    )
+    how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
+
+
+def search(words: list[str]) -> int:
+    parser = search_parser()
+    if not words:
+        parser.print_help()
+        return EXIT_USER_ERROR
+    arguments = parser.parse_args(words)
+
+    from tune.display import make_console
+    from tune.plan import SearchRequest, check_numbers, make_plan
+
+    check_what(arguments, words)
+    request = SearchRequest(
+        space=arguments.space or "",
+        trials=arguments.trials,
+        storage=arguments.storage,
+        experiment=arguments.experiment,
+        tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
+        settings=read_settings(arguments),
+        gpus_per_trial=arguments.gpus_per_trial,
+        cpus_per_trial=arguments.cpus_per_trial,
+        max_concurrent=arguments.max_concurrent,
+        workers_per_trial=arguments.workers_per_trial,
+        address=arguments.address,
+        max_failures=arguments.max_failures,
+        seed=arguments.seed,
+        budgets=read_budgets(arguments),
+        finalists=arguments.finalists,
+        repeats=arguments.repeats,
+        warm_start=arguments.warm_start,
+        optuna_storage=arguments.optuna_storage,
+        keep_checkpoints=arguments.keep_checkpoints,
+    )
+    check_numbers(request)
+    console = make_console()
+    if arguments.resume:
+        given = frozenset(word.split("=")[0] for word in words if word.startswith("--"))
+        return _finish(_resume(request, arguments.resume, given, console), console)
+    with console.status("checking the space and the model ..."):
+        plan = make_plan(request)
+    if arguments.dry_run:
+        from tune.dry_run import show_plan
+
+        show_plan(plan, console)
+        return 0
+
+    from tune.experiment import run_search
+
+    return _finish(run_search(plan, console), console)
+
+
+_WHAT = ("--space", "--model", "--data", "--language", "--epochs", "--max-steps", "--set", "--seed")
+_FIXED_BY_EXPERIMENT = (
+    *_WHAT,
+    "--warm-start",
+    "--experiment",
+    "--workers-per-trial",
+    "--deepspeed",
+    "--dry-run",
+)
+
+
+def _given(words: list[str], option: str) -> bool:
+    return any(word.split("=")[0] == option for word in words)
+
+
+def check_what(arguments: argparse.Namespace, words: list[str]) -> None:
+    """One of `--space` and `--resume`, and with `--resume` nothing that the experiment has decided."""
+    if arguments.resume is None:
+        if arguments.space is None:
+            raise ConfigError("--space: is missing; give a search space, or --resume EXPERIMENT")
+        return
+    given = [option for option in _FIXED_BY_EXPERIMENT if _given(words, option)]
+    if given:
+        raise ConfigError(
+            f"{given[0]}: cannot be given with --resume, which goes on as {arguments.resume!r} began; remove it"
+        )
+
+
+def read_budgets(arguments: argparse.Namespace) -> Budgets:
+    """What ends the search before all its trials."""
+    from tune.limits import Budgets, parse_duration
+
+    seconds = arguments.time_budget
+    return Budgets(
+        seconds=None if seconds is None else parse_duration("--time-budget", seconds),
+        gpu_hours=arguments.gpu_hours,
+        plateau_trials=arguments.plateau,
+        plateau_points=arguments.plateau_points,
+    )
+
+
+def _resume(request: SearchRequest, name: str, given: frozenset[str], console: Console) -> SearchOutcome:
+    from tune.experiment import resume_search
+    from tune.resume import load_search
+
+    with console.status(f"looking at what {name} left ..."):
+        resumed = load_search(request, name, given)
+    return resume_search(resumed, console)
+
+
+def _finish(outcome: SearchOutcome, console: Console) -> int:
+    """Print the results; the exit code of the search."""
+    from tune.summary import print_summary
+
+    print_summary(outcome, console)
+    if outcome.report_problem:
+        print(f"warning: {outcome.report_problem}", file=sys.stderr)
+    if outcome.mlflow_problem:
+        print(f"warning: {outcome.mlflow_problem}", file=sys.stderr)
+    if outcome.interrupted:
+        return EXIT_INTERRUPTED
+    if outcome.end is not None and outcome.end.reason == "failures":
+        return EXIT_FAILED
+    return 0 if outcome.succeeded else EXIT_FAILED
+
+
+def read_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """`TrainConfig` fields from the flags and `--set`."""
+    from tune.search_space import parse_set
+
+    flags = {
+        name: getattr(arguments, name)
+        for name in ("model", "data", "language", "epochs", "max_steps", "deepspeed")
+        if getattr(arguments, name) is not None
+    }
+    for name, value in flags.items():
+        try:
+            flags[name] = check_value(name, value)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(f"{name}=", f"--{name.replace('_', '-')} ", 1)) from error
+    given = parse_set(arguments.set)
+    for name in flags.keys() & given.keys():
+        raise ConfigError(f"--set {name}: is given as --{name.replace('_', '-')} too; remove one")
+    if "seed" in given:
+        raise ConfigError("--set seed: use --seed")
+    return flags | given

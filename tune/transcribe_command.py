@@ -1,0 +1,181 @@
+"""`tune-whisper transcribe`: what a model hears in recordings of any length, also beside what another one hears."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.transcription.formats import FORMATS
+from trainer.transcription.recordings import find_recordings
+from tune.arguments import Parser, add_storage, check_least
+from tune.display import make_console
+from tune.errors import ConfigError, ExperimentError, ModelError
+from tune.transcribe_display import Progress
+from tune.transcribe_output import compare_all, find_targets, write_all
+
+if TYPE_CHECKING:
+    from trainer.transcription.recogniser import Recogniser
+    from trainer.transcription.transcribe import Transcriber
+    from tune.storage import Storage
+
+_EXAMPLES = """\
+examples:
+  tune-whisper transcribe my-model lecture.mp3 > lecture.txt
+  tune-whisper transcribe my-model recordings/ --format srt --output subtitles
+  tune-whisper transcribe my-model lecture.mp3 --compare small --html differences.html
+"""
+
+
+def transcribe_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper transcribe`."""
+    parser = Parser(
+        prog="tune-whisper transcribe",
+        description="Write down what is said in recordings of any length.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="exported folder, hub id, short name (demo, tiny ... large-v3-turbo), or experiment: its best trial",
+    )
+    parser.add_argument(
+        "audio", nargs="+", type=Path, metavar="AUDIO", help="WAV, FLAC, OGG or MP3 files, or folders of them"
+    )
+    parser.add_argument(
+        "--compare", metavar="BASE", help="transcribe with this model too and show where the two differ"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="with --compare: the differences as a page")
+    parser.add_argument("--format", choices=tuple(FORMATS), default="text", help="default: text")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="one file a recording instead of printing")
+    parser.add_argument("--force", action="store_true", help="with --output: replace files that are there")
+    parser.add_argument(
+        "--language",
+        metavar="L",
+        help="spoken language (default: the model's own, else heard from the audio)",
+    )
+    parser.add_argument("--task", choices=("transcribe", "translate"), help="default: the model's own")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, metavar="N", help="windows at once (default: 16)"
+    )
+    parser.add_argument("--num-beams", type=int, default=1, metavar="N", help="1 is greedy (default: 1)")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        metavar="SECONDS",
+        help="silence that parts two segments (default: 0.5, and what fits the model's window stays whole)",
+    )
+    parser.add_argument(
+        "--times",
+        choices=("auto", "pauses", "model"),
+        default="auto",
+        help="where long recordings are cut: at pauses, or by the model's own timestamps, which most fine-tuned "
+        "models have lost (default: auto, by timestamps that prove right)",
+    )
+    add_storage(parser)
+    return parser
+
+
+def transcribe(words: list[str]) -> int:
+    """Run `tune-whisper transcribe`; 1 where a recording could not be read to its end."""
+    arguments = transcribe_parser().parse_args(words)
+    _check(arguments)
+    recordings = find_recordings(arguments.audio)
+    targets = find_targets(recordings, arguments)
+    console = make_console(error=True)
+    with contextlib.ExitStack() as stack:
+        names = [arguments.model, *([arguments.compare] if arguments.compare else [])]
+        for name in names:
+            _check_name(name, arguments.storage)
+        # What libraries print while they are imported is no transcript.
+        with console.status("loading the model ..."), contextlib.redirect_stdout(sys.stderr):
+            folders = [stack.enter_context(_model_folder(name, arguments.storage)) for name in names]
+            transcribers = _load(folders, arguments)
+        progress = stack.enter_context(Progress(console, recordings))
+        if arguments.compare:
+            return compare_all(transcribers, recordings, arguments, progress)
+        return write_all(transcribers[0], recordings, targets, arguments, progress)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """What needs neither audio nor model; raises `ConfigError`."""
+    check_least(arguments, batch_size=1, num_beams=1)
+    if arguments.pause is not None and not 0.05 <= arguments.pause <= 60:
+        raise ConfigError(f"--pause {arguments.pause:g}: must be from 0.05 to 60 seconds")
+    if arguments.language is not None:
+        TrainConfig(language=arguments.language)
+    if arguments.compare:
+        if arguments.output or arguments.format not in ("text", "json"):
+            raise ConfigError(
+                "--compare: prints a table, or JSON with --format json; it goes with neither --output nor subtitles"
+            )
+        if arguments.times == "model":
+            raise ConfigError(
+                "--times model: with --compare both models hear the same segments, cut at pauses"
+            )
+        if arguments.html and arguments.html.exists() and not arguments.force:
+            raise ConfigError(f"--html {arguments.html}: exists already; choose another name or give --force")
+        if arguments.html and not arguments.html.absolute().parent.is_dir():
+            raise ConfigError(f"--html {arguments.html}: no folder {arguments.html.parent}")
+    elif arguments.html:
+        raise ConfigError("--html: shows differences; give --compare BASE too")
+
+
+def _check_name(name: str, storage: Storage) -> None:
+    """Raise `ModelError` where a name stands for nothing here and cannot be a hub id."""
+    if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
+        return
+    names = storage.names()
+    if name not in names:
+        known = f"; {storage.text} has {', '.join(names[-3:])}" if names else ""
+        raise ModelError(
+            f"model {name!r}: no folder, no experiment and no short name ({', '.join(MODEL_SHORT_NAMES)}){known}"
+        )
+
+
+@contextlib.contextmanager
+def _model_folder(name: str, storage: Storage) -> Iterator[str]:
+    """What can be loaded: the name as it is, or for an experiment its best checkpoint, written to a folder."""
+    if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
+        yield name
+        return
+    from tune.results import load_results
+    from tune.trainable import CONFIG_FILE, export_model
+
+    experiment, settings, results = load_results(storage, name)
+    best = results["best"]
+    if best is None or not best["checkpoint"]:
+        raise ExperimentError(
+            f"experiment {name!r}: has no best trial with a checkpoint; nothing to transcribe with"
+        )
+    config = TrainConfig.from_dict(settings["train_config"]).replace(**best["config"])
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        with experiment.checkpoint(best["checkpoint"]) as checkpoint:
+            export_model(config, checkpoint, Path(scratch))
+        (Path(scratch) / CONFIG_FILE).write_text(json.dumps(config.to_dict()), encoding="utf-8")
+        yield scratch
+
+
+def _load(folders: Sequence[str], arguments: argparse.Namespace) -> list[Transcriber]:
+    """The model, and the one it is compared with, which hears the same segments in the same language."""
+    from trainer.transcription.recogniser import Decoding, Recogniser
+    from trainer.transcription.transcribe import Cutting, Transcriber
+
+    loaded: list[Recogniser] = []
+    for folder in folders:
+        language, task = arguments.language, arguments.task
+        if loaded:
+            language, task = loaded[0].language, loaded[0].task
+        decoding = Decoding(
+            language=language, task=task, batch_size=arguments.batch_size, num_beams=arguments.num_beams
+        )
+        loaded.append(Recogniser(folder, decoding))
+    times: Literal["auto", "pauses", "model"] = "pauses" if arguments.compare else arguments.times
+    cutting = Cutting(arguments.pause, min(recogniser.window for recogniser in loaded), times)
+    return [Transcriber(recogniser, cutting, arguments.batch_size) for recogniser in loaded]

@@ -1,0 +1,69 @@
+"""Bringing an experiment's small files to an object store while its search runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tune.experiment_folder import ExperimentFolder
+from tune.object_store import StorageError
+
+UPLOAD_SECONDS = 15.0
+"""Between two looks for changed files."""
+_PATIENCE = 30.0
+"""Seconds that the last upload may try again."""
+
+
+class Uploader(threading.Thread):
+    """Uploads what changed, again and again; a store that is away for a while holds up nothing."""
+
+    def __init__(
+        self, folder: ExperimentFolder, warn: Callable[[str], None], every: float = UPLOAD_SECONDS
+    ) -> None:
+        super().__init__(name="uploader", daemon=True)
+        self._folder, self._warn, self._every = folder, warn, every
+        self._changed = threading.Event()
+        self._closing = False
+        self._away = False
+
+    def run(self) -> None:
+        """The thread's life: the first upload at once."""
+        self._upload()
+        while not self._closing:
+            self._changed.wait(self._every)
+            self._changed.clear()
+            self._upload()
+
+    def wake(self) -> None:
+        """Upload now: something was written that must not be lost."""
+        self._changed.set()
+
+    def finish(self, patience: float = _PATIENCE) -> None:
+        """End the thread and upload the last changes; where that cannot be, say where they are."""
+        if self.ident is None or not self._folder.remote:
+            return
+        self._closing = True
+        self.wake()
+        self.join()
+        deadline = time.monotonic() + patience
+        problem = self._upload()
+        while problem and time.monotonic() < deadline:
+            time.sleep(min(2.0, patience))
+            problem = self._upload()
+        if problem:
+            self._warn(
+                f"{problem}; the last files of the experiment were not uploaded and are in {self._folder.path}"
+            )
+
+    def _upload(self) -> str | None:
+        """Upload once; warn once for each time that the store goes away."""
+        try:
+            self._folder.upload()
+        except (StorageError, OSError) as error:
+            if not self._away:
+                self._warn(f"{error}; the search goes on, and files are uploaded later")
+            self._away = True
+            return str(error)
+        self._away = False
+        return None

@@ -1,0 +1,274 @@
+"""Ray on Vertex AI: reaching a cluster by its name through Google's own SDK.
+
+Everything goes through `google.cloud.aiplatform.vertex_ray`. Here are only the checks before it and one line for
+each mistake after it; credentials are those that Google's libraries find (application default credentials).
+
+Exercised by tests, with the real SDK over its default transport (gRPC with TLS) against a local server that speaks
+the persistent resources, operations and projects APIs: finding, showing, creating, scaling and deleting a cluster,
+tokens from a service account, and jobs through `vertex_ray://` to a real Ray head behind a TLS front that demands the
+token. Not exercised: Google's service itself, its quotas and waiting times, its proxy before the dashboard, other
+kinds of credentials, networks with peering or Private Service Connect, an API endpoint over REST.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import platform
+import re
+from typing import TYPE_CHECKING, Any
+
+from tune.vertex_errors import VertexError, one_line, quiet_sdk, sdk_errors
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform.vertex_ray.util.resources import Cluster
+    from ray.job_submission import JobSubmissionClient
+
+SCHEME = "vertex_ray://"
+ENDPOINT = "TUNE_WHISPER_VERTEX_ENDPOINT"
+"""Variable with another API endpoint, as `HOST[:PORT]` (gRPC) or `https://HOST` (REST): Private Service Connect."""
+_PROJECT = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT", "GCLOUD_PROJECT")
+_LOCATION = (
+    "GOOGLE_CLOUD_REGION",
+    "GOOGLE_CLOUD_LOCATION",
+    "CLOUD_ML_REGION",
+    "CLOUDSDK_COMPUTE_REGION",
+)
+_DEFAULT_LOCATION = "us-central1"
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/persistentResources/([^/]+)")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterName:
+    """A cluster on Vertex AI by project, location and name."""
+
+    project: str
+    location: str
+    name: str
+
+    @property
+    def resource(self) -> str:
+        """The name as the API takes it."""
+        return f"projects/{self.project}/locations/{self.location}/persistentResources/{self.name}"
+
+    @property
+    def address(self) -> str:
+        """The address as `--address` and Ray's job client take it."""
+        return SCHEME + self.resource
+
+
+def cluster_name(address: str, project: str | None = None, location: str | None = None) -> ClusterName:
+    """Read an address; project and location come from it, else the arguments, else the environment.
+
+    Args:
+        address: `vertex_ray://NAME`, `vertex_ray://projects/P/locations/L/persistentResources/NAME`, or the same
+            without the scheme.
+        project: project id, as `--project` gives it.
+        location: region, as `--location` gives it.
+
+    Raises:
+        VertexError: the address has another form, or no project is known.
+    """
+    rest = address.removeprefix(SCHEME).strip("/")
+    full = _FULL_NAME.fullmatch(rest)
+    if full:
+        return ClusterName(*full.groups())
+    if not _NAME.fullmatch(rest):
+        raise VertexError(
+            f"--address {address}: must be {SCHEME}NAME (lower-case letters, digits, - and _) or "
+            f"{SCHEME}projects/PROJECT/locations/LOCATION/persistentResources/NAME"
+        )
+    return ClusterName(find_project(project), find_location(location), rest)
+
+
+def find_project(given: str | None = None) -> str:
+    """The project: as given, else from the environment, else that of the credentials.
+
+    Raises:
+        VertexError: none of them names one.
+    """
+    project = given or _first_set(_PROJECT)
+    if not project:
+        project = _credentials()[1]
+    if not project:
+        raise VertexError(f"--project: missing; give the Google Cloud project, or set {_PROJECT[0]}")
+    return str(project)
+
+
+def find_location(given: str | None = None) -> str:
+    """The region: as given, else from the environment, else us-central1, as in Google's SDK."""
+    return given or _first_set(_LOCATION) or _DEFAULT_LOCATION
+
+
+def _first_set(names: tuple[str, ...]) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def prepare_address(address: str, project: str | None = None, location: str | None = None) -> str:
+    """Make an address ready for `ray.job_submission.JobSubmissionClient`; nothing is sent to the cluster.
+
+    Project and location are set in Google's SDK; the cluster is looked up, and must be running with our versions.
+
+    Args:
+        address: `vertex_ray://NAME` or with the full resource name.
+        project: project id; default: the environment's.
+        location: region; default: the environment's.
+
+    Returns:
+        `vertex_ray://` and the full resource name.
+
+    Raises:
+        VertexError: in one line: the extra is not installed, no credentials or project, no such cluster, no
+            permission, not running, or other versions there.
+    """
+    name = cluster_name(address, project, location)
+    open_sdk(name.project, name.location)
+    check_our_versions()
+    cluster = get_cluster(name)
+    if cluster.state != "RUNNING":
+        raise VertexError(
+            f"--address {SCHEME}{name.name}: the cluster is {cluster.state}, not RUNNING; see "
+            f"tune-whisper cluster --address {SCHEME}{name.name}"
+        )
+    difference = version_difference(cluster)
+    if difference:
+        raise VertexError(f"--address {SCHEME}{name.name}: {difference}")
+    return name.address
+
+
+def job_client(address: str, project: str | None = None, location: str | None = None) -> JobSubmissionClient:
+    """A job client for a running cluster with our versions; its requests carry Google's token, valid for an hour.
+
+    Raises:
+        VertexError: as `prepare_address`, or the cluster's dashboard cannot be reached.
+        JobError: the dashboard does not let us in, or is no Ray.
+    """
+    return dashboard_client(cluster_name(prepare_address(address, project, location)))
+
+
+def dashboard_client(name: ClusterName) -> JobSubmissionClient:
+    """The same without the checks, to look at a cluster; the SDK must be open."""
+    from ray.job_submission import JobSubmissionClient
+
+    from tune.jobs import cluster_errors
+
+    with sdk_errors(name), cluster_errors(SCHEME + name.name), quiet_sdk():
+        return JobSubmissionClient(name.address)
+
+
+def open_sdk(project: str, location: str) -> Any:
+    """Google's `vertex_ray` module, set to a project and location.
+
+    Raises:
+        VertexError: the extra is not installed, there are no credentials, or there is no such location.
+    """
+    try:
+        with quiet_sdk():
+            from google.cloud import aiplatform
+            from google.cloud.aiplatform import vertex_ray
+    except ImportError as error:
+        raise VertexError(_explain_import(error)) from error
+    _credentials()
+    endpoint = os.environ.get(ENDPOINT) or None
+    rest = endpoint is not None and "://" in endpoint
+    try:
+        aiplatform.init(
+            project=project,
+            location=location,
+            api_endpoint=endpoint,
+            api_transport="rest" if rest else "grpc",
+        )
+    except ValueError as error:
+        raise VertexError(f"--location {location}: {one_line(str(error))}") from error
+    return vertex_ray
+
+
+def _explain_import(error: ImportError) -> str:
+    import ray
+
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("ray"):
+        return "--address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
+    return f"--address vertex_ray://: Google's SDK does not work with Ray {ray.__version__}: {one_line(str(error))}"
+
+
+def _credentials() -> tuple[Any, str | None]:
+    try:
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+    except ImportError as error:
+        raise VertexError(
+            "--address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
+        ) from error
+    logging.getLogger("google.auth").setLevel(logging.ERROR)
+    try:
+        credentials, project = google.auth.default(scopes=[_SCOPE])
+    except (GoogleAuthError, ValueError, OSError) as error:
+        # The library's text is not shown: it may quote the file with the key.
+        where = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        found = f"GOOGLE_APPLICATION_CREDENTIALS={where} cannot be used" if where else "none were found"
+        raise VertexError(
+            f"Google credentials: {found}; run gcloud auth application-default login, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to a key file"
+        ) from error
+    return credentials, project
+
+
+def supported_versions() -> list[tuple[str, str]]:
+    """Pairs of Ray (as 2.47) and Python (as 3.11) that the installed SDK knows to run on Vertex AI."""
+    from google.cloud.aiplatform.vertex_ray.util import _validation_utils as sdk
+
+    table = sdk.SUPPORTED_RAY_VERSIONS_FROM_PYTHON_VERSIONS
+    return [(ray_version, python) for python, versions in table.items() for ray_version in versions]
+
+
+def our_versions() -> tuple[str, str]:
+    """Our Ray and Python with major and minor number, as Vertex AI names them."""
+    import ray
+
+    return ".".join(ray.__version__.split(".")[:2]), ".".join(platform.python_version_tuple()[:2])
+
+
+def check_our_versions() -> None:
+    """Refuse versions that Vertex AI does not run.
+
+    Raises:
+        VertexError: our Ray or Python, or the two together, are not supported there.
+    """
+    import ray
+    from google.cloud.aiplatform.vertex_ray.util import _validation_utils as sdk
+
+    pair = our_versions()
+    exact = sdk.SUPPORTED_RAY_VERSIONS.get(pair[0])
+    if pair in supported_versions() and exact == ray.__version__:
+        return
+    known = sdk.SUPPORTED_RAY_VERSIONS
+    pairs = ", ".join(f"Ray {known[ray_]} with Python {python}" for ray_, python in supported_versions())
+    raise VertexError(
+        f"Ray {ray.__version__} and Python {pair[1]} here: Vertex AI does not run them; it runs {pairs}"
+    )
+
+
+def version_difference(cluster: Cluster) -> str | None:
+    """How a cluster's versions differ from ours; None where they are the same or a custom image hides them."""
+    ours = our_versions()
+    theirs = (cluster.ray_version, cluster.python_version)
+    if None in theirs or theirs == ours:
+        return None
+    return (
+        f"the cluster runs Ray {theirs[0]} and Python {theirs[1]}, here are Ray {ours[0]} and Python {ours[1]}; "
+        "create a cluster with these, or use an environment with the cluster's"
+    )
+
+
+def get_cluster(name: ClusterName) -> Cluster:
+    """Look a cluster up.
+
+    Raises:
+        VertexError: it cannot be found or read.
+    """
+    vertex_ray = open_sdk(name.project, name.location)
+    with sdk_errors(name), quiet_sdk():
+        return vertex_ray.get_ray_cluster(name.resource)

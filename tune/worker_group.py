@@ -1,0 +1,293 @@
+"""Several workers in one trial: processes in the trial's own placement group that train together.
+
+Ray Train started inside a trial asks for a second placement group, which a stopped trial never gives back
+(ray#54305): later trials wait for ever. Here the trial's one placement group holds the workers as well. Tune
+removes it with the trial, whatever happened, and with it every process in it. The trial's own process stays
+outside the training: it hands reports on to Tune and can end the workers at any time, also in the middle of a
+collective operation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Metrics = dict[str, float]
+Report = Callable[[Mapping[str, float], Path | None], bool | None]
+_CHUNK = 64 * 2**20
+_CLEAN_SECONDS = 5.0
+_STOP_SECONDS = 15.0
+"""How long workers may take to end after an evaluation on which their trial was stopped."""
+SECONDARY_ERRORS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "DistNetworkError",
+    "DistBackendError",
+)
+"""What the others say when one worker fails; not what went wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a worker runs."""
+
+    node: str
+    address: str
+    port: int
+    """A free port there."""
+    gpus: tuple[str, ...]
+
+
+class Worker:
+    """One process of the training, a Ray actor with three threads: training, reports, everything else."""
+
+    def __init__(self) -> None:
+        self._reports: queue.Queue[tuple[Metrics, str] | None] = queue.Queue()
+        self._answers: queue.Queue[bool] = queue.Queue()
+        self._scratch = ""
+
+    def place(self) -> Place:
+        """Where this is; whatever an earlier training left unread is forgotten."""
+        import ray
+
+        self._reports, self._answers = queue.Queue(), queue.Queue()
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = int(free.getsockname()[1])
+        context = ray.get_runtime_context()
+        gpus = tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", []))
+        return Place(context.get_node_id(), ray.util.get_node_ip_address(), port, gpus)
+
+    def run(self, variables: Mapping[str, str], work: Callable[[Report], Any]) -> Any:
+        """Do `work` with torchrun's variables set; the first worker's reports wait until they are answered."""
+        os.environ.update(variables)
+        self._scratch = variables["TMPDIR"]
+        Path(self._scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.tempdir = None
+        try:
+            return work(self._report)
+        finally:
+            self._reports.put(None)
+            if variables["LOCAL_RANK"] == "0":
+                shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _report(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool:
+        if os.environ["RANK"] != "0":
+            return False
+        self._reports.put((dict(metrics), str(checkpoint_dir)))
+        return self._answers.get()
+
+    def next_report(self) -> tuple[Metrics, str] | None:
+        """The first worker's next evaluation and its checkpoint's folder, None at the end; waits for it."""
+        return self._reports.get()
+
+    def answer(self, stop: bool) -> None:
+        """Let the training go on after a report, or end it there."""
+        self._answers.put(stop)
+
+    def files(self, folder: str) -> list[tuple[str, int]]:
+        """Files below a folder here, with their sizes in bytes."""
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return [(str(path.relative_to(folder)), path.stat().st_size) for path in paths]
+
+    def read(self, path: str, offset: int) -> bytes:
+        """A piece of a file here."""
+        with Path(path).open("rb") as file:
+            file.seek(offset)
+            return file.read(_CHUNK)
+
+    def clean(self) -> None:
+        """Remove what the training has on this node's disk."""
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def train_on_workers(
+    work: Callable[[Report], Any], report: Report, *, workers: int, cpus: float, gpus: float, reuse: bool
+) -> Any:
+    """Do `work` in `workers` processes of the current placement group, a bundle each.
+
+    Args:
+        work: called in every worker with the `report` that it shall call.
+        report: called here with each evaluation; the workers wait until it returns.
+        workers: their number.
+        cpus: CPUs of each worker.
+        gpus: GPUs of each worker.
+        reuse: keep the processes for the next call in this placement group, whose start-up they save (imports,
+            the GPU's context), unless this one failed.
+
+    Returns:
+        What `work` returned in the first worker.
+
+    Raises:
+        Exception: what `work` raised in the worker that failed first, as Ray passes it on.
+    """
+    import ray
+
+    actors, healthy = _kept_or_started(workers, cpus, gpus), False
+    try:
+        places = ray.get([actor.place.remote() for actor in actors])
+        variables = _variables(places)
+        runs = [actor.run.remote(values, work) for actor, values in zip(actors, variables, strict=True)]
+        try:
+            _pass_reports(actors, [values["TMPDIR"] for values in variables], runs, report)
+        except SystemExit:  # so Tune ends a trial, in its report
+            healthy = _end_at_report(actors, runs)
+            raise
+        result, healthy = ray.get(runs)[0], True
+        return result
+    finally:
+        if healthy and reuse:
+            _KEPT[_group_id()] = actors
+        else:
+            _kill(actors)
+
+
+_KEPT: dict[str, list[Any]] = {}
+"""Workers that wait for this process' next trial, by placement group."""
+
+
+def _group_id() -> str:
+    import ray
+
+    return str(ray.util.get_current_placement_group().id.hex())
+
+
+def _kept_or_started(workers: int, cpus: float, gpus: float) -> list[Any]:
+    """The worker processes, in the order of their ranks."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    kept = _KEPT.pop(_group_id(), None)
+    if kept is not None:
+        return kept
+    group = ray.util.get_current_placement_group()
+    actor_class = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=3)(Worker)
+    return [
+        actor_class.options(
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=index, placement_group_capture_child_tasks=True
+            )
+        ).remote()
+        for index in range(workers)
+    ]
+
+
+def _end_at_report(actors: list[Any], runs: list[Any]) -> bool:
+    """End the training at the report at which it stands; whether all workers ended in good order."""
+    import ray
+
+    actors[0].answer.remote(stop=True)
+    ended, _ = ray.wait(runs, num_returns=len(runs), timeout=_STOP_SECONDS)
+    try:
+        return len(ray.get(ended)) == len(runs)
+    except ray.exceptions.RayError:
+        return False  # the trial has ended already; its workers are not used again
+
+
+def _kill(actors: list[Any]) -> None:
+    import ray
+
+    ray.wait([actor.clean.remote() for actor in actors], num_returns=len(actors), timeout=_CLEAN_SECONDS)
+    for actor in actors:
+        ray.kill(actor)
+
+
+def _variables(places: Sequence[Place]) -> list[dict[str, str]]:
+    """torchrun's variables for each worker, and what keeps a broken group from waiting for ever."""
+    scratch = str(Path(tempfile.gettempdir()) / f"tune-whisper-{uuid.uuid4().hex[:12]}")
+    nodes = list(dict.fromkeys(place.node for place in places))
+    found: list[dict[str, str]] = []
+    for rank, place in enumerate(places):
+        beside = [other for other, there in enumerate(places) if there.node == place.node]
+        values = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(places)),
+            "LOCAL_RANK": str(beside.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(beside)),
+            "MASTER_ADDR": places[0].address,
+            "MASTER_PORT": str(places[0].port),
+            # Nodes may share their disk, as several on one machine do.
+            "TMPDIR": f"{scratch}-{nodes.index(place.node)}",
+            # A worker that is lost ends the others' waiting with an error.
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        }
+        gpus = [gpu for other in beside for gpu in places[other].gpus]
+        if gpus:
+            # Every worker sees the cards of all workers on its node and takes its own by LOCAL_RANK, as
+            # accelerate and DeepSpeed expect, and NCCL to pass data from card to card.
+            values["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        found.append(values)
+    return found
+
+
+def _pass_reports(actors: list[Any], scratches: list[str], runs: list[Any], report: Report) -> None:
+    """Pass on the first worker's reports until it has ended; `scratches` are the workers' temporary folders."""
+    import ray
+
+    running = list(runs)
+    coming = actors[0].next_report.remote()
+    while True:
+        ready, _ = ray.wait([coming, *running], num_returns=1)
+        if ready[0] is not coming:
+            _raise_first_failure(ready[0], runs)
+            running.remove(ready[0])
+            continue
+        received = ray.get(coming)
+        if received is None:
+            _raise_first_failure(runs[0], runs)
+            return
+        metrics, folder = received
+        _fetch_parts(actors, scratches, Path(folder))
+        report(metrics, Path(folder))
+        actors[0].answer.remote(stop=False)
+        coming = actors[0].next_report.remote()
+
+
+def _raise_first_failure(ended: Any, runs: list[Any]) -> None:
+    """Raise what went wrong where `ended` failed: another's error, if this one only lost its connection."""
+    import ray
+
+    try:
+        ray.get(ended)
+    except ray.exceptions.RayError as error:
+        if any(text in str(error) for text in SECONDARY_ERRORS):
+            others, _ = ray.wait(
+                [run for run in runs if run is not ended], num_returns=len(runs) - 1, timeout=_CLEAN_SECONDS
+            )
+            for other in others:
+                try:
+                    ray.get(other)
+                except ray.exceptions.RayError as cause:
+                    if not any(text in str(cause) for text in SECONDARY_ERRORS):
+                        raise cause from None
+        raise
+
+
+def _fetch_parts(actors: list[Any], scratches: list[str], folder: Path) -> None:
+    """Bring what workers on other nodes wrote of a checkpoint (ZeRO's parts, random states) to this node."""
+    import ray
+
+    seen = {scratches[0]}
+    for actor, scratch in zip(actors, scratches, strict=True):
+        if scratch in seen:
+            continue
+        seen.add(scratch)
+        there = Path(scratch) / folder.relative_to(scratches[0])
+        for name, size in ray.get(actor.files.remote(str(there))):
+            target = folder / name
+            if target.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                for offset in range(0, size, _CHUNK):
+                    file.write(ray.get(actor.read.remote(str(there / name), offset)))
