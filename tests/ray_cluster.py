@@ -56,7 +56,7 @@ class RayCluster:
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                timeout=100,
+                timeout=300,
                 check=False,
             )
         assert done.returncode == 0, (self.folder / "start.log").read_text()

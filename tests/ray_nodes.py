@@ -74,7 +74,7 @@ class Nodes:
             start_new_session=True,
         )
         self.nodes.append(node)
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 300
         while b"--block" not in log.read_bytes():  # what it prints once it is up
             assert node.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -89,6 +89,13 @@ class Nodes:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         node.wait(30)
+
+    def suspend(self, node: subprocess.Popen[bytes]) -> None:
+        """Hold what computes on a node, for good."""
+        for process in psutil.Process(node.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if " ".join(process.cmdline()).startswith("ray::"):
+                    process.suspend()
 
     def resources(self) -> tuple[dict[str, float], dict[str, float]]:
         """CPUs and GPUs that the cluster has, and those that are free, as another process sees them."""

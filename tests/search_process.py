@@ -44,7 +44,7 @@ class Search:
         """What it has printed so far."""
         return self._log.read_text()
 
-    def wait_for(self, condition: str | Callable[[], Any], seconds: float = 300) -> Any:
+    def wait_for(self, condition: str | Callable[[], Any], seconds: float = 560) -> Any:
         """Wait for words in the log, or for a condition; fails where the search ends before."""
         deadline = time.monotonic() + seconds
         while True:
@@ -55,7 +55,7 @@ class Search:
             assert time.monotonic() < deadline, f"waited too long:\n{self.log}"
             time.sleep(0.2)
 
-    def end(self, seconds: float = 300) -> int:
+    def end(self, seconds: float = 560) -> int:
         """The exit code; no end of a search shows a traceback of the driver's."""
         try:
             return self.process.wait(seconds)

@@ -138,7 +138,7 @@ def test_two_at_once(config: TrainConfig) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "1"
     data = prepare(config)  # waits for the other
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert (process.returncode, output.split()[-1]) == (0, "built")
     assert data.reused
     assert caches(config) == [data.folder.name]

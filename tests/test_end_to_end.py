@@ -249,7 +249,7 @@ print(WordErrorRate().compute(predictions=texts, references=[row["text"] for row
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=560,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -271,7 +271,7 @@ def test_the_readme_says_how_to_use_it(
     code = blocks((folder / name / "README.md").read_text(), "python")
     code = code.replace("PATH_OF_THIS_FOLDER", str(folder / name))
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=560
     )
     assert done.returncode == 0, done.stderr
     heard = soundfile.read(tmp_path / "recording.wav", dtype="float32")[0]

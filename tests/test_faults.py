@@ -38,7 +38,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], seconds: float = 240) -> Any:
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], seconds: float = 560) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()

@@ -84,7 +84,7 @@ except UserError as error:
     environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
     environment |= {"HF_ENDPOINT": url, "HF_HOME": str(home), "NO_PROXY": "*"}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=560, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])
 

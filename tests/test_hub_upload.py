@@ -58,7 +58,7 @@ def python(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=560,
         check=False,
     )
 

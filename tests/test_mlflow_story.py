@@ -419,7 +419,7 @@ def test_a_browser_shows_columns_charts_and_description(tmp_path: Path) -> None:
         charts = screenshot.photograph_charts(browser, url, str(tmp_path / "charts.png"))
         experiment = url.split("/runs?")[0]
         browser.get(f"{experiment}/runs/{recorder.parent_run_id}?workflowType=machine_learning")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         page = ""
         while "much better" not in page and time.monotonic() < deadline:
             page = browser.find_element("tag name", "body").text

@@ -21,7 +21,7 @@ def running(state: Path) -> list[dict[str, Any]]:
     return [trial for trial in json.loads(state.read_text())["trials"] if trial["status"] == "running"]
 
 
-def wait_for(condition: Any, process: Any, seconds: float = 150) -> None:
+def wait_for(condition: Any, process: Any, seconds: float = 500) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()[0][-5000:]
@@ -47,10 +47,10 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
         words = ["--space", str(space), "--trials", "3", "--epochs", "10"]
         process = search(tmp_path, "nodes", nodes.address, *words)
         wait_for(lambda: any(trial["last_checkpoint"] for trial in running(state)), process)
+        nodes.suspend(first)  # however long the other node takes: the trial does not end before
         assert len(running(state)) == 1, "one CPU runs one trial"
         nodes.add(cpus=1)
-        # The node that joined is used; and whichever trial is hit has a checkpoint.
-        wait_for(lambda: [bool(t["last_checkpoint"]) for t in running(state)] == [True, True], process)
+        wait_for(lambda: len(running(state)) == 2, process)  # the node that joined is used
         nodes.kill(first)
         output = finish(process)
         ended = trials(tmp_path, "nodes")
@@ -60,7 +60,7 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
         seen = [evaluation["samples_seen"] for evaluation in ended[0]["evaluations"]]
         assert seen == sorted(set(seen)), "a rung was trained twice"
         one = {"CPU": 1.0, "GPU": 0.0}
-        deadline = time.monotonic() + 60  # Ray's head notices after a while that a node says nothing
+        deadline = time.monotonic() + 200  # Ray's head notices after a while that a node says nothing
         while (found := nodes.resources()) != (one, one) and time.monotonic() < deadline:
             time.sleep(1)
         assert found == (one, one)

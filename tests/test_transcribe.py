@@ -248,7 +248,7 @@ def test_on_a_terminal_the_transcript_still_goes_where_it_was_sent(talks: Path) 
         stderr=theirs,
         env=os.environ | {"TERM": "xterm", "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
         text=True,
-        timeout=120,
+        timeout=560,
         check=True,
     )
     os.close(theirs)

@@ -126,7 +126,7 @@ def test_it_serves_until_it_is_told_to_stop(storage: Path, number: int, code: in
             assert artifact.read() == (storage / "new one" / "experiment.yaml").read_bytes()
         assert len(processes_with(f"--port {port}")) == 2  # mlflow and its one worker
         process.send_signal(number)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=200)
     assert process.returncode == code
     assert (output, errors) == ("", "Ctrl-C ends it.\n")
     assert processes_with(f"--port {port}") == []

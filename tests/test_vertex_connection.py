@@ -196,7 +196,7 @@ def test_jobs_through_vertex_ray_reach_a_real_head(
             submission_id="through-vertex",
             runtime_env={"working_dir": str(tmp_path)},
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not client.get_job_status(job).is_terminal() and time.monotonic() < deadline:
             time.sleep(0.3)
         assert client.get_job_status(job) == JobStatus.SUCCEEDED

@@ -77,7 +77,7 @@ def two_nodes(hidden: Sequence[Path], home: Path, *, head_cpus: int, second_cpus
 
 
 def _wait(ready: Callable[[], bool], session: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not ready():
         assert time.monotonic() < deadline, (session / "nodes.log").read_text()
         time.sleep(0.2)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from trainer.batches import BatchPlan, plan_points
 from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal
 from trainer.config import TrainConfig
-from trainer.deepspeed import only_where_imported
 from trainer.disk_space import told_when_full
 from trainer.distributed import check_world, process_group_of_one, scratch_folder
 from trainer.errors import DataError, DivergedError
+from trainer.imports import import_trainer
 from trainer.model import default_learning_rate, load_model, load_processor
 from trainer.report import Report, ignore
 from trainer.scoring.normalizers import make_normalizer
@@ -135,6 +135,7 @@ def train(
         CheckpointError: `resume_from` is not whole.
         DiskFullError: a checkpoint does not fit on the disk.
     """
+    import_trainer()
     from trainer.callbacks import ReportingCallback
     from trainer.prepared import prepare
 
@@ -183,6 +184,7 @@ def evaluate(
         DataError: the data has no such split.
         DivergedError: the model's loss is no finite number.
     """
+    import_trainer()
     from trainer.prepared import prepare
 
     # One process: a model is evaluated where one fits on one device.
@@ -224,7 +226,6 @@ def _make_trainer(
     from trainer.collator import WhisperCollator
     from trainer.whisper_trainer import WhisperTrainer
 
-    only_where_imported()
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, where it is installed, warns of it
     set_seed(config.seed)

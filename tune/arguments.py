@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.config import ConfigError
+from trainer.config import ConfigError, check_value
 from tune.storage import DEFAULT_STORAGE, Storage
 
+WIDTH = 110
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -17,15 +21,16 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
     """Help with defaults on wide lines, the epilog as written."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=110)
+        super().__init__(prog, max_help_position=28, width=WIDTH)
 
 
 class Parser(argparse.ArgumentParser):
     """Tells mistakes as every other one is told: one line, exit code 2, no usage in front of it."""
 
     def __init__(self, prog: str, description: str, **kwargs: Any) -> None:
+        wrapped = "\n".join(textwrap.fill(line, WIDTH) for line in description.splitlines())
         super().__init__(
-            prog=prog, description=description, formatter_class=Formatter, allow_abbrev=False, **kwargs
+            prog=prog, description=wrapped, formatter_class=Formatter, allow_abbrev=False, **kwargs
         )
 
     def error(self, message: str) -> NoReturn:
@@ -41,15 +46,114 @@ def check_least(request: Any, **least: int) -> None:
     for name, number in least.items():
         given = getattr(request, name)
         if given is not None and given < number:
-            raise ConfigError(f"--{name.replace('_', '-')} {given}: must be at least {number}")
+            raise ConfigError(f"{option_name(name)} {given}: must be at least {number}")
 
 
-def add_storage(parser: Any) -> None:
+def add_storage(parser: Any, default: str | None = DEFAULT_STORAGE) -> None:
     """`--storage`, the place of all experiments; it is parsed to a `Storage`."""
     parser.add_argument(
         "--storage",
         type=Storage.parse,
-        default=DEFAULT_STORAGE,
+        default=default,
         metavar="DIR",
         help="folder of all experiments, s3://bucket/prefix or gs://bucket/prefix (default: ./experiments)",
     )
+
+
+def add_tracking_uri(
+    parser: Any, text: str = "MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)"
+) -> None:
+    """`--tracking-uri`."""
+    parser.add_argument("--tracking-uri", metavar="URI", help=text)
+
+
+def add_settings(parser: Any, text: str) -> None:
+    """`--set`, once for each setting; read by `tune.overrides.parse_set`."""
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def add_results(parser: Any, files: str) -> None:
+    """`--output`, a folder for what was found out, and `--json`."""
+    parser.add_argument("--output", type=Path, metavar="DIR", help=f"folder for {files}; made where missing")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
+
+
+def add_training(group: Any) -> None:
+    """`--model`, `--data`, `--language` and the budget: what a search and a training have in common."""
+    group.add_argument(
+        "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
+    )
+    group.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
+    group.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
+    budget = group.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--epochs",
+        metavar="E",
+        help="budget of a training in passes over its data (default: 3, demo: 4)",
+    )
+    budget.add_argument("--max-steps", metavar="S", help="budget of a training in optimiser steps")
+    add_settings(group, "any other setting; can be repeated")
+
+
+def add_deepspeed(group: Any) -> None:
+    """`--deepspeed`, with or without a file."""
+    group.add_argument(
+        "--deepspeed",
+        nargs="?",
+        const="ds_config.json",
+        metavar="FILE",
+        help="train with DeepSpeed (default FILE: the packaged ds_config.json, ZeRO 2)",
+    )
+
+
+def add_running(group: Any, what: str) -> None:
+    """`--address` and `--max-failures` of a search's trials or of a training, which is `what`."""
+    group.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="Ray cluster to run on (default: $RAY_ADDRESS, else this machine)",
+    )
+    group.add_argument(
+        "--max-failures",
+        type=int,
+        default=2,
+        metavar="N",
+        help=f"times that a {what} which fails goes on from its last checkpoint (default: 2)",
+    )
+
+
+def option_name(name: str) -> str:
+    """How a field's flag is written."""
+    return f"--{name.replace('_', '-')}"
+
+
+def read_flags(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """`TrainConfig` fields that have flags of their own, as far as these were given, converted and checked.
+
+    Raises:
+        ConfigError: a value is not allowed; told by the name of its flag.
+    """
+    flags: dict[str, Any] = {}
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None:
+            try:
+                flags[name] = check_value(name, value)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace(f"{name}=", f"{option_name(name)} ", 1)) from error
+    return flags
+
+
+def read_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """`TrainConfig` fields from the flags of these names and from `--set`, each from one of them only.
+
+    Raises:
+        ConfigError: a value is not allowed, a key is unknown or given by both.
+    """
+    from tune.overrides import parse_set
+
+    flags, given = read_flags(arguments, names), parse_set(arguments.set)
+    for name in flags:
+        if name in given:
+            raise ConfigError(f"--set {name}: is given as {option_name(name)} too; remove one")
+    return flags | given

@@ -29,10 +29,13 @@ _FASTER_WHISPER = """\
 **faster-whisper**{convert}
 
 ```python
-from faster_whisper import WhisperModel
+import numpy as np
+from faster_whisper import WhisperModel, decode_audio
 
 model = WhisperModel("{folder}")
-segments, info = model.transcribe("recording.wav", {language}beam_size=1, without_timestamps=True, vad_filter=True)
+audio = decode_audio("recording.wav")
+audio = np.pad(audio, (0, -len(audio) % (30 * 16_000)))  # silence, as in training: faster-whisper's own is none
+segments, info = model.transcribe(audio, {language}beam_size=1, without_timestamps=True)
 print(" ".join(segment.text.strip() for segment in segments))
 ```"""
 _TO_CTRANSLATE2 = """, converted once
@@ -46,7 +49,7 @@ _WHISPER_CPP = """\
 **whisper.cpp**{convert}
 
 ```sh
-whisper-cli -m {file} {language}--no-timestamps --beam-size 1 -f recording.wav
+whisper-cli -m {file} {language}--no-timestamps --beam-size 1 --no-flash-attn -f recording.wav
 ```"""
 _TO_GGML = """, converted once, beside clones of openai/whisper and ggml-org/whisper.cpp
 
@@ -54,15 +57,7 @@ _TO_GGML = """, converted once, beside clones of openai/whisper and ggml-org/whi
 python whisper.cpp/models/convert-h5-to-ggml.py {place} whisper .
 ```"""
 _ONNX = """\
-**ONNX Runtime**
-
-```python
-from optimum.onnxruntime import ORTModelForSpeechSeq2Seq
-from transformers import AutoProcessor
-
-model = ORTModelForSpeechSeq2Seq.from_pretrained("{folder}")
-processor = AutoProcessor.from_pretrained("{folder}")
-```"""
+**ONNX Runtime**: `{folder}/README.md` has the code; files, inputs and outputs are named as Optimum names them."""
 
 
 def usage(config: TrainConfig, formats: Mapping[str, str]) -> str:

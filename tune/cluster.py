@@ -165,17 +165,14 @@ def _join(address: str, console: Console) -> None:
     # Only this process writes to MLflow; no worker gets to see the store's credentials. A trial that is stopped
     # leaves its thread by itself; the default waits 2 s for it, too short after a save.
     variables = {**worker_environment(), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
-    local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    with console.status("starting Ray ..." if address == "local" else f"joining Ray at {address} ..."):
+    local = address == "local"
+    # A Ray of our own passes its environment on. A runtime environment would cost a process that makes it, and
+    # the workers that Ray starts beforehand: 3 s.
+    how: dict[str, Any] = {"include_dashboard": False} if local else {"runtime_env": {"env_vars": variables}}
+    with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
         try:
-            with attached_to_head():
-                ray.init(
-                    address,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    runtime_env={"env_vars": variables},
-                    **local,
-                )
+            with _environment(variables if local else {}), attached_to_head():
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         except (ConnectionError, RuntimeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise ResourceError(f"--address {address}: cannot be joined: {' '.join(lines[:4])}") from error
@@ -185,6 +182,21 @@ def _join(address: str, console: Console) -> None:
             f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}s" for kind in ("GPU", "CPU")
         )
         say(console, f"joined Ray at {address}: {len(nodes)} nodes, {totals}")
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile have these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def alive_nodes() -> list[Node]:

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.arguments import Parser, add_storage, check_least
+from tune.arguments import Parser, add_results, add_settings, add_storage, check_least
 from tune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,19 +71,10 @@ def evaluate_parser() -> argparse.ArgumentParser:
         help="break down by columns of the data",
     )
     parser.add_argument("--worst", type=int, default=5, metavar="N", help="utterances to show (default: 5)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help=f"folder for {JSON_FILE} and {PAGE_FILE}; made where missing",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the data, the decoding or the machine, such as eval_batch_size=64, max_eval_clips=200",
+    add_results(parser, f"{JSON_FILE} and {PAGE_FILE}")
+    add_settings(
+        parser,
+        "a setting of the data, the decoding or the machine, such as eval_batch_size=64, max_eval_clips=200",
     )
     add_storage(parser)
     return parser

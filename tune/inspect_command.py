@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainer.config import ConfigError, TrainConfig, check_value
-from tune.arguments import Parser, add_storage, check_least
+from trainer.config import ConfigError, TrainConfig
+from tune.arguments import Parser, add_results, add_settings, add_storage, check_least, read_flags
 
 if TYPE_CHECKING:
     from trainer.inspection.inspection import Inspection
@@ -58,19 +57,9 @@ def inspect_parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help="transcribe all clips with a model that knows the language, and list those it hears very differently",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="folder for inspection.html, inspection.json and suspicious.csv; made where missing",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the data or its texts, such as text_column=raw, row_filter=gender=female",
+    add_results(parser, "inspection.html, inspection.json and suspicious.csv")
+    add_settings(
+        parser, "a setting of the data or its texts, such as text_column=raw, row_filter=gender=female"
     )
     add_storage(parser)
     return parser
@@ -117,14 +106,7 @@ def read_config(arguments: argparse.Namespace) -> TrainConfig:
     """
     from tune.overrides import parse_set
 
-    values: dict[str, Any] = {"cache_dir": str(arguments.storage.feature_cache)}
-    for name in _FLAGS:
-        given = getattr(arguments, name)
-        if given is not None:
-            try:
-                values[name] = check_value(name, given)
-            except ConfigError as error:
-                raise ConfigError(str(error).replace(f"{name}=", f"--{name} ", 1)) from error
+    values = {"cache_dir": str(arguments.storage.feature_cache)} | read_flags(arguments, _FLAGS)
     chosen = parse_set(arguments.set)
     problems = [
         f"--set {name}: is given by --{name} here"

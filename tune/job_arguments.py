@@ -89,11 +89,11 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
 
 def _search(words: list[str], name: str | None) -> JobRequest:
     from tune.plan import SearchRequest, check_numbers
-    from tune.search_command import check_what, read_settings, search_parser
+    from tune.search_command import check_what, search_parser, search_settings
 
     arguments = search_parser().parse_args(words)
     check_what(arguments, words)
-    settings = read_settings(arguments)
+    settings = search_settings(arguments)
     check_numbers(
         SearchRequest(
             space=arguments.space or "",

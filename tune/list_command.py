@@ -8,7 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from tune.arguments import Parser
+from tune.arguments import Parser, add_storage
 from tune.errors import ConfigError
 from tune.storage import DEFAULT_STORAGE, Storage
 
@@ -45,12 +45,7 @@ def list_parser() -> argparse.ArgumentParser:
         description="List all experiments of a storage, or the jobs of a cluster, the newest first.",
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "--storage",
-        type=Storage.parse,
-        metavar="DIR",
-        help="folder of all experiments, s3://bucket/prefix or gs://bucket/prefix (default: ./experiments)",
-    )
+    add_storage(parser, default=None)
     parser.add_argument("--json", action="store_true", help="for programs")
     jobs = parser.add_argument_group("jobs of a cluster")
     jobs.add_argument(

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.arguments import Parser, add_storage
+from tune.arguments import Parser, add_storage, add_tracking_uri
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,10 +38,8 @@ def register_parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True, metavar="NAME", help="of the registered model")
     parser.add_argument("--alias", metavar="ALIAS", help="name that this version takes over, as champion")
     add_storage(parser)
-    parser.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="MLflow store (default: the one of the model's experiment, else $MLFLOW_TRACKING_URI)",
+    add_tracking_uri(
+        parser, "MLflow store (default: the one of the model's experiment, else $MLFLOW_TRACKING_URI)"
     )
     return parser
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from tune.arguments import Parser, add_storage
@@ -13,7 +14,7 @@ def report_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper report",
         description="Write what an experiment taught as one page: result, advice, pictures, trials, cost, data.\n"
-        "It may have ended, still run, or have been interrupted.",
+        "It may have ended, still run, or have been interrupted. Its MLflow run gets the page, too.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
@@ -35,7 +36,8 @@ def report(words: list[str]) -> int:
     """
     arguments = report_parser().parse_args(words)
     from tune.display import make_console, say, short_path
-    from tune.errors import ExperimentError
+    from tune.errors import ExperimentError, TrackingError
+    from tune.mlflow_attach import attach_folder
     from tune.report.loading import load_experiment
     from tune.report.writer import make_report, save_page, save_report
     from tune.results import REPORT_FOLDER, find_experiment
@@ -56,6 +58,11 @@ def report(words: list[str]) -> int:
         say(console, line)
     beside = f", with {len(pictures)} pictures beside it" if pictures else ""
     say(console, f"report    {short_path(page)}{beside}")
+    if output is None:
+        try:
+            attach_folder(folder, page.parent)
+        except TrackingError as error:
+            print(f"warning: MLflow does not have this report: {error}", file=sys.stderr)
     if arguments.open:
         import webbrowser
 

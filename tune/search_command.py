@@ -7,8 +7,19 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import ConfigError, check_value
-from tune.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, Parser, add_storage
+from trainer.config import ConfigError
+from tune.arguments import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USER_ERROR,
+    Parser,
+    add_deepspeed,
+    add_running,
+    add_storage,
+    add_tracking_uri,
+    add_training,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,12 +30,18 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 other commands:
+  tune-whisper inspect --data DATA              look at a data set before anything is spent on it
   tune-whisper train [CONFIG]                   one training, as of the winner at full size
-  tune-whisper export EXPERIMENT --output DIR   write the best model as a Hugging Face folder
+  tune-whisper list                             all experiments, or the jobs of a cluster
+  tune-whisper report EXPERIMENT                what a search found, as one page
   tune-whisper ui [EXPERIMENT]                  compare the trials in the MLflow UI
+  tune-whisper export EXPERIMENT --output DIR   write the best model, for transformers or other programs
+  tune-whisper evaluate MODEL --data DATA       how good a model is, and whether it is better than another
+  tune-whisper transcribe MODEL FILE ...        text and subtitles of recordings of any length
+  tune-whisper push, register                   publish an exported model on the hub or in MLflow's registry
   tune-whisper sync EXPERIMENT                  deliver to MLflow what waits on disk
   tune-whisper submit --address URL -- ...      send a search to a cluster as a Ray job
-  tune-whisper status, logs, stop, list         what became of it
+  tune-whisper status, logs, stop               what became of it
   tune-whisper cluster --address ADDRESS        what a cluster has; create, scale and delete on Vertex AI
   each has its own --help
 
@@ -48,25 +65,7 @@ def search_parser() -> argparse.ArgumentParser:
         help="instead of --space: go on with an interrupted search; --trials then adds trials",
     )
     what.add_argument("--trials", type=int, default=8, metavar="N", help="trials to run (default: 8)")
-    what.add_argument(
-        "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
-    )
-    what.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
-    what.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
-    budget = what.add_mutually_exclusive_group()
-    budget.add_argument(
-        "--epochs",
-        metavar="E",
-        help="budget of a trial in passes over the training data (default: 3, demo: 4)",
-    )
-    budget.add_argument("--max-steps", metavar="S", help="budget of a trial in optimiser steps")
-    what.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="fix any other setting; can be repeated",
-    )
+    add_training(what)
     what.add_argument(
         "--seed", type=int, default=0, metavar="S", help="seed of searcher and training (default: 0)"
     )
@@ -111,11 +110,7 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it goes")
     where.add_argument("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
     add_storage(where)
-    where.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)",
-    )
+    add_tracking_uri(where)
     where.add_argument(
         "--optuna-storage",
         metavar="URL",
@@ -128,11 +123,7 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
         help="whose weights stay when the search has ended (default: best)",
     )
     how = parser.add_argument_group("how it runs")
-    how.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="Ray cluster to run on (default: $RAY_ADDRESS, else this machine)",
-    )
+    add_running(how, "trial")
     how.add_argument(
         "--workers-per-trial",
         type=int,
@@ -140,13 +131,7 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that train a trial together, a GPU each (default: 1)",
     )
-    how.add_argument(
-        "--deepspeed",
-        nargs="?",
-        const="ds_config.json",
-        metavar="FILE",
-        help="train with DeepSpeed (default FILE: the packaged ds_config.json, ZeRO 2)",
-    )
+    add_deepspeed(how)
     how.add_argument(
         "--gpus-per-trial",
         type=float,
@@ -161,13 +146,6 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)"
-    )
-    how.add_argument(
-        "--max-failures",
-        type=int,
-        default=2,
-        metavar="N",
-        help="times that a trial which fails goes on from its last checkpoint (default: 2)",
     )
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
 
@@ -189,7 +167,7 @@ def search(words: list[str]) -> int:
         storage=arguments.storage,
         experiment=arguments.experiment,
         tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
-        settings=read_settings(arguments),
+        settings=search_settings(arguments),
         gpus_per_trial=arguments.gpus_per_trial,
         cpus_per_trial=arguments.cpus_per_trial,
         max_concurrent=arguments.max_concurrent,
@@ -222,6 +200,7 @@ def search(words: list[str]) -> int:
     return _finish(run_search(plan, console), console)
 
 
+_FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
 _WHAT = ("--space", "--model", "--data", "--language", "--epochs", "--max-steps", "--set", "--seed")
 _FIXED_BY_EXPERIMENT = (
     *_WHAT,
@@ -288,23 +267,9 @@ def _finish(outcome: SearchOutcome, console: Console) -> int:
     return 0 if outcome.succeeded else EXIT_FAILED
 
 
-def read_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+def search_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """`TrainConfig` fields from the flags and `--set`."""
-    from tune.search_space import parse_set
-
-    flags = {
-        name: getattr(arguments, name)
-        for name in ("model", "data", "language", "epochs", "max_steps", "deepspeed")
-        if getattr(arguments, name) is not None
-    }
-    for name, value in flags.items():
-        try:
-            flags[name] = check_value(name, value)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace(f"{name}=", f"--{name.replace('_', '-')} ", 1)) from error
-    given = parse_set(arguments.set)
-    for name in flags.keys() & given.keys():
-        raise ConfigError(f"--set {name}: is given as --{name.replace('_', '-')} too; remove one")
-    if "seed" in given:
+    settings = read_settings(arguments, _FLAGS)
+    if "seed" in settings:
         raise ConfigError("--set seed: use --seed")
-    return flags | given
+    return settings

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from tune.arguments import EXIT_FAILED, Parser, add_storage
+from tune.arguments import EXIT_FAILED, Parser, add_storage, add_tracking_uri
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +29,9 @@ def sync_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
     add_storage(parser)
-    parser.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="the experiment's own MLflow store, where it has moved or its address holds a password, which is "
+    add_tracking_uri(
+        parser,
+        "the experiment's own MLflow store, where it has moved or its address holds a password, which is "
         "kept nowhere (default: the one in experiment.yaml, with the password that MLFLOW_TRACKING_URI has for it)",
     )
     return parser

@@ -7,8 +7,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import ConfigError, check_value
-from tune.arguments import EXIT_FAILED, EXIT_INTERRUPTED, Parser, add_storage
+from trainer.config import ConfigError
+from tune.arguments import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    Parser,
+    add_deepspeed,
+    add_running,
+    add_storage,
+    add_tracking_uri,
+    add_training,
+    option_name,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from tune.train_plan import TrainRequest
@@ -45,27 +56,11 @@ def train_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="instead of all these: go on with an interrupted or failed training from its last checkpoint",
     )
-    what.add_argument(
-        "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
-    )
-    what.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
-    what.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
-    budget = what.add_mutually_exclusive_group()
-    budget.add_argument(
-        "--epochs", metavar="E", help="budget in passes over the training data (default: 3, demo: 4)"
-    )
-    budget.add_argument("--max-steps", metavar="S", help="budget in optimiser steps")
-    what.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting; can be repeated"
-    )
+    add_training(what)
     where = parser.add_argument_group("where it goes")
     where.add_argument("--name", metavar="NAME", help="name (default: the model's name and the time)")
     add_storage(where)
-    where.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)",
-    )
+    add_tracking_uri(where)
     _add_how(parser.add_argument_group("how it runs"))
     return parser
 
@@ -74,13 +69,7 @@ def _add_how(how: Any) -> None:
     how.add_argument(
         "--workers", type=int, metavar="N", help="processes that train together, a GPU each (default: 1)"
     )
-    how.add_argument(
-        "--deepspeed",
-        nargs="?",
-        const="ds_config.json",
-        metavar="FILE",
-        help="train with DeepSpeed (default FILE: the packaged ds_config.json, ZeRO 2)",
-    )
+    add_deepspeed(how)
     how.add_argument(
         "--gpus-per-worker",
         type=float,
@@ -90,18 +79,7 @@ def _add_how(how: Any) -> None:
     how.add_argument(
         "--cpus-per-worker", type=float, metavar="F", help="CPUs of a worker (default: 1, more with GPUs)"
     )
-    how.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="Ray cluster to run on (default: $RAY_ADDRESS, else this machine)",
-    )
-    how.add_argument(
-        "--max-failures",
-        type=int,
-        default=2,
-        metavar="N",
-        help="times that a training which fails goes on from its last checkpoint (default: 2)",
-    )
+    add_running(how, "training")
 
 
 def train(words: list[str]) -> int:
@@ -181,24 +159,13 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
 
 
 def _option(name: str) -> str:
-    return {"config": "CONFIG", "origin": "--from"}.get(name, f"--{name.replace('_', '-')}")
+    return {"config": "CONFIG", "origin": "--from"}.get(name, option_name(name))
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """`TrainConfig` fields from the flags and `--set`."""
-    from tune.search_space import parse_set
-
     for item in arguments.set:
         key = item.partition("=")[0].strip()
         if key in _ELSEWHERE:
             raise ConfigError(f"--set {item}: cannot be set so; {_ELSEWHERE[key]}")
-    flags = {name: getattr(arguments, name) for name in _FLAGS if getattr(arguments, name) is not None}
-    for name, value in flags.items():
-        try:
-            flags[name] = check_value(name, value)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace(f"{name}=", f"{_option(name)} ", 1)) from error
-    given = parse_set(arguments.set)
-    for name in flags.keys() & given.keys():
-        raise ConfigError(f"--set {name}: is given as {_option(name)} too; remove one")
-    return flags | given
+    return read_settings(arguments, _FLAGS)

@@ -14,6 +14,7 @@ from rich.markup import escape
 from tune.display import clock, say, short_path, short_value
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.mlflow_store import package_versions, without_password
+from tune.mlflow_story import training_ended
 from tune.results import RESULTS_FILE, SearchOutcome, write_baseline_clips
 from tune.scheduler import METRIC, TIME_ATTRIBUTE
 from tune.search_callback import error_line
@@ -117,7 +118,11 @@ class TrainingOutcome(SearchOutcome):
         if self.record.status == "completed":
             status = "completed"
         self.mlflow_problem = recorder.finish(
-            status, metrics=metrics, tags={"outcome": self.record.status}, artifacts=files
+            status,
+            metrics=metrics,
+            tags={"outcome": self.record.status},
+            artifacts=files,
+            description=training_ended(self),
         )
 
 

@@ -27,6 +27,7 @@ from tune.experiment import (
 from tune.features import prepare_features
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.mlflow_store import check_store
+from tune.mlflow_story import training_begins
 from tune.search_state import SearchState
 from tune.share import start_share
 from tune.train_display import TrainDisplay, describe_workers, print_train_plan
@@ -212,7 +213,7 @@ def _new_run(plan: TrainPlan, console: Console) -> Iterator[MlflowRecorder]:
             params={**base.to_dict(), "effective_batch_size": base.effective_batch_size},
             # As a trial, so that the view of an experiment's trials shows it.
             tags={"role": "trial", "trial_id": TRIAL, "model": base.model, "data": base.data},
-            description="One training outside a search.",
+            description=training_begins(base),
             artifacts=[],
             compare=list(plan.trial_config),
         )
