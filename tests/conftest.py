@@ -12,6 +12,8 @@ from trainer.config import TrainConfig
 
 # A test that has a gRPC server of its own leaves threads that would talk at every later fork of the same process.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# Several tests run at a time: more threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 

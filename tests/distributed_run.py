@@ -1,6 +1,6 @@
-"""What each worker of `tests/test_distributed.py` runs, started by torchrun: `distributed_run.py ACTION FOLDER`.
+"""What each worker of a distributed training runs in the tests; see `worker_processes.py`.
 
-FOLDER holds `config.json`; results go there.
+The folder holds `config.json`; results go there.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,8 +61,8 @@ def whole_training(config: TrainConfig, folder: Path) -> None:
     (folder / f"rows-{rank}.json").write_text(json.dumps({"rows": rows, "wer": result.wer}))
 
 
-if __name__ == "__main__":
-    action, target = sys.argv[1], Path(sys.argv[2])
+def act(action: str, target: Path) -> None:
+    """Do one of the two in this process."""
     settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
     torch.set_num_threads(1)
     {"gradient": first_gradient, "train": whole_training}[action](settings, target)

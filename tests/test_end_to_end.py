@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -207,7 +207,8 @@ def test_mlflow_holds_one_parent_and_a_run_for_every_trial(search: tuple[Path, s
 @pytest.mark.slow
 def test_export_decodes_to_the_reported_wer_in_a_pipeline(search: tuple[Path, str]) -> None:
     folder = search[0]
-    done = tune_whisper("export", "small", "--output", "model", cwd=folder)
+    words = ["--output", "model", "--format", "ctranslate2", "--check", "all"]
+    done = tune_whisper("export", "small", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     names = {path.name for path in (folder / "model").iterdir()}
     assert {
@@ -263,6 +264,12 @@ print(WordErrorRate().compute(predictions=texts, references=[row["text"] for row
     told = json.loads((folder / "model" / "evaluation.json").read_text())
     assert (told["trial_id"], told["reported_validation_wer"]) == (best["run"], best["wer"])
     assert yaml.safe_load(card.split("---")[1])["pipeline_tag"] == "automatic-speech-recognition"
+    assert "PATH_OF_THIS_FOLDER/ctranslate2" in card
+    checks = {found["split"]: found for found in told["formats"]["ctranslate2"]["checks"]}
+    for split in ("validation", "test"):
+        found = checks[split]
+        assert found["hf_wer"] == pytest.approx(told["evaluations"][split]["after"]["wer"], abs=0.6)
+        assert abs(found["drift"]) <= found["tolerance"]
 
 
 @pytest.mark.slow
@@ -352,71 +359,34 @@ def ended_by(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_real_speech_with_the_demo_model(shared_data: Path, tmp_path: Path) -> None:
-    words = [
-        "--space",
-        "lr_batch.yaml",
-        "--trials",
-        "2",
-        "--data",
-        str(shared_data / "speech_en_de"),
-        "--language",
-        "en",
-    ]
-    done = tune_whisper(
-        *words, "--experiment", "real", "--epochs", "1", "--set", "generation_max_length=64", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = tmp_path / "experiments" / "real"
-    settings = yaml.safe_load((folder / "experiment.yaml").read_text())
-    assert sum(settings["dropped"].values()) > 0
-    dropped = [json.loads(line) for line in (folder / "dropped_clips.jsonl").read_text().splitlines()]
-    assert len(dropped) == sum(settings["dropped"].values())
-    assert all(row["name"] and row["reason"] for row in dropped)
-    with (shared_data / "speech_en_de" / "metadata.csv").open() as file:
-        english = [row for row in csv.DictReader(file) if row["language"] == "en"]
-    assert sum(settings["clips"].values()) + len(dropped) == len(english)
-    assert "window" in done.stdout
-    assert len(json.loads((folder / "results.json").read_text())["trials"]) == 2
+def test_mlflow_tells_its_story(search: tuple[Path, str]) -> None:
+    import mlflow
 
-
-@pytest.mark.slow
-def test_random_whisper_tiny_takes_two_steps(shared_data: Path, tmp_path: Path) -> None:
-    import torch
-    from transformers import (
-        GenerationConfig,
-        WhisperConfig,
-        WhisperForConditionalGeneration,
-        WhisperProcessor,
-    )
-
-    source = shared_data / "whisper_tiny_processor"
-    torch.manual_seed(0)
-    model = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(source))
-    model.generation_config = GenerationConfig.from_pretrained(source)
-    model.save_pretrained(tmp_path / "tiny")
-    WhisperProcessor.from_pretrained(source).save_pretrained(tmp_path / "tiny")
-    settings = {
-        **{
-            "model": "tiny-folder",
-            "data": str(shared_data / "speech_en_de"),
-            "language": "en",
-            "max_steps": 2,
-        },
-        **{"train_batch_size": 2, "evaluations": 1, "max_eval_clips": 4, "generation_max_length": 24},
-        "output_dir": "out",
+    found, client = results(search), mlflow.MlflowClient(f"sqlite:///{search[0]}/experiments/small/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'small'")
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.role = 'experiment'")
+    runs = {
+        run.data.tags["trial_id"]: run
+        for run in client.search_runs([experiment.experiment_id])
+        if run.info.run_id != parent.info.run_id
     }
-    settings["model"] = str(tmp_path / "tiny")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer", "config.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "before: WER" in done.stdout
-    assert "after:  WER" in done.stdout
-    assert "step 2" in done.stdout
+    note = parent.data.tags["mlflow.note.content"]
+    assert note.startswith(f"**WER {found['best']['wer']:.2f} %**")
+    assert f"winner, mean of 2 seeds: trial {found['finalists']['winner']}" in note
+    assert parent.data.params["gpus_per_trial"] == "0"
+    best, winner = found["best"]["run"], found["finalists"]["winner"]
+    assert [key for key, run in runs.items() if run.data.tags.get("best")] == [best]
+    assert [key for key, run in runs.items() if run.data.tags.get("winner")] == [winner]
+    for trial in (*found["trials"], *found["repeats"]):
+        run = runs[trial["trial_id"]].data
+        # Where repeats follow, trials differ from the search itself in the window that they are measured by.
+        own = {*trial["config"], "effective_batch_size", "seed", "full_window_evaluation"}
+        assert {*trial["config"]} < set(run.params) <= own
+        assert ("seed" in run.params) == ("-r" in trial["trial_id"])
+        assert run.metrics["best_wer"] == round(trial["best_wer"], 4)
+        assert run.metrics["wer_gain"] == pytest.approx(
+            found["baseline"]["wer"] - trial["best_wer"], abs=1e-3
+        )
+        assert run.metrics["samples_seen"] == trial["samples_seen"]
+        assert run.metrics["seconds"] == pytest.approx(trial["seconds"], abs=0.06)
+        assert re.match(r"(Completed|Stopped early|Diverged): ", run.tags["mlflow.note.content"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from worker_processes import run as run_workers
 
 from trainer.checkpoints import UTTERANCES_FILE, problem_of
 from trainer.config import TrainConfig
@@ -113,14 +112,9 @@ def test_resumed_in_the_same_process(config: TrainConfig, unbroken: Rows, tmp_pa
 def run(config: TrainConfig, folder: Path, resume_from: Path | None = None) -> list[dict[str, Any]]:
     """The rows of a training in fresh processes, which keep every checkpoint in `folder`."""
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config.to_dict()))
     if resume_from is not None:
         (folder / "resume.json").write_text(json.dumps(str(resume_from)))
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.workers}"]
-    script = str(Path(__file__).with_name("distributed_run.py"))
-    words = [sys.executable, *(torchrun if config.workers > 1 else []), script, "train", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=560)
-    assert done.returncode == 0, done.stderr[-6000:]
+    run_workers("train", config, folder)
     rows: list[dict[str, Any]] = json.loads((folder / "rows-0.json").read_text())["rows"]
     return rows
 

@@ -461,25 +461,3 @@ def test_the_tolerance_is_two_words_on_few_clips() -> None:
     assert tolerance("float16", 100) == 2.0
     assert tolerance("float16", 10_000) == 0.5
     assert tolerance("int8", 10_000) == 1.5
-
-
-@pytest.mark.slow
-def test_a_search_result_in_all_formats(tmp_path: Path) -> None:
-    (tmp_path / "settings.yaml").write_text(
-        "learning_rate: 1e-3\nmax_train_clips: 200\nepochs: 2\nevaluations: 1\n"
-    )
-    trained = tune_whisper("train", "settings.yaml", "--name", "small", cwd=tmp_path)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    words = [word for name in CONVERTED for word in ("--format", name)]
-    done = tune_whisper("export", "small", "--output", "model", *words, "--check", "all", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((tmp_path / "model" / "evaluation.json").read_text())
-    for name in CONVERTED:
-        by_split = {found["split"]: found for found in told["formats"][name]["checks"]}
-        assert {split: found["clips"] for split, found in by_split.items()} == {"validation": 96, "test": 96}
-        for split, found in by_split.items():
-            assert found["hf_wer"] == pytest.approx(told["evaluations"][split]["after"]["wer"], abs=0.6)
-            assert abs(found["drift"]) <= found["tolerance"]
-        assert (tmp_path / "model" / told["formats"][name]["path"]).exists()
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "PATH_OF_THIS_FOLDER/ctranslate2" in card

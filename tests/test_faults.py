@@ -55,17 +55,20 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_fails_its_trial_and_no_other(tmp_path: Path) -> None:
-    process = start(
-        tmp_path, "--trials", "3", "--epochs", "6", "--max-concurrent", "1", "--max-failures", "0"
-    )
+def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
+    """The one fails its trial and no other; the other is not noticed, the data were read once for all trials."""
+    demo = Path(trainer.__file__).parent / "demo" / "data"
+    shutil.copytree(demo, tmp_path / "recordings")
+    words = ["--trials", "3", "--epochs", "6", "--max-concurrent", "1", "--max-failures", "0"]
+    process = start(tmp_path, *words, "--data", "recordings")
     log = tmp_path / "log"
     wait_for(lambda: "trial 001 epoch" in log.read_text(), process)
+    shutil.rmtree(tmp_path / "recordings")
     workers = [p for p in psutil.process_iter() if p.name().startswith("ray::ImplicitFunc")]
     mine = [p for p in workers if process.pid in [parent.pid for parent in p.parents()]]
     assert len(mine) == 1
     mine[0].kill()
-    assert process.wait(240) == 0, log.read_text()
+    assert process.wait(560) == 0, log.read_text()
     found = results(tmp_path)
     assert found["trials"][0]["status"] == "failed"
     assert {trial["status"] for trial in found["trials"][1:]} <= {"completed", "early_stopped"}
@@ -75,24 +78,6 @@ def test_a_killed_worker_fails_its_trial_and_no_other(tmp_path: Path) -> None:
     assert "Traceback" not in printed
     assert "actor died" in found["trials"][0]["error"]
     assert (tmp_path / "experiments" / "x" / "trials" / "001" / "error.txt").is_file()
-
-
-@pytest.mark.slow
-def test_data_that_goes_away_in_mid_search_is_not_missed(tmp_path: Path) -> None:
-    """The data are read once for all trials, not by each of them anew."""
-    demo = Path(trainer.__file__).parent / "demo" / "data"
-    shutil.copytree(demo, tmp_path / "recordings")
-    words = ["--trials", "3", "--epochs", "1", "--max-concurrent", "1", "--data", "recordings"]
-    process = start(tmp_path, *words)
-    log = tmp_path / "log"
-    wait_for(lambda: "trial 001 started" in log.read_text(), process)
-    shutil.rmtree(tmp_path / "recordings")
-    assert process.wait(240) == 0, log.read_text()
-    assert {trial["status"] for trial in results(tmp_path)["trials"]} <= {
-        "completed",
-        "early_stopped",
-        "interrupted",
-    }
     done = subprocess.run(
         [sys.executable, "-m", "tune", "export", "x", "--output", "model"],
         cwd=tmp_path,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +16,6 @@ import pytest
 import yaml
 from made_experiments import made_trial, write_experiment
 from s3_server import KEYS, S3Server, s3_server
-from search_process import QUICK, Search
 
 from tune.cli import main
 from tune.experiment_list import ExperimentLine, list_experiments
@@ -322,30 +319,3 @@ def test_an_object_store(
     assert of(store.uri)["finished"].best_wer == of(made)["finished"].best_wer
     monkeypatch.setattr("tune.experiment_list._ALIVE_SECONDS", 0.0)
     assert of(store.uri)["elsewhere"].state == "interrupted"
-
-
-@pytest.mark.slow
-def test_a_real_search_from_its_beginning_to_its_end(tmp_path: Path) -> None:
-    """Its lock, files and words are as the list takes them: running, killed, and resumed to its end."""
-    words = ["--space", "lr_batch", "--trials", "3", "--epochs", "4", "--experiment", "x", *QUICK]
-    search = Search(tmp_path, *words, "--finalists", "0")
-    storage = tmp_path / "experiments"
-    search.wait_for("trial 001 started")
-    assert of(storage)["x"].state == "running"
-    search.wait_for("1/3 trials ended")
-    search.kill()
-    assert of(storage)["x"].state == "interrupted"
-    search = Search(tmp_path, "--resume", "x")
-    search.wait_for("goes on")
-    assert of(storage)["x"].state == "running"
-    assert search.end() == 0, search.log
-    line = of(storage)["x"]
-    assert (line.state, line.trials_ended, line.trials_asked) == ("finished", 3, 3)
-    assert re.search(rf"best +WER +{line.best_wer:.2f} %", search.log)
-
-    search = Search(tmp_path, "--resume", "x", "--trials", "5")
-    search.wait_for("trial 004 started")
-    os.kill(search.process.pid, signal.SIGTERM)
-    assert search.end() == 130, search.log
-    line = of(storage)["x"]
-    assert (line.state, line.trials_asked) == ("interrupted", 5)

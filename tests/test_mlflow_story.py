@@ -15,7 +15,7 @@ import pytest
 from made_experiments import made_trial
 from made_experiments import write_experiment as write_search
 from mlflow_server import children, client_of, only_parent
-from search_process import QUICK, Search, results
+from search_process import results
 from test_ui import free_port, running_ui, write_experiment
 
 from trainer.train import Evaluation
@@ -354,37 +354,6 @@ def test_a_report_that_is_written_later(tmp_path: Path) -> None:
 
 def write_settings(folder: Path, uri: str) -> None:
     (folder / "experiment.yaml").write_text(json.dumps({"experiment": folder.name, "tracking_uri": uri}))
-
-
-@pytest.mark.slow
-def test_a_real_search_tells_its_story(tmp_path: Path) -> None:
-    words = ["--space", "lr_batch", "--trials", "4", "--epochs", "8", "--experiment", "x", *QUICK]
-    search = Search(tmp_path, *words, "--finalists", "2", "--repeats", "2", curve="noisy")
-    assert search.end(600) == 0, search.log
-    folder = tmp_path / "experiments" / "x"
-    found, client = results(folder), client_of(default_tracking_uri(folder))
-    parent = client.get_run(only_parent(client, "x"))
-    runs = children(client, parent.info.run_id)
-    note = parent.data.tags["mlflow.note.content"]
-    assert note.startswith(f"**WER {found['best']['wer']:.2f} %**")
-    assert f"winner, mean of 2 seeds: trial {found['finalists']['winner']}" in note
-    assert parent.data.params["gpus_per_trial"] == "0"
-    best, winner = found["best"]["run"], found["finalists"]["winner"]
-    assert [key for key, run in runs.items() if run.data.tags.get("best")] == [best]
-    assert [key for key, run in runs.items() if run.data.tags.get("winner")] == [winner]
-    for trial in (*found["trials"], *found["repeats"]):
-        run = runs[trial["trial_id"]].data
-        # Where repeats follow, trials differ from the search itself in the window that they are measured by.
-        own = {*SETTINGS, "effective_batch_size", "seed", "full_window_evaluation"}
-        assert {*SETTINGS} < set(run.params) <= own
-        assert ("seed" in run.params) == ("-r" in trial["trial_id"])
-        assert run.metrics["best_wer"] == round(trial["best_wer"], 4)
-        assert run.metrics["wer_gain"] == pytest.approx(
-            found["baseline"]["wer"] - trial["best_wer"], abs=1e-3
-        )
-        assert run.metrics["samples_seen"] == trial["samples_seen"]
-        assert run.metrics["seconds"] == pytest.approx(trial["seconds"], abs=0.06)
-        assert re.match(r"(Completed|Stopped early|Diverged): ", run.tags["mlflow.note.content"])
 
 
 @pytest.mark.slow

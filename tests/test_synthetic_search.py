@@ -16,7 +16,7 @@ STATES = {
     **{"completed": TrialState.COMPLETE, "early_stopped": TrialState.PRUNED},
     **{"failed": TrialState.FAIL, "diverged": TrialState.FAIL},
 }
-TRIALS = int(os.environ.get("SYNTHETIC_TRIALS", "60"))
+TRIALS = int(os.environ.get("SYNTHETIC_TRIALS", "36"))
 """300 take two minutes and more, of which most is Ray's own."""
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import GenerationMixin
+from worker_processes import run
 
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
@@ -86,22 +85,10 @@ def test_a_model_that_is_ruined_before_is_named(small_config: TrainConfig, tmp_p
         evaluate(small_config.replace(model=str(tmp_path)))
 
 
-@pytest.mark.parametrize("first_point", [8, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first_point", [8, 16])
 def test_two_workers_end_together(diverging: TrainConfig, tmp_path: Path, first_point: int) -> None:
     config = diverging.replace(workers=2, evaluate_at=(first_point,))
-    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    script = str(Path(__file__).with_name("distributed_run.py"))
-    words = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        script,
-        "train",
-        str(tmp_path),
-    ]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=560)
-    assert done.returncode == 0, done.stderr[-6000:]
+    run("train", config, tmp_path)
     rows = [json.loads((tmp_path / f"rows-{rank}.json").read_text())["rows"] for rank in (0, 1)]
     assert rows[0][-1]["diverged"] == 1.0
     assert rows[0][-1]["samples_seen"] == first_point

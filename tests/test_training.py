@@ -386,7 +386,7 @@ def test_bf16_runs_without_a_gpu(small_config: TrainConfig) -> None:
 
 
 def test_nothing_is_imported_that_training_does_not_need(feature_cache: Path) -> None:
-    """What transformers and accelerate would bring along costs each process of a search seconds; it can be had later."""
+    """What transformers and accelerate would bring along costs each process seconds; it can be had later."""
     code = (
         "import sys; from trainer.config import TrainConfig; from trainer.train import train;"
         f"train(TrainConfig(cache_dir={str(feature_cache)!r}, max_train_clips=8, max_eval_clips=2, max_steps=1,"

@@ -291,7 +291,7 @@ def test_timestamps_that_were_never_taught_are_not_trusted(tmp_path: Path, demo:
 
 @pytest.mark.slow
 def test_whispers_real_shape_and_vocabulary(tmp_path: Path, shared_data: Path) -> None:
-    """Random weights: a window of 30 s, the language heard, both ways over a recording that is longer."""
+    """Random weights: a window of 30 s, the language heard, a recording that is longer."""
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     folder = tmp_path / "tiny"
@@ -308,14 +308,13 @@ def test_whispers_real_shape_and_vocabulary(tmp_path: Path, shared_data: Path) -
     assert model.window == 30.0
     assert model.language is None
     clip = read_audio(next((shared_data / "jfk").glob("*.flac")))
-    path = write(tmp_path / "long.wav", np.concatenate([clip] * 4))
-    for times in ("pauses", "model"):
-        (found,) = Transcriber(model, Cutting(times=times), 4).transcribe(find_recordings([path]))  # type: ignore[arg-type]
-        assert isinstance(found, Transcript)
-        assert found.language in LANGUAGES
-        assert found.seconds == pytest.approx(44.0)
-        assert found.segments[-1].end > 40.0
+    path = write(tmp_path / "long.wav", np.concatenate([clip] * 3))
     assert model.may_know_times
+    (found,) = Transcriber(model, Cutting(times="pauses"), 4).transcribe(find_recordings([path]))
+    assert isinstance(found, Transcript)
+    assert found.language in LANGUAGES
+    assert found.seconds == pytest.approx(33.0)
+    assert found.segments[-1].end > 29.0
 
 
 @pytest.mark.slow
