@@ -110,7 +110,7 @@ def test_mistakes_are_one_line_within_seconds(words: list[str], message: str) ->
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert message in done.stderr
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_a_server_that_is_no_ray_is_one_line(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def interrupt(folder: Path, environment: dict[str, str], *signals: signal.Signal
         search.process.send_signal(number)
         time.sleep(0.5)
     assert search.end() == 130, search.log
-    assert time.monotonic() - begun < 60  # seconds where the machine has nothing else to do
+    assert time.monotonic() - begun < 240  # seconds, where the machine has nothing else to do
     return search.log
 
 

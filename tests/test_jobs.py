@@ -385,7 +385,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     assert main(["list", "--address", f"http://127.0.0.1:{free_ports(1)[0]}"]) == 2
     assert "cannot be reached" in capsys.readouterr().err
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_somebody_who_says_nothing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +68,7 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
 def test_a_second_time_nothing_is_computed(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config)
     monkeypatch.setattr(trainer.build, "read_audio", None)
-    started = time.monotonic()
     second = prepare(config)
-    assert time.monotonic() - started < 3  # well under a second when nothing else runs
     assert second.reused
     assert second.folder == first.folder
     assert snapshot(second) == snapshot(first)

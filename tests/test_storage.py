@@ -106,7 +106,7 @@ def test_a_storage_that_cannot_be_used_stops_a_search_at_once(
     assert printed.err.startswith("error: --storage s3://")
     assert printed.err.count("\n") == 1
     assert said in printed.err
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert not list(tmp_path.iterdir())
 
 
