@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,19 @@ import jiwer
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from trainer.config import TrainConfig
 from trainer.model import DEMO_MODEL
+from trainer.scoring.decoding import Transcripts
+from trainer.scoring.normalizers import Normalizer
+from trainer.scoring.scores import Reference, Scores, score
 from trainer.train import evaluate as evaluate_in_training
 from tune.cli import main
-from tune.evaluate_command import evaluate_parser
+from tune.evaluate_command import JSON_FILE, evaluate_parser, write_files
+from tune.evaluation_tables import errors_table, groups_table, rates_table
+from tune.pages.evaluation_pictures import groups_picture
 
 ROOT = Path(__file__).parents[1]
 CLIPS = 24
@@ -254,6 +261,54 @@ def test_characters_are_counted_where_a_language_has_no_spaces(
     assert found["rates"]["wer"] == found["rates"]["cer"]
     assert {row["reference_normalized"] for row in found["utterances"]} == {f"ที่ น้ ำ {n}" for n in range(8)}
     assert "WER is the CER here" in captured.err
+
+
+def named(speakers: list[str], model: str, baseline: str) -> Scores:
+    """Two models on a clip of each speaker."""
+    n = len(speakers)
+    reference = Reference([f"{row}.wav" for row in range(n)], [1.0] * n, ["a b"] * n, {"speaker": speakers})
+    heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", {})
+    normalizer = Normalizer("none", "words", "as it is", str.strip)
+    return score(reference, normalizer, (model, heard), (baseline, heard))
+
+
+@pytest.mark.parametrize("name", ["$1_$2", "$1 to $2", r"\$x", "你好", "नमस्ते"])
+def test_names_are_drawn_as_they_are(name: str, tmp_path: Path) -> None:
+    scores = named([name, "b"], "$m_$n", "$\\frac$")
+    picture = groups_picture("speaker", scores.groups["speaker"], scores)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = picture.svg()
+        picture.save(tmp_path)
+    for text in (f">{name} (1)<", ">$m_$n<", ">$\\frac$<"):
+        assert text in drawn
+    assert "oblique" not in drawn
+
+
+def test_figures_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(result: Any) -> str:
+        raise RuntimeError("no page")
+
+    monkeypatch.setattr("tune.pages.evaluation_page.evaluation_page", fail)
+    result: Any = None
+    with pytest.raises(RuntimeError, match="no page"):
+        write_files(tmp_path, result, {"kind": "x"})
+    assert json.loads((tmp_path / JSON_FILE).read_text()) == {"kind": "x"}
+
+
+def test_names_of_models_are_no_markup() -> None:
+    scores = named(["[b]x", "[/y]"], "m[fr]", "n[/x]")
+    console = Console(width=200)
+    with console.capture() as capture:
+        for table in (
+            rates_table(scores),
+            errors_table(scores),
+            groups_table("s[i]", scores.groups["speaker"], scores),
+        ):
+            console.print(table)
+    told = capture.get()
+    for text in ("m[fr] %", "n[/x] %", "m[fr]  ", "n[/x] WER %", "by s[i]", "[b]x", "[/y]"):
+        assert text in told
 
 
 def write_experiment(storage: Path, name: str, checkpoint: Path | None) -> None:

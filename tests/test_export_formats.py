@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -26,7 +27,9 @@ from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisp
 from trainer.errors import ModelError
 from trainer.export import write_model
 from trainer.model import DEMO_MODEL
+from tune.card_use import usage
 from tune.cli import main
+from tune.export_command import export_parser
 
 for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf", "onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -323,6 +326,7 @@ def test_timestamps_still_work(model: Path, converted: Callable[..., Path], clip
             ["--quantization int4", "ggml can be stored as float16, int8, q5_0"],
         ),
         (["x", "--output", "out", "--quantization", "int8"], ["always float32", "another --format"]),
+        (["x", "--output", "out", "--register", "a/b"], ["--register 'a/b': must have"]),
         (["x"], ["required: --output"]),
         (["--output", "out"], ["required: EXPERIMENT"]),
         (["x", "--output", "out", "--from-model", "demo"], ["--from-model goes without EXPERIMENT"]),
@@ -346,6 +350,23 @@ def test_mistakes_are_told_in_one_line(
     assert line.startswith("error: ")
     assert all(text in line for text in texts), line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_the_hub_says_its_language_itself(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As cards on the hub have the command: without --language."""
+    for module in ("trainer.hub_models", "trainer.model"):
+        monkeypatch.setattr(f"{module}.fetch_model", lambda repo, weights: str(model))
+    assert main(["export", "--from-model", "me/x", "--output", str(tmp_path / "out")]) == 0
+    assert read_decoding(tmp_path / "out") == read_decoding(model)
+
+
+def test_the_home_folder_is_meant_after_an_equals_sign_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert export_parser().parse_args(["x", "--output=~/m"]).output == tmp_path / "m"
 
 
 @pytest.mark.parametrize(
@@ -442,8 +463,12 @@ def test_formats_are_added_to_an_exported_folder_once(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(model, tmp_path / "model"))
+    card = folder / "README.md"
+    card.write_text(f"# Ours\n\n{usage(read_decoding(folder), ())}\n\n## Limits\n")
     words = ["export", "--from-model", str(folder), "--data", "demo", "--format", "ctranslate2"]
     assert main(words) == 0
+    assert card.read_text() == f"# Ours\n\n{usage(read_decoding(folder), ['ctranslate2'])}\n\n## Limits\n"
+    card.write_text("# Mine\n")
     assert (folder / "ctranslate2" / "model.bin").is_file()
     capsys.readouterr()
     assert main(words) == 2
@@ -455,6 +480,38 @@ def test_formats_are_added_to_an_exported_folder_once(
     told = json.loads((folder / "evaluation.json").read_text())["formats"]
     assert set(told) == {"ctranslate2", "ggml"}
     assert told["ggml"]["checks"] == []
+    assert card.read_text() == "# Mine\n"
+
+
+def test_a_format_that_fails_costs_nothing_else(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a converter or a runtime raises."""
+    from trainer.conversion import check, ctranslate2_format
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ctranslate2_format, "convert", full)
+    words = ["export", "--from-model", str(model), "--data", "demo", "--format", "ctranslate2"]
+    assert main([*words, "--format", "ggml", "--output", str(tmp_path / "out")]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["error: ctranslate2: could not be made: OSError: [Errno 28] No space left on device"]
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert (tmp_path / "out" / "ggml" / "ggml-model.bin").is_file()
+    assert not (tmp_path / "out" / "ctranslate2").exists()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the runtime is broken\nat length")
+
+    monkeypatch.setattr(check, "transcribe", broken)
+    assert main([*words, "--output", str(tmp_path / "unchecked")]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "error: ctranslate2: not made, for they could not be checked: RuntimeError: the runtime"
+    )
+    assert (tmp_path / "unchecked" / "model.safetensors").is_file()
+    assert not (tmp_path / "unchecked" / "ctranslate2").exists()
 
 
 def test_the_tolerance_is_two_words_on_few_clips() -> None:

@@ -108,6 +108,7 @@ def test_a_trial_without_finite_wer_has_diverged(tmp_path: Path) -> None:
         seen = trial["stop"]["samples_seen"]
         told = f"trial {trial['trial_id']} diverged at epoch 0.00: loss or WER was no finite number at {seen}"
         assert told in search.log
+    assert "all trials diverged: search lower learning rates" in search.log
     assert "Traceback" not in search.log
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import Hub, serve
+from hub_server import Hub, RefusedError, serve
 from make_data import embedded, examples, write_clips, write_hub_parquet, write_manifest, write_processor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -205,6 +205,23 @@ def test_models_that_cannot_be_had(hub: Hub, tmp_path: Path, model: str, words: 
     code = LOAD_MODEL + f"load_model_config(TrainConfig(model={model!r}))"
     message = run(hub.url, tmp_path, code)
     assert words in message
+    assert "\n" not in message
+
+
+def test_the_hub_refuses_a_file(hub: Hub, tmp_path: Path) -> None:
+    """What `transcribe` fetches before it loads anything."""
+
+    def fault(request: str) -> None:
+        if request.startswith("GET") and "/resolve/" in request:
+            raise RefusedError(403, "not for you")
+
+    hub.fault = fault
+    code = "from trainer.hub_models import fetch_model; fetch_model('org/whisper-mini', weights=False)"
+    try:
+        message = run(hub.url, tmp_path, code)
+    finally:
+        hub.fault = lambda request: None
+    assert message.startswith("ModelError: model='org/whisper-mini': cannot be fetched from the hub: ")
     assert "\n" not in message
 
 

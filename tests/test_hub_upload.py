@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 from hub_server import READ, WRITE, DroppedError, Hub, RefusedError, serve
 
+from trainer.conversion.decoding import read_decoding
 from trainer.model import DEMO_MODEL
+from tune.card_use import usage
+from tune.hub_upload import hub_card
 from tune.model_card import PLACE
 
 ROOT = Path(__file__).resolve().parents[1]
 CARD = f"---\nlicense: cc0-1.0\n---\n\nload {PLACE} or {PLACE}/onnx\n"
+HUB_CARD = "---\nlicense: cc0-1.0\n---\n\nload me/whisper-be or onnx\n"
 NAMES = {path.name for path in DEMO_MODEL.iterdir()} | {"README.md"}
 IMPATIENT = "import time; time.sleep = lambda seconds: None\n"
 """The client waits up to eight seconds before each of its five tries."""
@@ -91,7 +95,8 @@ def test_pushed_and_loaded_again(hub: Hub, model: Path, tmp_path: Path) -> None:
     assert {path.name for path in there.iterdir()} == NAMES | {".gitattributes"}
     for name in NAMES - {"README.md"}:
         assert (there / name).read_bytes() == (DEMO_MODEL / name).read_bytes()
-    assert (there / "README.md").read_text() == CARD.replace(PLACE, "me/whisper-be")
+    assert (there / "README.md").read_text() == HUB_CARD
+    assert (model / "README.md").read_text() == CARD  # it is right where the model lies
     assert [(commit["summary"], set(commit["added"])) for commit in hub.commits] == [
         ("Upload from tune-whisper", NAMES)
     ]
@@ -110,6 +115,24 @@ print(fetch_model("me/whisper-be", weights=True))
     assert (Path(fetched) / "model.safetensors").read_bytes() == (
         DEMO_MODEL / "model.safetensors"
     ).read_bytes()
+
+
+def test_a_card_on_the_hub_downloads_what_takes_a_path() -> None:
+    """Only transformers, and the commands of this project, take the name of a repository."""
+    text = hub_card(usage(read_decoding(DEMO_MODEL), ("ctranslate2", "ggml")), "me/x")
+    download = 'hf download me/x --include "{}/*" --local-dir .\n'
+    for name, code in (
+        ("ctranslate2", 'ShortWindow("ctranslate2")'),
+        ("ggml", "whisper-cli -m ggml/ggml-model.bin"),
+    ):
+        assert text.count(download.format(name)) == 1
+        assert text.index(download.format(name)) < text.index(code)
+    assert 'Model("ggml/ggml-model.bin"' in text
+    assert 'pipeline("automatic-speech-recognition", "me/x")' in text
+    assert "me/x/" not in text and PLACE not in text
+    text = hub_card(usage(read_decoding(DEMO_MODEL), ()), "me/x")
+    assert "export --from-model me/x --output whisper-ggml --format ggml" in text
+    assert "hf download" not in text
 
 
 def test_again_updates_what_changed(hub: Hub, model: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from planted_faults import Planter, Row, load_rows
@@ -18,6 +20,7 @@ from trainer.prepared import prepare
 from tune.cli import main
 from tune.features import _look_at
 from tune.inspect_command import inspect_parser
+from tune.inspect_files import write_files
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -133,6 +136,17 @@ def test_files_are_written_and_the_page_needs_nothing_else(
     for kind in ("silent", "clipped"):
         assert all(name in page for name in faulty.faults[kind])
     assert "\u200b" not in page, "what cannot be seen is named"
+
+
+def test_lists_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(inspection: Any) -> str:
+        raise RuntimeError("no page")
+
+    monkeypatch.setattr("tune.pages.inspection_page.inspection_page", fail)
+    inspection: Any = SimpleNamespace(warnings=[])
+    with pytest.raises(RuntimeError, match="no page"):
+        write_files(tmp_path, inspection, {"kind": "x"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inspection.json", "suspicious.csv"]
 
 
 MISTAKES = {

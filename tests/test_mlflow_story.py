@@ -30,7 +30,7 @@ from tune.mlflow_journal import JOURNAL_FILE, Journal
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_records import Run
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
-from tune.mlflow_story import search_begins, search_ended, trial_ended
+from tune.mlflow_story import search_begins, search_ended, training_ended, trial_ended
 from tune.mlflow_view import trials_view
 from tune.mlflow_writer import StoreWriter
 from tune.plan import SearchRequest, make_plan
@@ -136,6 +136,23 @@ def test_other_ends(changes: dict[str, Any], told: str, outcome: SearchOutcome) 
     assert told in text
     assert ("export" in text) == ("best" not in changes)
     assert ("--resume made" in text) == ("interrupted" in changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "normaliser auto-en, unit: words. English: case and"),
+        ({"language": "ja"}, "normaliser auto-ja, unit: characters, so that it is the CER here. Japanese: "),
+        ({"language": "ja", "normalizer": "none"}, "normaliser none, unit: words. Texts as they are."),
+    ],
+)
+def test_what_is_counted_is_told(changes: dict[str, Any], told: str, outcome: SearchOutcome) -> None:
+    plan = dataclasses.replace(outcome.plan, base=outcome.plan.base.replace(**changes))
+    for text in (
+        search_ended(dataclasses.replace(outcome, plan=plan)),
+        training_ended(dataclasses.replace(outcome, plan=plan, trials=outcome.trials[:1])),
+    ):
+        assert [line for line in text.splitlines() if told in line]
 
 
 def test_a_search_that_gained_nothing(outcome: SearchOutcome) -> None:

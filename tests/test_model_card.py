@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from made_experiments import made_trial, write_experiment
 
 from trainer.config import TrainConfig
+from trainer.conversion.decoding import Decoding
+from trainer.model import DEMO_MODEL
+from tune.cli import main
+from tune.export_command import export_parser
 from tune.model_card import PLACE, CardFacts, model_card
 
 CONFIG = TrainConfig(
@@ -60,6 +68,12 @@ AFTER = {"wer": 24.126, "cer": 6.5, "wer_orthographic": 31.0, "clips": 300}
 RATES = {"validation": {"before": BEFORE, "after": AFTER}, "test": {"before": BEFORE, "after": AFTER}}
 
 
+def decoding(config: TrainConfig, **changes: Any) -> Decoding:
+    """How a Whisper of these settings decodes."""
+    given: dict[str, Any] = {"language": config.language, "task": config.task, "max_new_tokens": 220}
+    return Decoding(**{**given, "suppresses_symbols": True, "window_seconds": 30.0, **changes})
+
+
 def card(**changes: Any) -> str:
     """The card of one trial, with some of what it is made from changed."""
     given: dict[str, Any] = {
@@ -68,11 +82,13 @@ def card(**changes: Any) -> str:
         "rates": RATES,
         "results": RESULTS,
         "facts": None,
+        "window": 30.0,
     }
     given |= changes
     config = given["config"].replace(**TRIAL["config"])
+    heard = decoding(config, window_seconds=given["window"])
     return model_card(
-        given["settings"], given["results"], TRIAL, config, given["rates"], facts=given["facts"]
+        given["settings"], given["results"], TRIAL, config, given["rates"], heard, facts=given["facts"]
     )
 
 
@@ -178,19 +194,29 @@ def test_no_better_is_said() -> None:
 def test_three_ecosystems_and_what_was_converted() -> None:
     text = section(card(), "How to use")
     assert f'pipeline("automatic-speech-recognition", "{PLACE}")' in text
-    assert f"ct2-transformers-converter --model {PLACE}" in text
-    assert 'language="be", beam_size=1, without_timestamps=True' in text
-    assert f"convert-h5-to-ggml.py {PLACE} whisper ." in text
+    for name in ("ctranslate2", "ggml"):
+        convert = f"tune-whisper export --from-model {PLACE} --output whisper-{name} --format {name}"
+        assert f"pip install 'tune-whisper[{name}]'\n{convert}\n" in text
+        arguments = export_parser().parse_args(convert.split()[2:])
+        assert (arguments.from_model, arguments.output, arguments.format) == (
+            PLACE,
+            Path(f"whisper-{name}"),
+            [name],
+        )
+    assert 'WhisperModel("whisper-ctranslate2/ctranslate2")' in text
+    assert "whisper-cli -m whisper-ggml/ggml/ggml-model.bin" in text
+    assert 'language="be", task="transcribe", beam_size=1, without_timestamps=True' in text
     assert "--language be --no-timestamps" in text
     assert "ONNX" not in text
-    formats = {"ctranslate2": "ctranslate2", "ggml": "ggml/ggml-model.bin", "onnx": "onnx"}
-    text = section(card(facts=CardFacts(formats=formats)), "How to use")
-    assert "converter" not in text
+    text = section(card(facts=CardFacts(formats=("ctranslate2", "ggml", "onnx"))), "How to use")
+    assert "tune-whisper export" not in text
     assert f'WhisperModel("{PLACE}/ctranslate2")' in text
     assert f"whisper-cli -m {PLACE}/ggml/ggml-model.bin" in text
-    assert f"{PLACE}/onnx/README.md" in text
+    assert "`onnx/README.md`" in text
     english = section(card(config=CONFIG.replace(model="tiny.en", language=None)), "How to use")
     assert "language" not in english.split("**faster-whisper**")[1]
+    assert "ShortWindow" not in text
+    assert 'ShortWindow("whisper-ctranslate2/ctranslate2")' in section(card(window=4.0), "How to use")
 
 
 def test_limits_are_those_of_this_model() -> None:
@@ -205,10 +231,11 @@ def test_limits_are_those_of_this_model() -> None:
     assert "only 300 clips" in text
     assert "speaker" not in text
     text = section(
-        card(facts=CardFacts(speakers=1, longest_seconds=30.0), rates={"validation": RATES["test"]}), "Limits"
+        card(facts=CardFacts(speakers=1, longest_seconds=12.34), rates={"validation": RATES["test"]}),
+        "Limits",
     )
     assert "of one speaker" in text
-    assert "window (30 s)" in text
+    assert "window of 30 s; the longest had 12.3 s." in text
     assert "There was no test split" in text
     many = {"before": BEFORE | {"clips": 900}, "after": AFTER | {"clips": 900}}
     assert "may be chance" not in section(card(rates={"test": many}), "Limits")
@@ -264,3 +291,31 @@ def test_finalists() -> None:
     assert "the winner of the search `fleurs-be` (2 trials). With 2 seeds" in text
     assert "24.30 ± 0.28 %" in text
     assert "trained again with other seeds" in text
+
+
+def made_search(storage: Path, config: TrainConfig) -> None:
+    """A search `made` on few clips, whose best checkpoint is the demo's model as it was."""
+    names = ("cache_dir", "max_train_clips", "max_eval_clips", "generation_max_length")
+    settings = {name: getattr(config, name) for name in names}
+    folder = write_experiment(storage, [made_trial(1, [80, 70, 60])], base_clips=True, settings=settings)
+    checkpoint = folder.path / "trials" / "001" / "checkpoint_000000"
+    shutil.copytree(DEMO_MODEL, checkpoint, dirs_exist_ok=True)
+
+
+def test_an_export_fills_in_what_it_measures(tmp_path: Path, small_config: TrainConfig) -> None:
+    made_search(tmp_path / "experiments", small_config)
+    out = tmp_path / "model"
+    assert main(["export", "made", "--storage", str(tmp_path / "experiments"), "--output", str(out)]) == 0
+    text = (out / "README.md").read_text()
+    assert "In brackets: 95 % intervals by bootstrap" in section(text, "Error rates")
+    found = json.loads((out / "evaluation.json").read_text())["evaluations"]
+    for split in ("validation", "test"):
+        for when, what in (("before", "base model"), ("after", "this model")):
+            rates = found[split][when]
+            low, high = rates["wer_interval"]
+            assert 0 < low < rates["wer"] < high
+            row = f"| {split} | {rates['clips']} | {what} | {rates['wer']:.2f} ({low:.2f} to {high:.2f}) |"
+            assert row in text
+    assert "- hours of audio: 0.02 train, 0.01 validation, 0.01 test" in text
+    assert re.search(r"window of 4 s; the longest had 2\.\d s\.", text)
+    assert "class ShortWindow" in text

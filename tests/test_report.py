@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
+import sqlite3
 import stat
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,8 +19,13 @@ from s3_server import KEYS, s3_server
 
 from trainer.drops import Drop
 from tune.cli import main
+from tune.decisions import Stop
 from tune.experiment_folder import ExperimentFolder
-from tune.object_store import ObjectStore
+from tune.experiment_list import list_experiments
+from tune.mlflow_logging import MlflowRecorder
+from tune.mlflow_store import default_artifact_root, default_tracking_uri
+from tune.object_store import ObjectStore, StorageError
+from tune.records import TrialRecord
 from tune.report.writer import write_report
 from tune.report_command import report_parser
 from tune.storage import Storage
@@ -80,6 +88,13 @@ def read(folder: ExperimentFolder) -> Page:
 
 def run(folder: ExperimentFolder, *words: str) -> int:
     return main(["report", folder.name, "--storage", str(folder.path.parent), *words])
+
+
+def page_of(folder: ExperimentFolder) -> Page:
+    """The page alone, as `--output` writes it."""
+    file = folder.path / "page.html"
+    assert run(folder, "--output", str(file)) == 0
+    return Page(file.read_text(encoding="utf-8"))
 
 
 def small(storage: Path, **kinds: object) -> ExperimentFolder:
@@ -180,6 +195,50 @@ def test_a_search_that_is_resumed_is_not_finished_any_more(tmp_path: Path) -> No
     assert "interrupted, 9 of 30 trials ended" in read(folder).text
 
 
+@pytest.mark.parametrize(
+    ("trials", "state"),
+    [
+        ([made_trial(1, [], error="ValueError: no column 'text'")], "failed"),
+        ([made_trial(n, [], rate=n * 1e-3) for n in range(1, 4)], "failed"),
+        ([made_trial(1, [], error="ValueError: x"), made_trial(2, [40, 20, 10])], "finished"),
+    ],
+)
+def test_it_ended_as_the_list_says(
+    trials: list[TrialRecord], state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_experiment(tmp_path, trials)
+    (line,) = list_experiments(Storage.parse(tmp_path))
+    assert line.state == state
+    page = page_of(folder)
+    assert f"{state}, {len(trials)} of {len(trials)} trials ended" in capsys.readouterr().out
+    assert f"{state}, {len(trials)} of {len(trials)}" in page.text
+    assert ("All 3 trials diverged" in page.text) == (len(trials) == 3)
+    assert ("No trial has reached an evaluation." in page.texts) == ("column" in (trials[0].error or ""))
+    assert f"tune-whisper --resume made --trials {len(trials) + 8}" in page.text
+
+
+def test_usual_settings_that_diverged_did_not_win(tmp_path: Path) -> None:
+    later = made_trial(1, [20.0], stop=Stop("diverged", 1088))
+    folder = write_experiment(
+        tmp_path, [later, made_trial(2, [30.0], stop=Stop("diverged", 1088), rate=2e-3)]
+    )
+    page = page_of(folder).text
+    assert "They won" not in page
+    assert "Trial 001 had them; it diverged at 20.00 %." in page
+
+
+@pytest.mark.parametrize(
+    ("language", "told"),
+    [
+        ("en", "normaliser auto-en, unit: words. English: case"),
+        ("th", "normaliser auto-th, unit: characters, so that it is the CER here. Thai: case"),
+    ],
+)
+def test_what_is_counted_is_told(language: str, told: str, tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10])], settings={"language": language})
+    assert told in page_of(folder).text
+
+
 @pytest.mark.parametrize("kind", ["none", "failed", "diverged"])
 def test_where_nothing_completed(tmp_path: Path, kind: str) -> None:
     trials = {
@@ -192,7 +251,7 @@ def test_where_nothing_completed(tmp_path: Path, kind: str) -> None:
     folder = write_experiment(tmp_path, trials, asked=8, state="interrupted")
     assert run(folder) == 0
     page = read(folder)
-    assert "No trial has reached an evaluation." in page.texts
+    assert ("No trial has reached an evaluation." in page.texts) == (kind != "diverged")
     assert "What was searched" in page.headings
     assert ("ValueError: no column 'text'" in page.text) == (kind == "failed")
 
@@ -281,13 +340,22 @@ def test_results_alone_are_enough(tmp_path: Path) -> None:
     assert "WER of the winner, trial 002, mean of 2 seeds" in page.texts
 
 
-def test_an_experiment_that_was_moved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_experiment_that_was_moved(
+    recorded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = small(tmp_path / "before")
+    if recorded:
+        in_mlflow(folder)
     shutil.move(tmp_path / "before", tmp_path / "after")
     moved = ExperimentFolder("made", tmp_path / "after" / "made")
     assert run(moved) == 0
     assert not folder.path.exists()
     assert "95 % interval" in read(moved).text
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: MLflow does not have this report: ")
+    assert ("its artifacts" if recorded else "its MLflow store") in warning
+    assert warning.count(" is gone") == 1
 
 
 def test_output_is_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,19 +492,71 @@ def test_from_an_object_store(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = small(tmp_path / "made", base_clips=True)
+    artifacts = f"mlartifacts/{in_mlflow(made)}/artifacts/report"
     with s3_server() as server:
         address = server.uri("here")
         store = ObjectStore(address)
-        for file in sorted(made.path.rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
-                store.write(f"made/{file.relative_to(made.path).as_posix()}", file.read_bytes())
+        bring(made, store)
+        away = Path(shutil.move(tmp_path / "made", tmp_path / "another machine")) / "made"
         assert main(["report", "made", "--storage", address]) == 0
-        page = read(Storage.parse(address).experiment("made"))
+        copy = Storage.parse(address).experiment("made")
+        page = read(copy)
+        for name in ("report/report.html", "report/history.png", f"{artifacts}/report.html"):
+            assert store.read(f"made/{name}") == (copy.path / name).read_bytes()
+        assert capsys.readouterr().err == ""
+        # Going on elsewhere, it has a page, and a database that only the machine of the search may write.
+        (away / "results.json").unlink()
+        bring(ExperimentFolder("open", away), store)
+        for _ in range(2):
+            assert main(["report", "open", "--storage", address]) == 0
+            other = Storage.parse(address).experiment("open")
+            assert store.read("open/report/report.html") == (other.path / "report/report.html").read_bytes()
+            assert store.read("open/mlflow.db") == (away / "mlflow.db").read_bytes()
+            assert not [name for name in store.files("open") if name.startswith(artifacts)]
+            (warning,) = capsys.readouterr().err.splitlines()
+            assert "warning: MLflow does not have this report: the search may still run elsewhere" in warning
+            with contextlib.closing(sqlite3.connect(other.path / "mlflow.db")) as database:
+                database.execute("CREATE TABLE IF NOT EXISTS of_another_program (x)")
         store.delete("made/trials")
         assert main(["report", "made", "--storage", address]) == 0
-        without = read(Storage.parse(address).experiment("made"))
+        without = read(copy)
+        shown = capsys.readouterr().out
+        monkeypatch.setattr(ObjectStore, "write", refuse)
+        assert main(["report", "made", "--storage", address, "--output", str(tmp_path / "page.html")]) == 0
+        assert capsys.readouterr().err == ""
+        (copy.path / "report").joinpath("mine.txt").write_text("mine")
+        assert main(["report", "made", "--storage", address]) == 0
+        assert (
+            "warning: s3://experiments/here/made does not have this report: refused"
+            in capsys.readouterr().err
+        )
     assert "finished, 9 of 9 trials ended" in page.text
     assert "95 % interval of the gain" in page.text
     assert "95 % interval of the gain" not in without.text
     assert f"--storage '{address}'" in page.text
-    assert "with 9 pictures beside it" in capsys.readouterr().out
+    assert "with 9 pictures beside it" in shown
+
+
+def refuse(store: ObjectStore, name: str, content: bytes) -> None:
+    raise StorageError("refused")
+
+
+def bring(made: ExperimentFolder, store: ObjectStore) -> None:
+    """Upload all of an experiment but what is hidden."""
+    for file in sorted(made.path.rglob("*")):
+        if file.is_file() and not file.name.startswith("."):
+            store.write(f"{made.name}/{file.relative_to(made.path).as_posix()}", file.read_bytes())
+
+
+def in_mlflow(folder: ExperimentFolder) -> str:
+    """Give an experiment its run in a store of its own; the run's id."""
+    from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
+
+    root = default_artifact_root(folder.path)
+    recorder = MlflowRecorder(default_tracking_uri(folder.path), folder.name, root)
+    run_id = recorder.start(params={}, tags={}, description="", artifacts=[])
+    assert recorder.finish("completed") is None
+    _artifact_repos_cache.clear()  # as in another process: where the artifacts of a run lie is looked up once in each
+    state = folder.path / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"parent_run_id": run_id}))
+    return run_id

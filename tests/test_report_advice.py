@@ -60,6 +60,11 @@ def astray(limit: float, *, below: int = 0) -> list[TrialRecord]:
     ]
 
 
+def diverged_later(number: int, wer: float, **settings: Any) -> TrialRecord:
+    """A trial that had a WER at the first rung and diverged at the second."""
+    return made_trial(number, [wer], stop=Stop("diverged", 1088), **settings)
+
+
 def learned_by_heart(count: int) -> list[TrialRecord]:
     """Six whole trials, of which so many end well above their best."""
     return [made_trial(n, [30, 15, 19 if n <= count else 14.5], rate=1e-3 * n) for n in range(1, 7)]
@@ -165,6 +170,12 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         {},
         [],
     ),
+    "usual settings diverged": (
+        advice_results.usual_settings_do,
+        [diverged_later(1, 20.0), diverged_later(2, 30.0, rate=2e-3)],
+        {},
+        [],
+    ),
     "few clips": (
         advice_results.few_clips,
         [whole(1, 6)],
@@ -196,6 +207,24 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         ["5 of 5 trials with a `learning_rate` of 0.003", "0 of 5 below", "`high: 0.003`"],
     ),
     "two diverge": (advice_settings.diverges_above, astray(0.008), {}, []),
+    "all diverged": (
+        *(advice_settings.all_diverged, astray(0.0), {}),
+        [
+            "All 10 trials diverged",
+            "Lower the range of `learning_rate`: search below 0.0002, the lowest that",
+        ],
+    ),
+    "all diverged but a failed one": (
+        *(advice_settings.all_diverged, [*failing(1)[:1], made_trial(2, [], rate=3e-3)], {}),
+        ["The only trial that was measured diverged", "search below 0.003"],
+    ),
+    "the first diverged": (
+        advice_settings.all_diverged,
+        [made_trial(1, []), made_trial(2, []), made_trial(3, [40])],
+        {"asked": 20, "state": "running"},
+        [],
+    ),
+    "one did not diverge": (advice_settings.all_diverged, astray(0.0003), {}, []),
     "diverges everywhere": (advice_settings.diverges_above, astray(0.003, below=4), {}, []),
     "failures": (
         *(advice_trials.trials_failed, failing(3), {}),
@@ -233,6 +262,7 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
     ),
     "trials enough": (advice_trials.few_trials, ladder(8), {}, []),
     "none measured": (advice_trials.few_trials, failing(10), {}, ["No trial reached an evaluation"]),
+    "all diverged, which another rule tells": (advice_trials.few_trials, astray(0.0), {}, []),
 }
 
 

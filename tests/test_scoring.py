@@ -18,7 +18,7 @@ from trainer.scoring.intervals import compare, rate_interval
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import RATES, Reference, Scores, score
 from tune.evaluation_tables import aligned_lines
-from tune.evaluation_words import between, p_value, points, verdict
+from tune.evaluation_words import between, difference_between, p_value, points, verdict
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
 PLAIN = Normalizer("none", "words", "as it is", str.strip)
@@ -185,7 +185,11 @@ def test_intervals_without_errors_and_of_few_clips() -> None:
 def test_no_difference_is_shown_between_equals() -> None:
     errors, lengths = made_up(np.random.default_rng(8), 100, 0.2)
     same = compare(errors, errors, lengths)
-    assert (same.difference, same.interval, same.p_value, same.shown) == (0.0, (0.0, 0.0), 1.0, False)
+    assert (same.difference, same.interval, same.p_value, same.shown) == (0.0, None, 1.0, False)
+    assert same.same_errors and difference_between(same) == "same errors"
+    few = compare(errors[:3], errors[:3], lengths[:3])
+    assert few.interval is None and difference_between(few) == "too few clips"
+    assert not compare(errors, errors + (lengths > 0), lengths).same_errors
 
 
 def test_a_clear_difference_has_a_small_p_and_an_interval_on_one_side() -> None:
@@ -217,7 +221,10 @@ def test_of_models_that_differ_by_chance_one_in_twenty_looks_different() -> None
 def test_the_verdict_in_words() -> None:
     references, hypotheses = random_pairs(80, seed=4)
     same = scored(references, hypotheses, hypotheses)
-    assert verdict(same).startswith("no difference shown: WER of mine minus that of other is 0.00 points")
+    told = "no difference shown: WER of mine minus that of other is 0.00 points, "
+    assert verdict(same) == f"{told}the same errors on every clip, p = 1.000"
+    few = scored(references[:3], hypotheses[:3], hypotheses[:3])
+    assert verdict(few) == f"{told}too few clips for a 95 % interval, p = 1.000"
     better = scored(references, references, hypotheses)
     assert "below that of other (100 % fewer errors)" in verdict(better)
     assert "p < 0.001" in verdict(better)
@@ -246,12 +253,50 @@ def test_groups_of_a_column() -> None:
     assert "nan" in group_by(["nan", *map(str, range(10))])
 
 
+SPEAKERS = ["121", "237", "260", "672", "908", "1089", "1188", "1221", "1284", "1320"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Speaker_ID", SPEAKERS),
+        ("reader", SPEAKERS),
+        ("chapterId", SPEAKERS),
+        ("chapter", SPEAKERS * 3),
+        ("year", [str(year) for year in range(1990, 2002)] * 5),
+        ("speaker_id", [f"{number}.0" for number in SPEAKERS]),
+        ("utterance", [f"{number}_128104" for number in SPEAKERS]),
+        ("room", [f"0{number}" for number in range(10, 30)]),
+    ],
+)
+def test_numbers_that_name_something_are_groups_of_their_own(name: str, values: list[str]) -> None:
+    assert set(group_by(values, name)) == set(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([str(20240101 + day) for day in range(12)], "20240101 to 20240103, 20240104 to 20240106, 2024"),
+        ([f"{20 + n / 10}" for n in range(12)] * 9, "20.0 to 20.2, 20.3 to 20.5, 20.6 to 20.8, 20.9 to 21.1"),
+        ([f"{7000 + n / 1000}" for n in range(12)], "7000.000 to 7000.002, 7000.003 to 7000.005, 7000.006"),
+        ([f"{n / 10 - 0.5}" for n in range(12)], "-0.500 to -0.300, -0.200 to 0.000, 0.100 to 0.300, 0.400"),
+        (["-0.0", "0.0", *(f"{n}.5" for n in range(10))], "0.00 to 0.50, 1.50 to 3.50"),
+    ],
+)
+def test_measures_are_in_ranges_that_read_differently(values: list[str], labels: str) -> None:
+    groups = group_by(values, "loudness")
+    assert ", ".join(groups).startswith(labels) and len(groups) == 4
+    assert sorted(row for rows in groups.values() for row in rows) == list(range(len(values)))
+
+
 def test_ranges_keep_equal_numbers_together_and_all_rows() -> None:
     numbers = dict(enumerate([1.0] * 50 + [2.0] * 3 + [3.0] * 10))
-    groups = by_ranges(numbers, "{:.1f}", " s")
+    groups = by_ranges(numbers, 1, " s")
     assert list(groups) == ["1.0 s", "2.0 to 3.0 s"]
     assert sorted(row for rows in groups.values() for row in rows) == list(range(63))
     assert by_ranges({}) == {}
+    alike = by_ranges(dict(enumerate([5.01, 5.02, 5.03, 5.04])), 1, " s")
+    assert list(alike) == ["5.01 s", "5.02 s", "5.03 s", "5.04 s"]
 
 
 SIGNS = {

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import math
+import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperProcessor
 from transformers.models.whisper.modeling_whisper import shift_tokens_right
 
@@ -24,7 +26,7 @@ from trainer.collator import IGNORED, WhisperCollator
 from trainer.config import TrainConfig
 from trainer.errors import ModelError
 from trainer.features import pad_features
-from trainer.model import default_learning_rate, load_model, load_processor
+from trainer.model import DEMO_MODEL, default_learning_rate, load_model, load_processor
 from trainer.prepared import prepare
 from trainer.train import _make_trainer, evaluate, train
 
@@ -324,6 +326,82 @@ def test_a_model_that_is_not_whisper(tmp_path: Path) -> None:
     config = TrainConfig(model=str(tmp_path))
     with pytest.raises(ModelError, match="only Whisper"):
         load_model(config, load_processor(TrainConfig()))
+
+
+def demo_copy(folder: Path, **settings: Any) -> Path:
+    """The demo model with other settings in its configuration."""
+    shutil.copytree(DEMO_MODEL, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
+    folder = demo_copy(tmp_path / "model")
+    found = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    config = TrainConfig(model=str(folder))
+    with pytest.raises(ModelError, match="no tokenizer that knows words"):
+        load_processor(config)
+    (folder / "vocab.json").write_text(json.dumps(found["vocab"]))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, found["merges"])]))
+    assert (
+        load_processor(config).tokenizer.decode(load_processor(config).tokenizer("so").input_ids[4:-1])
+        == "so"
+    )
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100_000])
+
+
+def old_file(content: bytes, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+
+
+def renamed(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    save_file({f"module.{name}": weights[name] for name in weights}, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "settings", "told"),
+    [
+        (truncated, {}, "not fully covered; the file is damaged"),
+        (functools.partial(old_file, b""), {}, "EOFError; the file is damaged"),
+        (
+            functools.partial(old_file, b"version https://git-lfs"),
+            {},
+            "Weights only load failed; the file is damaged",
+        ),
+        (functools.partial(old_file, b"PK\x03\x04" + bytes(99)), {}, "the file is damaged"),
+        (None, {"d_model": 64}, r"has the shape \(\d+, .*\) and needs \(.*\) \(75 more do not fit\)"),
+        (renamed, {}, r"is missing \(\d+ more do not fit\)"),
+        (None, {"d_model": "wide"}, "expected int, got str"),
+    ],
+)
+def test_weights_that_are_damaged_or_of_another_model_are_one_line(
+    tmp_path: Path, damage: Callable[[Path], None] | None, settings: dict[str, Any], told: str
+) -> None:
+    folder = demo_copy(tmp_path / "model", **settings)
+    if damage:
+        damage(folder)
+    with pytest.raises(ModelError, match=told) as caught:
+        load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_weights_that_find_no_memory_are_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    processor = load_processor(TrainConfig())
+    monkeypatch.setattr(WhisperForConditionalGeneration, "from_pretrained", full)
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        load_model(TrainConfig(), processor)
 
 
 def test_spec_augment_masks_training_and_not_evaluation(small_config: TrainConfig) -> None:

@@ -119,6 +119,10 @@ def test_a_file_for_every_recording(talks: Path, run: Run) -> None:
         (["nobody", "talks"], "model 'nobody': no folder, no experiment and no short name (demo, tiny"),
         (["./nobody", "talks"], "model='./nobody': no such folder"),
         (["talks", "talks"], "model='talks': the folder has no config.json"),
+        (
+            ["my models/x", "talks"],
+            "model='my models/x': no such folder here, and no model on the hub can have",
+        ),
         (["demo", "talks", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
         (["demo", "talks", "--num-beams", "0"], "--num-beams 0: must be at least 1"),
         (["demo", "talks", "--pause", "0"], "--pause 0: must be from 0.05 to 60 seconds"),
@@ -139,22 +143,68 @@ def test_a_file_for_every_recording(talks: Path, run: Run) -> None:
         (["demo", "talks", "--compare", "demo", "--times", "model"], "both models hear the same segments"),
         (["demo", "talks", "--compare", "demo", "--html", "notes.txt"], "--html notes.txt: exists already"),
         (["demo", "talks", "--compare", "demo", "--html", "no/a.html"], "--html no/a.html: no folder no"),
+        (["demo", "talks", "--compare", "demo", "--html", "again", "--force"], "--html again: is a folder"),
         (["demo", "talks", "--compare", "nobody"], "model 'nobody': no folder"),
         (["demo", "talks/short.flac", "again/short.flac", "--output", "x"], "would both become short.txt"),
         (["demo", "talks", "--output", "notes.txt"], "--output notes.txt: cannot be written"),
+        (["demo", "talks", "--output", "again", "--force"], "--output again: again/long.txt is a folder"),
         (["demo"], "the following arguments are required: AUDIO"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_loaded(
     talks: Path, run: Run, words: list[str], told: str
 ) -> None:
-    (talks / "again").mkdir()
+    (talks / "again" / "long.txt").mkdir(parents=True)
     shutil.copy("talks/short.flac", "again/short.flac")
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     (line,) = [line for line in err.splitlines() if not line.startswith("loading")]
     assert line.startswith("error: ")
     assert told in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--output", "x"], "error: --output x: cannot be written: Is a directory (x/.short.txt.partial)"),
+        (
+            ["--compare", "demo", "--html", "x/a"],
+            "error: --html x/a: cannot be written: Is a directory (x/.a.partial)",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_written(talks: Path, run: Run, words: list[str], told: str) -> None:
+    for name in (".short.txt.partial", ".a.partial"):  # root may write to any folder, but not to this
+        (talks / "x" / name).mkdir(parents=True)
+    code, _, err = run("demo", "talks/short.flac", *words)
+    assert code == 2
+    assert err.splitlines()[-1] == told
+
+
+def test_a_folder_that_may_not_be_written(talks: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    told = "error: --output x: cannot be written: Permission denied (x)\n"
+    assert run("demo", "talks", "--output", "x") == (2, "", told)
+    code, _, err = run("demo", "talks", "--compare", "demo", "--html", "a.html")
+    assert (code, err) == (2, "error: --html a.html: the folder cannot be written; choose another\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--compare", "demo"], ["--compare", "demo", "--format", "json"]])
+def test_nobody_reads_the_rest(talks: Path, more: list[str]) -> None:
+    """As behind `| head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "tune", "transcribe", "demo", "talks/short.flac", *more],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+        text=True,
+        timeout=560,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr.replace("loading the model ...\n", "")) == (1, "")
 
 
 def test_a_damaged_recording_fails_alone(talks: Path, run: Run) -> None:

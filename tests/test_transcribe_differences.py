@@ -7,11 +7,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from trainer.transcription.differences import Comparison, compare
 from trainer.transcription.formats import FORMATS, as_srt, as_text, as_vtt
 from trainer.transcription.recordings import Recording
 from trainer.transcription.transcripts import Segment, Transcript
+from tune.transcribe_display import comparison_table
 from tune.transcribe_page import comparison_page
 
 RECORDING = Recording(Path("talks/a.wav"), Path("a.wav"), 4000.0)
@@ -84,6 +86,15 @@ def test_a_segment_of_only_one() -> None:
     assert kinds(found) == [("delete", "a", ""), ("insert", "", "b")]
     assert found.rows[0].model is None
     assert json.loads(json.dumps(found.to_dict("tiny", "mine")))["segments"][1]["base"] is None
+
+
+def test_names_of_models_are_no_markup() -> None:
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(
+            comparison_table(compare(transcript("a"), transcript("b")), "m[fr]", "n[/x]", coloured=False)
+        )
+    assert capture.get().split("\n")[0].split() == ["time", "m[fr]", "n[/x]"]
 
 
 def test_subtitles() -> None:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
+    import soundfile
 
 SAMPLE_RATE = 16_000
 """Samples a second that every Whisper model hears."""
+_BLOCK = 1 << 20
+"""Samples of each channel that are read at once where nobody says how many there may be."""
 
 
 class AudioError(Exception):
@@ -47,8 +50,11 @@ def read_audio(source: str | bytes | Path, *, max_seconds: float | None = None) 
             rate = file.samplerate
             # A header may lie about the length, so the limit holds for what is read, not for what is
             # announced.
-            limit = -1 if max_seconds is None else int(max_seconds * rate) + 2
-            samples = file.read(limit, dtype="float32", always_2d=True)
+            samples = (
+                _read_whole(file)
+                if max_seconds is None
+                else file.read(int(max_seconds * rate) + 2, dtype="float32", always_2d=True)
+            )
             announced = file.frames / rate
     except (soundfile.SoundFileError, OSError) as error:
         raise AudioError("unreadable_audio", _one_line(error)) from error
@@ -61,6 +67,19 @@ def read_audio(source: str | bytes | Path, *, max_seconds: float | None = None) 
         seconds = max(announced, len(mono) / rate)
         raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {max_seconds:g} s")
     return _resample(mono, rate)
+
+
+def _read_whole(file: soundfile.SoundFile) -> np.ndarray:
+    """All samples (samples, channels) of an open file, block after block.
+
+    At once soundfile reads only what it can seek in, and libsndfile cannot seek in GSM and some kinds of ADPCM.
+    """
+    import numpy as np
+
+    blocks = [np.zeros((0, file.channels), dtype=np.float32)]
+    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        blocks.append(block)
+    return np.concatenate(blocks)
 
 
 def _resample(mono: np.ndarray, rate: int) -> np.ndarray:

@@ -25,6 +25,21 @@ TEXT_NAMES = (
     *("transcriptions", "transcripts", "utterance"),
 )
 LANGUAGE_NAMES = ("language", "locale", "lang")
+#: Usual names of a column with speakers, in the order in which they are looked for.
+SPEAKER_NAMES = (
+    *(
+        "speaker",
+        "speaker_id",
+        "client_id",
+        "spk",
+        "spk_id",
+        "speaker_name",
+        "speakerid",
+        "user_id",
+        "reader",
+    ),
+    *("reader_id", "talker", "voice"),
+)
 
 
 def find_audio_column(config: TrainConfig, table: Table) -> str:

@@ -21,16 +21,23 @@ def fetch_model(repo: str, *, weights: bool) -> str:
     """The folder in Hugging Face's cache with a model's small files, and its weights if wanted.
 
     Raises:
-        ModelError: there is no such model, or the hub cannot be reached and the model was never fetched.
+        ModelError: there is no such model, or no model can have this name; the hub cannot be reached and the
+            model was never fetched; or it cannot be downloaded.
     """
     from pathlib import Path
 
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     # Bars for a dozen small files would bury what is printed; gigabytes of weights deserve one.
     (enable_progress_bars if weights else disable_progress_bars)()
+    no_answer: type[Exception] = HfHubHTTPError.__bases__[0]  # the client's own: httpx or httpx2, by version
     try:
         folder = snapshot_download(repo, allow_patterns=[*_SMALL_FILES, *(_WEIGHTS if weights else ())])
         if weights and not any(Path(folder).glob("model*.safetensors")):
@@ -45,4 +52,12 @@ def fetch_model(repo: str, *, weights: bool) -> str:
             f"model={repo!r}: the hub cannot be reached and the model is not in its cache; check the "
             "connection, or give a folder with the model"
         ) from error
+    except HFValidationError as error:
+        raise ModelError(
+            f"model={repo!r}: no such folder here, and no model on the hub can have this name; give a folder, or a "
+            "hub id such as openai/whisper-small"
+        ) from error
+    except (no_answer, OSError) as error:  # OSError: the hub's refusals, and a disk that is full or read-only
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"model={repo!r}: cannot be fetched from the hub: {lines[0]}") from error
     return str(folder)

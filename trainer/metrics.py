@@ -7,7 +7,6 @@ offline; these metrics are classes of our own over jiwer.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,16 +17,9 @@ import jiwer
 
 from trainer.scoring.characters import split_characters
 from trainer.scoring.normalizers import Unit
+from trainer.utterances import UtteranceErrors
 
 _CITATION = "Morris, Maier and Green: From WER and RIL to MER and WIL, Interspeech 2004"
-
-
-@dataclasses.dataclass(frozen=True)
-class UtteranceErrors:
-    """Errors and reference words (or characters) of each text, in the order given; 0 and 0 for an empty reference."""
-
-    word_errors: list[int]
-    words: list[int]
 
 
 class _ErrorRate(evaluate.Metric):

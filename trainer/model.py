@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.errors import ModelError
 from trainer.hub_models import fetch_model
+from trainer.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperProcessor
@@ -42,18 +45,35 @@ def model_path(config: TrainConfig) -> str:
 
 def _load(loader: Any, config: TrainConfig, what: str, **kwargs: Any) -> Any:
     """`loader.from_pretrained`, with failures told in one line."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
     from transformers.utils import logging
 
     # Bars of a second's length, once a trial, would bury what the search prints.
     logging.disable_progress_bar()
     path = model_path(config)
+    # PyTorch tells of damaged files with RuntimeError; elsewhere that would be a fault of the program.
+    damaged = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) if what == "weights" else ()
     try:
         if not Path(path).is_dir():
             path = fetch_model(path, weights=what == "weights")
         return loader.from_pretrained(path, **kwargs)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"model={config.model!r}: cannot load the {what} from {path!r}: {first}") from error
+    except (OSError, ValueError, KeyError, StrictDataclassError, *damaged) as error:
+        if is_out_of_memory(error):
+            raise
+        reason = _reason(error)
+        if isinstance(error, damaged):
+            # Behind the first sentence PyTorch advises to load the file in unsafe ways.
+            reason = (
+                f"{reason.split('. ')[0]}; the file is damaged or not this model's: copy or download it again"
+            )
+        raise ModelError(f"model={config.model!r}: cannot load the {what} from {path!r}: {reason}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error's text, with the next one where it only announces that."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 def load_model_config(config: TrainConfig) -> WhisperConfig:
@@ -72,11 +92,12 @@ def load_processor(config: TrainConfig) -> WhisperProcessor:
     """Feature extractor and tokenizer, with language and task set on the tokenizer's prefix.
 
     Raises:
-        ModelError: the model cannot be loaded, or does not know the language or the task.
+        ModelError: the model cannot be loaded, has no tokenizer, or does not know the language or the task.
     """
     from transformers import WhisperProcessor
 
     processor = _load(WhisperProcessor, config, "processor")
+    _check_tokenizer(config, processor.tokenizer)
     if not is_multilingual(processor):
         if config.language not in (None, "en") or config.task != "transcribe":
             raise ModelError(
@@ -102,6 +123,16 @@ def load_processor(config: TrainConfig) -> WhisperProcessor:
     if tokenizer.prefix_tokens[1] != known:
         raise ModelError(f"model={config.model!r}: its tokenizer puts no {token} in front of transcripts")
     return processor  # type: ignore[no-any-return]
+
+
+def _check_tokenizer(config: TrainConfig, tokenizer: Any) -> None:
+    """Refuse a tokenizer that loses words: without its files transformers makes one of special tokens alone."""
+    ids = tokenizer("a", add_special_tokens=False).input_ids
+    if not tokenizer.decode(ids, skip_special_tokens=True).strip():
+        raise ModelError(
+            f"model={config.model!r}: the folder has no tokenizer that knows words (tokenizer.json, or vocab.json "
+            "and merges.txt); copy it from the model that was fine-tuned"
+        )
 
 
 def is_multilingual(processor: WhisperProcessor) -> bool:
@@ -139,13 +170,10 @@ def load_model(config: TrainConfig, processor: WhisperProcessor) -> WhisperForCo
     positions are not trained: they are sinusoids, of which a short audio window uses only a part.
     """
     import torch
-    from transformers import WhisperForConditionalGeneration
 
     load_model_config(config)
-    model = _load(
-        WhisperForConditionalGeneration,
+    model = _load_weights(
         config,
-        "weights",
         dtype=torch.float32,
         dropout=config.dropout,
         apply_spec_augment=config.spec_augment,
@@ -157,7 +185,48 @@ def load_model(config: TrainConfig, processor: WhisperProcessor) -> WhisperForCo
     model.get_encoder().embed_positions.requires_grad_(False)
     if config.freeze_encoder:
         model.freeze_encoder()
+    return model
+
+
+def _load_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalGeneration:
+    """The model with all its weights.
+
+    Raises:
+        ModelError: the weights cannot be read, or are not those of the model that `config.json` describes.
+    """
+    from transformers import WhisperForConditionalGeneration
+    from transformers.utils import logging
+
+    # transformers would print a line for each weight that does not fit, and make up those that are missing.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, found = _load(
+            WhisperForConditionalGeneration,
+            config,
+            "weights",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **kwargs,
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    _check_weights(config, found)
     return model  # type: ignore[no-any-return]
+
+
+def _check_weights(config: TrainConfig, found: Mapping[str, Any]) -> None:
+    """Refuse weights of another model; `found` is what transformers tells about loading them."""
+    unfit = [
+        f"{name} has the shape {tuple(has)} and needs {tuple(needs)}"
+        for name, has, needs in sorted(found["mismatched_keys"])
+    ] + [f"{name} is missing" for name in sorted(found["missing_keys"])]
+    if unfit:
+        others = f" ({len(unfit) - 1} more do not fit)" if len(unfit) > 1 else ""
+        raise ModelError(
+            f"model={config.model!r}: the weights are not those of its config.json: {unfit[0]}{others}; "
+            "take both from the same model"
+        )
 
 
 def _set_generation(

@@ -27,8 +27,8 @@ from trainer.window import window_frames
 if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
-    from trainer.metrics import UtteranceErrors
     from trainer.prepared import PreparedData, PreparedSplit
+    from trainer.utterances import UtteranceErrors
     from trainer.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0

@@ -23,10 +23,11 @@ from trainer.deepspeed import check_engine
 from trainer.disk_space import checkpoint_bytes, disk_full, has_room, told_when_full
 from trainer.distributed import any_says, first_says, share_of_node
 from trainer.errors import DivergedError
-from trainer.metrics import UtteranceErrors, rates_and_utterances
+from trainer.metrics import rates_and_utterances
 from trainer.prepared import PreparedSplit
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
+from trainer.utterances import UtteranceErrors
 from trainer.window import hear, hearing
 
 

@@ -50,15 +50,16 @@ def data_list(config: TrainConfig, settings: Mapping[str, Any], hours: Mapping[s
 def limits_list(
     config: TrainConfig,
     rates: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    window_seconds: float,
     longest_seconds: float | None,
     speakers: int | None,
 ) -> list[str]:
     """What a user should know before relying on the model, as a Markdown list."""
     language = language_name(config.language)
-    seconds = f" ({longest_seconds:g} s)" if longest_seconds else ""
+    longest = f"; the longest had {longest_seconds:.1f} s" if longest_seconds else ""
     rows = [
-        f"- Trained on single clips no longer than the model's window{seconds}. Longer recordings must be cut, at "
-        "pauses rather than anywhere.",
+        f"- Trained on single clips no longer than the model's window of {window_seconds:g} s{longest}. "
+        "Longer recordings must be cut, at pauses rather than anywhere.",
         "- Trained without timestamps: those that the base model could write are lost or wrong, and with them the "
         "usual way of transcribing long recordings.",
         f"- Trained on {language} only: other languages may have become worse than in the base model.",

@@ -13,6 +13,7 @@ __all__ = [
     "SpaceError",
     "TrackingError",
     "UserError",
+    "first_line",
 ]
 
 
@@ -30,3 +31,9 @@ class ResourceError(UserError):
 
 class TrackingError(UserError):
     """The MLflow store cannot be reached, written to or served; passwords in its address are never shown."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line; its class where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

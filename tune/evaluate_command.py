@@ -161,7 +161,6 @@ def write_files(folder: Path, result: EvaluationResult, content: dict[str, Any])
     from tune.pages.evaluation_page import evaluation_page
     from tune.pages.page import write_page
 
-    page = evaluation_page(result)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f".{JSON_FILE}.partial"
@@ -169,7 +168,8 @@ def write_files(folder: Path, result: EvaluationResult, content: dict[str, Any])
             json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n", encoding="utf-8"
         )
         partial.replace(folder / JSON_FILE)
-        write_page(folder / PAGE_FILE, page)
+        # After the figures: a page that cannot be drawn must not cost what took hours to decode.
+        write_page(folder / PAGE_FILE, evaluation_page(result))
     except OSError as error:
         raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
     return [folder / JSON_FILE, folder / PAGE_FILE]

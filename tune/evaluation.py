@@ -68,7 +68,11 @@ class EvaluationResult:
             **_model_dict(scores.model),
             "baseline_scores": _model_dict(scores.baseline) if scores.baseline else None,
             "comparison": {
-                rate: {**dataclasses.asdict(found), "difference_shown": found.shown}
+                rate: {
+                    **dataclasses.asdict(found),
+                    "difference_shown": found.shown,
+                    "same_errors": found.same_errors,
+                }
                 for rate, found in scores.comparisons.items()
             },
             "breakdown": {

@@ -13,7 +13,7 @@ from rich.text import Text
 from trainer.scoring.alignment import Kind, Piece, pairs
 from trainer.scoring.hallucinations import SIGNS
 from tune.display import clock, say
-from tune.evaluation_words import between, errors_in, p_value, percent, points, verdict
+from tune.evaluation_words import between, difference_between, errors_in, p_value, percent, points, verdict
 
 if TYPE_CHECKING:
     from trainer.scoring.scores import Group, ModelScores, Rate, Scores
@@ -68,13 +68,13 @@ def rates_table(scores: Scores) -> Table:
     other = scores.baseline
     if other is not None:
         for name in (f"{other.model} %", "95 % interval", "difference", "95 % interval", "p"):
-            table.add_column(name, justify="right")
+            table.add_column(Text(name), justify="right")
     for rate, name in scores.shown_rates.items():
         cells = [*_rate_cells(scores.model.rates[rate])]
         if other is not None:
             found = scores.comparisons[rate]
             cells += [*_rate_cells(other.rates[rate]), points(found.difference)]
-            cells += [between(found.interval, signed=True), p_value(found.p_value)]
+            cells += [difference_between(found), p_value(found.p_value)]
         table.add_row(name, *cells, style="bold" if rate == "wer" else None)
     return table
 
@@ -91,7 +91,7 @@ def errors_table(scores: Scores) -> Table:
             totals = counts.totals()
             right = int(((counts.errors == 0) & (counts.lengths > 0)).sum())
             names = ("reference", "substitutions", "deletions", "insertions")
-            table.add_row(model.model, *(f"{totals[name]:,}" for name in names), f"{right:,}")
+            table.add_row(Text(model.model), *(f"{totals[name]:,}" for name in names), f"{right:,}")
     return table
 
 
@@ -100,7 +100,7 @@ def groups_table(column: str, groups: Sequence[Group], scores: Scores) -> Table:
     rate = scores.main_rate
     table = _table(f"by {column}", "clips", scores.normalizer.unit, f"{rate} %", "95 % interval")
     if scores.baseline is not None:
-        table.add_column(f"{scores.baseline.model} {rate} %", justify="right")
+        table.add_column(Text(f"{scores.baseline.model} {rate} %"), justify="right")
     for group in groups[:_MOST_GROUPS]:
         cells = [f"{len(group.rows):,}", f"{group.length:,}", *_rate_cells(group.rate)]
         cells += [percent(group.baseline.percent)] if group.baseline else []
@@ -158,9 +158,10 @@ def _padded(word: str, cells: int) -> str:
 
 def _table(first: str, *numbers: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first)
+    # As text: rich takes strings for markup, and names may hold what looks like it.
+    table.add_column(Text(first))
     for name in numbers:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     return table
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainer.scoring.intervals import LEAST
+
 if TYPE_CHECKING:
     from trainer.scoring.intervals import Comparison, Interval
     from trainer.scoring.scores import Scores
+
+_TOO_FEW = "too few clips"
 
 
 def percent(number: float) -> str:
@@ -23,9 +27,14 @@ def points(number: float) -> str:
 def between(interval: Interval | None, *, signed: bool = False) -> str:
     """An interval: `8.02 to 10.51`; `too few` where there is none."""
     if interval is None:
-        return "too few clips"
+        return _TOO_FEW
     written = points if signed else percent
     return f"{written(interval[0])} to {written(interval[1])}"
+
+
+def difference_between(found: Comparison) -> str:
+    """The interval of a difference, or why there is none, in as few words as a table has room for."""
+    return "same errors" if _all_alike(found) else between(found.interval, signed=True)
 
 
 def p_value(p: float) -> str:
@@ -41,14 +50,14 @@ def verdict(scores: Scores) -> str:
     if not found.shown:
         return (
             f"no difference shown: {rate} of {model} minus that of {other} is {points(found.difference)} points, "
-            f"95 % interval {between(found.interval, signed=True)}, {_p_sentence(found)}"
+            f"{_interval_sentence(found)}, {_p_sentence(found)}"
         )
     below, fewer = ("below", "fewer") if found.difference < 0 else ("above", "more")
     before = scores.baseline.rates["wer"].percent
     share = f" ({100.0 * abs(found.difference) / before:.0f} % {fewer} errors)" if before else ""
     return (
-        f"{rate} of {model} is {abs(found.difference):.2f} points {below} that of {other}{share}: 95 % interval of the "
-        f"difference {between(found.interval, signed=True)}, {_p_sentence(found)}; fewer errors in {found.better:,} "
+        f"{rate} of {model} is {abs(found.difference):.2f} points {below} that of {other}{share}: "
+        f"{_interval_sentence(found, ' of the difference')}, {_p_sentence(found)}; fewer errors in {found.better:,} "
         f"clips, more in {found.worse:,}"
     )
 
@@ -56,6 +65,19 @@ def verdict(scores: Scores) -> str:
 def errors_in(errors: int, length: int, unit: str) -> str:
     """`3 errors in 4 words`, `1 error in 1 word`."""
     return f"{errors:,} error{'s' * (errors != 1)} in {length:,} {unit if length != 1 else unit.removesuffix('s')}"
+
+
+def _interval_sentence(found: Comparison, of: str = "") -> str:
+    if _all_alike(found):
+        return "the same errors on every clip"
+    if found.interval is None:
+        return f"{_TOO_FEW} for a 95 % interval"
+    return f"95 % interval{of} {between(found.interval, signed=True)}"
+
+
+def _all_alike(found: Comparison) -> bool:
+    """Whether two models made as many errors on each of enough clips to say so."""
+    return found.same_errors and found.utterances >= LEAST
 
 
 def _p_sentence(found: Comparison) -> str:

@@ -90,8 +90,11 @@ class ExperimentFolder:
                 raise ExperimentError(f"the checkpoint {saved} is gone from {self.address}")
             yield Path(temporary)
 
-    def upload(self) -> None:
+    def upload(self, below: str = "") -> None:
         """Bring the small files that changed to the store, each whole or not at all; nothing to do for a folder.
+
+        Args:
+            below: folder of the experiment whose files alone are brought; all files where it is empty.
 
         Raises:
             StorageError: the store cannot be written now; what is missing goes with a later call.
@@ -102,6 +105,8 @@ class ExperimentFolder:
             state = self._state()
             for file in self._small_files():
                 name = file.relative_to(self.path).as_posix()
+                if below and not name.startswith(f"{below}/"):
+                    continue
                 try:
                     mark = _local_mark(file)
                     if state.get(name, {}).get("local") == mark:

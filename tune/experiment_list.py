@@ -240,7 +240,7 @@ def _state(found: _Found, results: Mapping[str, Any]) -> State:
     """`results` are those of the state as it is; empty where they are older or there are none."""
     if found.locked:
         return "running"
-    ended = _ended(found.files[_SETTINGS], results) if results else None
+    ended = how_it_ended(found.files[_SETTINGS], results) if results else None
     if ended is not None:
         return ended
     interrupted = bool(results)
@@ -248,15 +248,23 @@ def _state(found: _Found, results: Mapping[str, Any]) -> State:
     return "running" if alive else "interrupted"
 
 
-def _ended(settings: Mapping[str, Any], results: Mapping[str, Any]) -> State | None:
-    """How an experiment ended; None where it was interrupted, or had trials added since."""
+def how_it_ended(
+    settings: Mapping[str, Any], results: Mapping[str, Any]
+) -> Literal["finished", "failed"] | None:
+    """How an experiment ended; None where it was interrupted, or had trials added since.
+
+    Args:
+        settings: `experiment.yaml`.
+        results: `results.json`, no older than the state.
+    """
     reason = (results.get("ended_by") or {}).get("reason")
-    if results["interrupted"] or (reason is None and len(results["trials"]) < int(settings["trials"])):
+    trials = results.get("trials", [])
+    if results.get("interrupted") or (reason is None and len(trials) < int(settings["trials"])):
         return None
     if settings.get("kind") == "training":
-        return "finished" if results["trials"][0]["status"] == "completed" else "failed"
-    spent = reason in _BUDGETS and not any(trial["error"] for trial in results["trials"])
-    if reason == "failures" or (results["best"] is None and not spent):
+        return "finished" if any(trial["status"] == "completed" for trial in trials) else "failed"
+    spent = reason in _BUDGETS and not any(trial.get("error") for trial in trials)
+    if reason == "failures" or (results.get("best") is None and not spent):
         return "failed"
     return "finished"
 

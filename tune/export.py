@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -14,15 +15,20 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.config import TrainConfig
+from trainer.conversion.decoding import read_decoding
 from tune.display import say
 from tune.errors import DataError, ExperimentError
 from tune.export_formats import FormatsOutcome, add_formats, print_formats
 from tune.model_card import CardFacts, Rates, model_card
+from tune.report.estimates import ClipErrors, baseline_clips, wer_interval
 from tune.results import load_results
 from tune.trainable import evaluate_model, export_model, prepare_data
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
+    from trainer.prepared import PreparedData
+    from trainer.train import Evaluation
+    from tune.experiment_folder import ExperimentFolder
     from tune.storage import Storage
 
 TOLERANCE = 0.1
@@ -69,7 +75,8 @@ def export_trial(
     ):
         with console.status("writing and measuring the model ..."):
             export_model(config, checkpoint, partial)
-            rates = _rates(base, config.replace(model=str(partial)), settings, trial, console)
+            exported = config.replace(model=str(partial))
+            rates, facts = _rates(base, exported, _baseline(folder, settings), trial, console)
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
         summary = {
             "experiment": experiment,
@@ -82,10 +89,9 @@ def export_trial(
         (partial / "train_config.json").write_text(
             json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8"
         )
-        facts = CardFacts(formats=outcome.paths())
-        (partial / "README.md").write_text(
-            model_card(settings, results, trial, config, rates, facts=facts), encoding="utf-8"
-        )
+        facts = dataclasses.replace(facts, formats=outcome.paths())
+        card = model_card(settings, results, trial, config, rates, read_decoding(partial), facts=facts)
+        (partial / "README.md").write_text(card, encoding="utf-8")
     _print(console, output, trial, rates)
     print_formats(outcome, console, str(output))
     return outcome
@@ -129,34 +135,65 @@ def new_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _baseline(folder: ExperimentFolder, settings: dict[str, Any]) -> dict[str, Any]:
+    """The base model's error rates on validation, which the search measured."""
+    return {**settings["baseline"], **_interval(baseline_clips(folder.path))}
+
+
+def _interval(clips: ClipErrors | None) -> dict[str, Any]:
+    """The WER's 95 % interval, to go with the rates; empty where it is not known."""
+    found = None if clips is None else wer_interval([clips])
+    return {} if found is None else {"wer_interval": list(found)}
+
+
 def _rates(
     base: TrainConfig,
     exported: TrainConfig,
-    settings: dict[str, Any],
+    baseline: dict[str, Any],
     trial: dict[str, Any],
     console: Console,
-) -> Rates:
-    """Error rates before and after: measured, or those of the search where the data has gone."""
+) -> tuple[Rates, CardFacts]:
+    """Error rates before and after: measured, or those of the search where the data has gone; and facts of the data."""
     try:
-        return _measure(base, exported, settings["baseline"])
+        data = prepare_data(base)
+        return _measure(base, exported, baseline, data), _facts(data)
     except DataError as error:
         say(console, f"warning: not measured again, the figures are those of the search: {error}")
-    reported = {"wer": trial["best_wer"], "cer": trial["best_cer"], "clips": settings["baseline"]["clips"]}
-    return {"validation": {"before": settings["baseline"], "after": reported}}
+    reported = {"wer": trial["best_wer"], "cer": trial["best_cer"], "clips": baseline["clips"]}
+    return {"validation": {"before": baseline, "after": reported}}, CardFacts()
 
 
-def _measure(base: TrainConfig, exported: TrainConfig, baseline: dict[str, Any]) -> Rates:
+def _measure(base: TrainConfig, exported: TrainConfig, baseline: dict[str, Any], data: PreparedData) -> Rates:
     """Error rates before and after, by split; the base model's on validation are known from the search."""
-    data = prepare_data(base)
     cpus = float(os.cpu_count() or 1)
 
     def rates(config: TrainConfig, split: str) -> dict[str, Any]:
-        return evaluate_model(config, split, cpus, data=data).rates()
+        found = evaluate_model(config, split, cpus, data=data)
+        return found.rates() | _interval(_clips(found))
 
     found: Rates = {"validation": {"before": baseline, "after": rates(exported, "validation")}}
     if "test" in data.splits:
         found["test"] = {"before": rates(base, "test"), "after": rates(exported, "test")}
     return found
+
+
+def _clips(found: Evaluation) -> ClipErrors | None:
+    import numpy as np
+
+    if found.utterances is None:
+        return None
+    return ClipErrors(
+        np.asarray(found.utterances.word_errors, float), np.asarray(found.utterances.words, float)
+    )
+
+
+def _facts(data: PreparedData) -> CardFacts:
+    """What the prepared clips tell."""
+    seconds = {name: [split.seconds(i) for i in range(len(split))] for name, split in data.splits.items()}
+    return CardFacts(
+        hours={name: sum(lengths) / 3600 for name, lengths in seconds.items()},
+        longest_seconds=max(seconds["train"]),
+    )
 
 
 def _find_trial(results: dict[str, Any], trial_id: str | None, experiment: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def export_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write; must not exist")
+    parser.add_argument("--output", type=_folder, metavar="DIR", help="folder to write; must not exist")
     add_storage(parser)
     parser.add_argument("--trial", metavar="ID", help="another trial than the best")
     formats = parser.add_argument_group("formats")
@@ -86,6 +86,11 @@ def export_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _folder(text: str) -> Path:
+    """A path, also of `--output=~/x`, which the shell leaves as it is."""
+    return Path(text).expanduser()
+
+
 def export(words: list[str]) -> int:
     """Run `tune-whisper export`; returns the exit code, 1 where a format could not be made or drifted.
 
@@ -106,7 +111,7 @@ def export(words: list[str]) -> int:
     from tune.registry.names import check_names
 
     if arguments.register:
-        check_names(arguments.register, arguments.alias)
+        check_names(arguments.register, arguments.alias, name_option="--register")
     repo = check_hub(arguments.push_to_hub, private=arguments.private) if arguments.push_to_hub else None
     console = make_console()
     every_clip = arguments.check == "all"

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.conversion.decoding import read_decoding
+from tune.card_use import usage
 from tune.display import say
 from tune.errors import ConfigError, ExperimentError, ModelError
 from tune.export import new_folder
 from tune.export_formats import FormatsOutcome, add_formats, print_formats
-from tune.trainable import check_model, export_model
+from tune.trainable import check_model, export_model, find_model
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
@@ -77,8 +79,11 @@ def _settings(model: str, folder: Path, data: str | None, language: str | None) 
     """The settings that the model was trained with, as far as it holds them."""
     known = _read_json(folder / SETTINGS_FILE)
     if not known:
-        generation = _read_json(folder / "generation_config.json")
+        place = folder if folder.is_dir() else find_model(TrainConfig(model=model))
+        generation = _read_json(place / "generation_config.json")
         known = {name: generation[name] for name in ("language", "task") if generation.get(name)}
+        if generation.get("is_multilingual") is False:
+            known["language"] = "en"
     if language is None and "language" not in known and model != "demo" and not model.endswith(".en"):
         raise ConfigError(f"--from-model {model}: does not say its language; give --language")
     known |= {"workers": 1, "deepspeed": None}
@@ -128,10 +133,23 @@ def _target_folder(
 
 
 def _note(folder: Path, outcome: FormatsOutcome) -> None:
-    """Add the formats to the model's `evaluation.json`."""
+    """Add the formats to the model's `evaluation.json`, and how to use them to its card."""
     path = folder / EVALUATION_FILE
     summary = _read_json(path)
-    summary["formats"] = {**summary.get("formats", {}), **outcome.to_dict()}
+    before = summary.get("formats", {})
+    summary["formats"] = {**before, **outcome.to_dict()}
+    _replace(path, json.dumps(summary, indent=2) + "\n")
+    card = folder / "README.md"
+    if card.is_file():
+        text, decoding = card.read_text(encoding="utf-8"), read_decoding(folder)
+        # Only what an export wrote: cards of others, and what was rewritten by hand, stay as they are.
+        brought = text.replace(usage(decoding, before), usage(decoding, summary["formats"]))
+        if brought != text:
+            _replace(card, brought)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file that is there whole at any time."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     partial.replace(path)

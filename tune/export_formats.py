@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from trainer.config import DataError, ModelError
+from trainer.config import DataError
 from trainer.conversion.formats import Target
 from tune.display import clock, say
+from tune.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -71,6 +72,9 @@ def add_formats(
         config: its language, normaliser and data count; None converts without a check.
         every_clip: check on all clips of validation and test, not only on some of validation.
         console: told what is done, and how far it is.
+
+    Returns:
+        What became of them: whatever goes wrong is a problem there, and the model and the other formats stay.
     """
     outcome = FormatsOutcome()
     wanted = [target for target in targets if target.name != "hf"]
@@ -78,14 +82,26 @@ def add_formats(
         return outcome
     with console.status("reading clips ...") as status:
         progress = _Progress(console, status)
-        checker = _checker(folder, config, every_clip, progress) if config is not None else None
+        try:
+            checker = _checker(folder, config, every_clip, progress) if config is not None else None
+        except Exception as error:  # noqa: BLE001 - by a runtime or what reads data: see below
+            names = ", ".join(target.name for target in wanted)
+            outcome.problems.append(f"{names}: not made, for they could not be checked: {_cause(error)}")
+            return outcome
         for target in wanted:
             progress.stage(f"converting to {target.name} ({target.quantization})")
             try:
                 _add(folder, target, checker, outcome)
-            except ModelError as error:
-                outcome.problems.append(f"{target.name}: {error}")
+            # Converters and runtimes raise what they like, with no base in common: RuntimeError, OSError, classes of
+            # their own. None of it may cost the model, which is finished, or the other formats.
+            except Exception as error:  # noqa: BLE001 - told with its cause
+                outcome.problems.append(f"{target.name}: could not be made: {_cause(error)}")
     return outcome
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong, in one line."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _add(folder: Path, target: Target, checker: Checker | None, outcome: FormatsOutcome) -> None:

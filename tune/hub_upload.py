@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tune.errors import UserError
+from tune.errors import UserError, first_line
 from tune.model_card import PLACE
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.onnx", "*.onnx_data")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
 _NEVER = (".*", "*.partial", "__pycache__")
+_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+"""A piece of code in a card."""
+_BELOW = re.compile(rf"{PLACE}/([\w.-]+)")
+"""What lies below the model's folder: for other runtimes, which take paths and no names of the hub."""
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
 
@@ -82,25 +90,51 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
     api = HfApi()
     again = f"; what was sent stays there, push again with: tune-whisper push {folder} {repo}"
     with _told(repo, "was not pushed", again + (" --private" if private else "")):
-        _name_in_card(folder, repo)
         url = api.create_repo(repo, private=private or None, exist_ok=True)
-        api.upload_folder(
-            repo_id=repo,
-            folder_path=folder,
-            commit_message=message,
-            ignore_patterns=list(_NEVER),
-            delete_patterns=list(_WEIGHTS),
-        )
+        with _with_hub_card(folder, repo) as staged:
+            api.upload_folder(
+                repo_id=repo,
+                folder_path=staged,
+                commit_message=message,
+                ignore_patterns=list(_NEVER),
+                delete_patterns=list(_WEIGHTS),
+            )
     return str(url)
 
 
-def _name_in_card(folder: Path, repo: str) -> None:
-    """The card says how to load the model from the hub, where it said to give the folder's path."""
-    card = folder / "README.md"
-    if card.is_file() and PLACE in (text := card.read_text(encoding="utf-8")):
-        partial = card.with_name(".README.md.partial")
-        partial.write_text(text.replace(PLACE, repo), encoding="utf-8")
-        partial.replace(card)
+@contextlib.contextmanager
+def _with_hub_card(folder: Path, repo: str) -> Iterator[Path]:
+    """The folder as the hub shall have it: links to its files, with a card of its own.
+
+    The folder keeps its card, which is right as long as the model is used from there.
+    """
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-push-") as temporary:
+        staged = Path(temporary) / "model"
+        shutil.copytree(
+            folder.absolute(), staged, copy_function=os.symlink, ignore=shutil.ignore_patterns(*_NEVER)
+        )
+        card = staged / "README.md"
+        if card.is_file():
+            text = card.read_text(encoding="utf-8")
+            card.unlink()  # the link; writing through it would change the folder's own
+            card.write_text(hub_card(text, repo), encoding="utf-8")
+        yield staged
+
+
+def hub_card(text: str, repo: str) -> str:
+    """A model card that says how to load the model from the hub, where it said to give the folder's path.
+
+    What lies in a folder below the model is downloaded first, for only transformers takes the name of a repository.
+    """
+    fetched: set[str] = set()
+
+    def with_download(found: re.Match[str]) -> str:
+        folders = [name for name in dict.fromkeys(_BELOW.findall(found[0])) if name not in fetched]
+        fetched.update(folders)
+        lines = [f'hf download {repo} --include "{name}/*" --local-dir .\n' for name in folders]
+        return (f"```sh\n{''.join(lines)}```\n\n" if lines else "") + found[0]
+
+    return _BLOCK.sub(with_download, text).replace(f"{PLACE}/", "").replace(PLACE, repo)
 
 
 def _check_repo_name(repo: str) -> None:
@@ -148,9 +182,9 @@ def _told(repo: str, what: str, again: str = "") -> Iterator[None]:
         if isinstance(inner, HfHubHTTPError):
             reason = _refusal(inner)
         elif isinstance(inner, (no_answer, OSError)):
-            reason = f"the hub cannot be reached ({_first_line(inner)})"
+            reason = f"the hub cannot be reached ({first_line(inner)})"
         else:
-            reason = _first_line(inner)
+            reason = first_line(inner)
         raise HubError(f"hub model {repo}: {what}: {reason}{again}") from error
 
 
@@ -160,9 +194,4 @@ def _refusal(error: Any) -> str:
         return f"the hub does not know the token (401); {_LOG_IN}"
     if status == 403:
         return f"the token has no right to write there (403); {_LOG_IN}"
-    return f"the hub answers {status}: {error.server_message or _first_line(error)}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
+    return f"the hub answers {status}: {error.server_message or first_line(error)}"

@@ -119,7 +119,6 @@ def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -
     from tune.pages.inspection_page import inspection_page
     from tune.pages.page import write_page
 
-    page = inspection_page(inspection)
     lines = io.StringIO(newline="")
     writer = csv.writer(lines)
     writer.writerow(("file", "split", "why", "detail"))
@@ -128,7 +127,8 @@ def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / LIST_FILE, lines.getvalue())
         _write(folder / JSON_FILE, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-        write_page(folder / PAGE_FILE, page)
+        # After the lists: a page that cannot be drawn must not cost them.
+        write_page(folder / PAGE_FILE, inspection_page(inspection))
     except OSError as error:
         raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
     return [folder / name for name in (PAGE_FILE, JSON_FILE, LIST_FILE)]

@@ -30,13 +30,19 @@ def attach_folder(folder: ExperimentFolder, files: Path) -> int:
 
     Raises:
         ExperimentError: `experiment.yaml` cannot be read.
-        TrackingError: the store cannot be reached, or has no run of this experiment.
+        TrackingError: the store cannot be reached, has no run of this experiment, or the run's artifacts are gone.
     """
     uri = read_tracking_uri(folder.path)
     run_id = _parent_run(folder.path, uri)
     check_store(uri)
     store = TrackingStore(uri, folder.name, None)
     store.connect(create=False)
+    place = store.artifact_folder(run_id)
+    if place is not None and not place.is_dir():
+        # MLflow would make a folder in the old place, in which nobody looks.
+        raise TrackingError(
+            f"MLflow store {hide_password(uri)}: its artifacts' folder {place} is gone, as when an experiment was moved"
+        )
     found = sorted(file for file in files.rglob("*") if file.is_file() and not file.name.startswith("."))
     for file in found:
         store.upload(run_id, file, file.parent.relative_to(files.parent).as_posix())

@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 import tempfile
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -191,6 +192,12 @@ class TrackingStore:
         with self._translated("read"):
             data = self._client.get_run(run_id).data
         return RunFacts(dict(data.params), dict(data.metrics), dict(data.tags))
+
+    def artifact_folder(self, run_id: str) -> Path | None:
+        """Where the run's artifacts lie, which may be gone; None where a server or an object store has them."""
+        with self._translated("read"):
+            place = urllib.parse.urlsplit(str(self._client.get_run(run_id).info.artifact_uri))
+        return Path(urllib.parse.unquote(place.path)) if place.scheme in ("", "file") else None
 
     def upload(self, run_id: str, path: Path, place: str | None = None) -> None:
         """Store one file as an artifact of the run, by its own name, below `place`; one that is gone is refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.normalizers import rates_note
 from tune.display import clock, key_settings
 from tune.limits import describe_duration
 
@@ -50,7 +51,7 @@ def search_ended(outcome: SearchOutcome) -> str:
         lines += [*_contenders(outcome), ""]
     if outcome.verdict is not None and len(outcome.verdict.standings) > 1:
         lines += [*_finalists(outcome.verdict), ""]
-    lines += [_course(outcome), "", *_space(plan), "", "```"]
+    lines += [_course(outcome), "", rates_note(plan.base), "", *_space(plan), "", "```"]
     if outcome.interrupted:
         lines.append(plan.resume_command)
     lines.append(f"tune-whisper report {plan.name}{storage}")
@@ -78,6 +79,7 @@ def training_ended(outcome: SearchOutcome) -> str:
         ]
     state = "interrupted" if outcome.interrupted else record.status.replace("_", " ")
     lines += [f"{state.capitalize()} after {clock(outcome.seconds)}, {record.samples_seen:,} samples.", ""]
+    lines += [rates_note(plan.base), ""]
     return "\n".join([*lines, "```", f"tune-whisper export {plan.name} --output my-model{storage}", "```"])
 
 
@@ -118,7 +120,8 @@ def _trial_note(record: TrialRecord, error: str | None) -> str:
 def _headline(outcome: SearchOutcome) -> list[str]:
     best, baseline, model = outcome.best, outcome.baseline.wer, _model(outcome.plan.base)
     if best is None or best.best_wer is None:
-        return ["No trial reached an evaluation."]
+        diverged = outcome.trials and all(trial.status == "diverged" for trial in outcome.trials)
+        return ["All trials diverged." if diverged else "No trial reached an evaluation."]
     wer = best.best_wer
     if not outcome.gained:
         return [

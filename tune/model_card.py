@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from trainer.config import TrainConfig
+from trainer.conversion.decoding import Decoding
+from trainer.conversion.usage import PLACE
 from trainer.scoring.normalizers import describe_normalizer, unit_note
 from trainer.transcription.transcripts import language_name
 from tune.card_data import data_list, limits_list
 from tune.card_metadata import Rates, card_metadata, is_hub_id, short_name
 from tune.card_search import how_found, settings_table
-from tune.card_use import PLACE, usage
+from tune.card_use import usage
 
 __all__ = ["PLACE", "CardFacts", "Rates", "model_card"]
 
@@ -65,11 +67,11 @@ class CardFacts:
     hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Hours of audio by split."""
     longest_seconds: float | None = None
-    """The model's window: no training clip was longer."""
+    """Of the training clips."""
     speakers: int | None = None
     """People in the training clips."""
-    formats: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, and each one's path below its folder."""
+    formats: Collection[str] = ()
+    """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
 
 
 def model_card(
@@ -78,6 +80,7 @@ def model_card(
     trial: dict[str, Any],
     config: TrainConfig,
     rates: Rates,
+    decoding: Decoding,
     *,
     facts: CardFacts | None = None,
 ) -> str:
@@ -89,6 +92,7 @@ def model_card(
         trial: the exported trial's entry in it.
         config: the exported trial's full settings.
         rates: error rates by split, `before` and `after`.
+        decoding: how the exported model decodes.
         facts: what else is known.
     """
     facts = facts or CardFacts()
@@ -106,8 +110,10 @@ def model_card(
         intervals=" In brackets: 95 % intervals by bootstrap over the clips." if intervals else "",
         rates="\n".join(_rates_table(rates)),
         verdict=_verdict(rates),
-        usage=usage(config, facts.formats),
-        limits="\n".join(limits_list(config, rates, facts.longest_seconds, facts.speakers)),
+        usage=usage(decoding, facts.formats),
+        limits="\n".join(
+            limits_list(config, rates, decoding.window_seconds, facts.longest_seconds, facts.speakers)
+        ),
         data="\n".join(data_list(config, settings, facts.hours)),
         origin="Given to the training" if alone else "Found by the search",
         samples=trial["best_samples_seen"],

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tune.arguments import Parser, add_storage
+
+if TYPE_CHECKING:
+    from tune.report.known import Experiment
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -14,7 +18,7 @@ def report_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper report",
         description="Write what an experiment taught as one page: result, advice, pictures, trials, cost, data.\n"
-        "It may have ended, still run, or have been interrupted. Its MLflow run gets the page, too.",
+        "It may have ended, still run, or have been interrupted. Its MLflow run and object store get the page, too.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
@@ -36,8 +40,7 @@ def report(words: list[str]) -> int:
     """
     arguments = report_parser().parse_args(words)
     from tune.display import make_console, say, short_path
-    from tune.errors import ExperimentError, TrackingError
-    from tune.mlflow_attach import attach_folder
+    from tune.errors import ExperimentError
     from tune.report.loading import load_experiment
     from tune.report.writer import make_report, save_page, save_report
     from tune.results import REPORT_FOLDER, find_experiment
@@ -59,13 +62,52 @@ def report(words: list[str]) -> int:
     beside = f", with {len(pictures)} pictures beside it" if pictures else ""
     say(console, f"report    {short_path(page)}{beside}")
     if output is None:
-        try:
-            attach_folder(folder, page.parent)
-        except TrackingError as error:
-            print(f"warning: MLflow does not have this report: {error}", file=sys.stderr)
+        for problem in _hand_on(made.experiment, page.parent):
+            print(f"warning: {problem}", file=sys.stderr)
     if arguments.open:
         import webbrowser
 
         if not webbrowser.open(page.as_uri()):
             say(console, "no browser was found here; open the file yourself")
     return 0
+
+
+def _hand_on(experiment: Experiment, report: Path) -> list[str]:
+    """Add a report to the experiment's MLflow run, and bring it to its object store; what could not be done, and why.
+
+    While the search may run, only the report is brought: MLflow's database is the machine's that runs it.
+    """
+    from tune.errors import ExperimentError, TrackingError
+    from tune.object_store import StorageError
+
+    folder, running = experiment.folder, experiment.state in ("running", "unfinished")
+    problems = []
+    try:
+        _attach(experiment, report, running=running)
+    except (ExperimentError, TrackingError) as error:
+        problems.append(f"MLflow does not have this report: {error}")
+    try:
+        folder.upload(report.name if running else "")
+    except (StorageError, OSError) as error:  # OSError: a disk that cannot note what was uploaded
+        problems.append(f"{folder.address} does not have this report: {error}")
+    return problems
+
+
+def _attach(experiment: Experiment, report: Path, *, running: bool) -> None:
+    """Add a report to the MLflow run, unless its database here is only a copy of one that a search may write to.
+
+    Raises:
+        ExperimentError: the experiment's store is gone.
+        TrackingError: it cannot be reached, or is such a copy.
+    """
+    from tune.errors import TrackingError
+    from tune.mlflow_attach import attach_folder
+    from tune.mlflow_store import sqlite_path
+    from tune.ui import read_tracking_uri
+
+    folder = experiment.folder
+    if running and folder.remote and sqlite_path(read_tracking_uri(folder.path)) is not None:
+        raise TrackingError(
+            "the search may still run elsewhere, with a database of its own; run this again when it has ended"
+        )
+    attach_folder(folder, report)

@@ -33,8 +33,11 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
     asked = f"{len(statuses)} of {plan.request.trials}" if outcome.interrupted else str(len(statuses))
     console.print(f"trials    {asked} in {clock(outcome.seconds)}: {', '.join(counts)}")
     if best is None or best.best_wer is None:
-        errors = "; see the errors above" if any(trial.error for trial in outcome.trials) else ""
-        console.print(f"[red]no trial reached an evaluation[/]{errors}")
+        if set(statuses) == {"diverged"}:
+            console.print("[red]all trials diverged[/]: search lower learning rates")
+        else:
+            errors = "; see the errors above" if any(trial.error for trial in outcome.trials) else ""
+            console.print(f"[red]no trial reached an evaluation[/]{errors}")
         if _is_resumable(outcome):
             say(console, f"resume    {plan.resume_command}")
         return

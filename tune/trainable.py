@@ -34,6 +34,7 @@ __all__ = [
     "evaluation_points",
     "export_model",
     "fetch_shared",
+    "find_model",
     "full_budget",
     "is_only_for_resume",
     "local_folders",
@@ -75,6 +76,15 @@ def check_model(config: TrainConfig) -> float:
 
     load_processor(config)
     return default_learning_rate(config)
+
+
+def find_model(config: TrainConfig) -> Path:
+    """The folder that has the model's settings, fetched from the hub where it is not here; raises `ModelError`."""
+    from trainer.hub_models import fetch_model
+    from trainer.model import model_path
+
+    path = model_path(config)
+    return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=False))
 
 
 def full_budget(config: TrainConfig, n_train: int) -> int:

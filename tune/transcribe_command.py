@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -119,10 +120,16 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(
                 "--times model: with --compare both models hear the same segments, cut at pauses"
             )
+        if arguments.html and arguments.html.is_dir():
+            raise ConfigError(
+                f"--html {arguments.html}: is a folder; give a file such as {arguments.html / 'differences.html'}"
+            )
         if arguments.html and arguments.html.exists() and not arguments.force:
             raise ConfigError(f"--html {arguments.html}: exists already; choose another name or give --force")
         if arguments.html and not arguments.html.absolute().parent.is_dir():
             raise ConfigError(f"--html {arguments.html}: no folder {arguments.html.parent}")
+        if arguments.html and not os.access(arguments.html.absolute().parent, os.W_OK):
+            raise ConfigError(f"--html {arguments.html}: the folder cannot be written; choose another")
     elif arguments.html:
         raise ConfigError("--html: shows differences; give --compare BASE too")
 

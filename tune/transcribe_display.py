@@ -132,8 +132,8 @@ def comparison_table(comparison: Comparison, base: str, model: str, *, coloured:
     """
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True, padding=(0, 2, 0, 0))
     table.add_column("time", justify="right", no_wrap=True, style="dim")
-    table.add_column(base, ratio=1)
-    table.add_column(model, ratio=1)
+    table.add_column(Text(base), ratio=1)
+    table.add_column(Text(model), ratio=1)
     gap = " " if comparison.unit == "words" else ""
     for row in comparison.rows:
         table.add_row(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +31,7 @@ def find_targets(recordings: Sequence[Recording], arguments: argparse.Namespace)
     """The file of every recording's transcript; none where they are printed.
 
     Raises:
-        ConfigError: two would have the same name, one is there already, or the folder cannot be made.
+        ConfigError: two would have the same name, one is there already, or the folder cannot be made or written.
     """
     if arguments.output is None:
         if arguments.format in ("srt", "vtt") and len(recordings) > 1:
@@ -53,11 +56,13 @@ def find_targets(recordings: Sequence[Recording], arguments: argparse.Namespace)
         raise ConfigError(
             f"--output {arguments.output}: {taken[0]}{others} exists already; --force replaces it"
         )
-    try:
+    if folders := [target for target in taken if target.is_dir()]:
+        raise ConfigError(f"--output {arguments.output}: {folders[0]} is a folder; choose another --output")
+    with _told(f"--output {arguments.output}"):
         for folder in {target.parent for target in targets}:
             folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output {arguments.output}: cannot be written: {error.strerror}") from error
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     return targets
 
 
@@ -68,7 +73,11 @@ def write_all(
     arguments: argparse.Namespace,
     progress: Progress,
 ) -> int:
-    """Transcribe and print or write every recording; the exit code."""
+    """Transcribe and print or write every recording; the exit code.
+
+    Raises:
+        ConfigError: a transcript cannot be written; those before it are whole.
+    """
     failed = 0
     for index, found in enumerate(transcriber.transcribe(recordings, progress.advance)):
         progress.finish(found.recording)
@@ -81,7 +90,8 @@ def write_all(
             with progress.aside():
                 _print(found, arguments, heading=len(recordings) > 1)
         else:
-            _write(targets[index], FORMATS[arguments.format](found, arguments.model))
+            with _told(f"--output {arguments.output}"):
+                _write(targets[index], FORMATS[arguments.format](found, arguments.model))
             progress.say(f"wrote {targets[index]}")
     progress.summarise(failed, transcriber.trusts_times)
     return EXIT_FAILED if failed else 0
@@ -95,14 +105,41 @@ def _print(found: Transcript, arguments: argparse.Namespace, *, heading: bool) -
         text = (f"== {found.recording.path} ==\n" if heading else "") + FORMATS[arguments.format](
             found, arguments.model
         )
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    _put_out(text)
+
+
+def _put_out(text: str) -> None:
+    """Write to standard output at once; where nobody reads it any more, end the command quietly."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output (head, less) has seen enough. Exit code 1, as `logs` and rich's consoles end then;
+        # Python would complain once more when it exits.
+        sys.stdout = None  # type: ignore[assignment]
+        raise SystemExit(EXIT_FAILED) from None
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a transcript whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # what is told is why it could not be written
+            partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _told(option: str) -> Iterator[None]:
+    """A file that cannot be written, a full disk among the reasons, as a mistake of the option that named it."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise ConfigError(f"{option}: cannot be written: {error.strerror}{where}") from error
 
 
 def compare_all(
@@ -111,7 +148,11 @@ def compare_all(
     arguments: argparse.Namespace,
     progress: Progress,
 ) -> int:
-    """Transcribe every recording with both models and show where they differ; the exit code."""
+    """Transcribe every recording with both models and show where they differ; the exit code.
+
+    Raises:
+        ConfigError: the page cannot be written; what differs was printed.
+    """
     model, base = (each.transcribe(recordings, progress.advance_half) for each in transcribers)
     found: list[Comparison] = []
     failed = 0
@@ -131,7 +172,8 @@ def compare_all(
         from tune.pages.page import write_page
         from tune.transcribe_page import comparison_page
 
-        write_page(arguments.html, comparison_page(found, arguments.compare, arguments.model))
+        with _told(f"--html {arguments.html}"):
+            write_page(arguments.html, comparison_page(found, arguments.compare, arguments.model))
         progress.say(f"wrote {arguments.html}")
     progress.summarise(failed, trusts_times=False)
     return EXIT_FAILED if failed else 0
@@ -139,10 +181,9 @@ def compare_all(
 
 def _print_comparison(comparison: Comparison, arguments: argparse.Namespace, console: Console) -> None:
     if arguments.format == "json":
-        sys.stdout.write(
+        _put_out(
             json.dumps(comparison.to_dict(arguments.compare, arguments.model), ensure_ascii=False) + "\n"
         )
-        sys.stdout.flush()
         return
     say(console, f"== {comparison.model.recording.path} ==")
     console.print(

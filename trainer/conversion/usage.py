@@ -1,13 +1,19 @@
-"""The README of a converted model: what it is, how it was checked, how to use it."""
+"""The README of a converted model: what it is, how it was checked, how to use it. Model cards have the same code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from trainer.conversion.check import FormatCheck
 from trainer.conversion.decoding import Decoding
-from trainer.conversion.formats import Target
 from trainer.conversion.ggml_format import MODEL_FILE
+
+if TYPE_CHECKING:
+    from trainer.conversion.check import FormatCheck
+    from trainer.conversion.formats import Target
+
+PLACE = "PATH_OF_THIS_FOLDER"
+"""Stands in the examples for the folder that they are in: only its reader knows where it lies."""
 
 _CTRANSLATE2 = """\
 ```sh
@@ -18,7 +24,7 @@ pip install faster-whisper
 import numpy as np
 from faster_whisper import WhisperModel, decode_audio
 
-{short}model = {model}("PATH_OF_THIS_FOLDER")
+{short}model = {model}("{place}")
 audio = decode_audio("recording.wav")
 audio = np.pad(audio, (0, -len(audio) % ({window:g} * 16_000)))  # silence up to the end of the last window
 segments, info = model.transcribe(audio, {language}task="{task}", beam_size=1, without_timestamps=True)
@@ -40,7 +46,7 @@ class ShortWindow(WhisperModel):
 """
 _GGML = """\
 ```sh
-whisper-cli -m PATH_OF_THIS_FOLDER/{file} {flags}--no-timestamps --beam-size 1 --no-flash-attn{nst} \\
+whisper-cli -m {place}/{file} {flags}--no-timestamps --beam-size 1 --no-flash-attn{nst} \\
     -f recording.wav
 ```
 
@@ -53,14 +59,14 @@ pip install pywhispercpp
 ```python
 from pywhispercpp.model import Model
 
-model = Model("PATH_OF_THIS_FOLDER/{file}", context_params={{"flash_attn": False}})
+model = Model("{place}/{file}", context_params={{"flash_attn": False}})
 segments = model.transcribe("recording.wav", {language}translate={translate}, no_timestamps=True{suppress})
 print(" ".join(segment.text for segment in segments))
 ```
 
 Leave out the timestamp option for segments with times. Recordings of less than 0.1 s are not heard at all. Flash
 attention is off because whisper.cpp's attends to positions that are not there (its pull request 3941): with it
-transcripts may differ from those checked below."""
+transcripts may differ from those of transformers."""
 _ONNX = """\
 ```sh
 pip install 'tune-whisper[onnx]' soundfile
@@ -72,7 +78,7 @@ from pathlib import Path
 from transformers import WhisperProcessor
 from trainer.conversion.onnx_runtime import OnnxWhisper
 
-folder = Path("PATH_OF_THIS_FOLDER")
+folder = Path("{place}")
 processor, model = WhisperProcessor.from_pretrained(folder), OnnxWhisper(folder)
 samples, rate = soundfile.read("recording.wav", dtype="float32")  # 16 kHz mono, at most {window:g} s
 features = processor.feature_extractor(samples, sampling_rate=rate, return_tensors="np")["input_features"]
@@ -95,7 +101,6 @@ def format_readme(target: Target, decoding: Decoding, checks: Sequence[FormatChe
         decoding: how the model decodes.
         checks: what the conversion was checked by; empty where there was no data.
     """
-    text = {"ctranslate2": _ctranslate2, "ggml": _ggml, "onnx": _onnx}[target.name](decoding)
     spoken = f"language `{decoding.language}`, " if decoding.language else ""
     return (
         f"# Whisper for {target.format.runtime}\n\n"
@@ -103,13 +108,25 @@ def format_readme(target: Target, decoding: Decoding, checks: Sequence[FormatChe
         f"weights in {target.quantization}, {spoken}task `{decoding.task}`. "
         "tune-whisper trains on transcripts without timestamps: a model still writes them, but they may be worse "
         "than the base model's.\n\n"
-        f"## Use\n\n{text}\n\n## Checked\n\n{_checked(checks)}\n"
+        f"## Use\n\n{how_to_use(target.name, decoding)}\n\n## Checked\n\n{_checked(checks)}\n"
     )
 
 
-def _ctranslate2(decoding: Decoding) -> str:
+def how_to_use(name: str, decoding: Decoding, place: str = PLACE) -> str:
+    """Code that transcribes with a converted model, Markdown.
+
+    Args:
+        name: its format, any but `hf`.
+        decoding: how the model decodes.
+        place: the path of its folder.
+    """
+    return {"ctranslate2": _ctranslate2, "ggml": _ggml, "onnx": _onnx}[name](decoding, place)
+
+
+def _ctranslate2(decoding: Decoding, place: str) -> str:
     short = decoding.short_window
     return _CTRANSLATE2.format(
+        place=place,
         short=_SHORT_CTRANSLATE2.format(window=decoding.window_seconds) if short else "",
         model="ShortWindow" if short else "WhisperModel",
         language=f'language="{decoding.language}", ' if decoding.language else "",
@@ -118,12 +135,13 @@ def _ctranslate2(decoding: Decoding) -> str:
     )
 
 
-def _ggml(decoding: Decoding) -> str:
+def _ggml(decoding: Decoding, place: str) -> str:
     translates = decoding.task == "translate"
     flags = [f"--language {decoding.language}"] if decoding.language else []
     flags += ["--translate"] if translates else []
     note = _SHORT_GGML.format(window=decoding.window_seconds) if decoding.short_window else ""
     text = _GGML.format(
+        place=place,
         file=MODEL_FILE,
         flags="".join(f"{flag} " for flag in flags),
         nst=" --suppress-nst" if decoding.suppresses_symbols else "",
@@ -134,8 +152,8 @@ def _ggml(decoding: Decoding) -> str:
     return text + note
 
 
-def _onnx(decoding: Decoding) -> str:
-    return _ONNX.format(window=decoding.window_seconds, longest=decoding.max_new_tokens)
+def _onnx(decoding: Decoding, place: str) -> str:
+    return _ONNX.format(place=place, window=decoding.window_seconds, longest=decoding.max_new_tokens)
 
 
 def _checked(checks: Sequence[FormatCheck]) -> str:

@@ -5,28 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainer.columns import LANGUAGE_NAMES, Part, parse_row_filter, values_of
+from trainer.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, parse_row_filter, values_of
 from trainer.config import TrainConfig
 from trainer.data import Clip, ClipTable
 from trainer.inspection.sound import Sound, Unusable
 from trainer.inspection.texts import count_units, text_keys
 from trainer.tables import Table
-
-#: Usual names of a column with speakers, in the order in which they are looked for.
-SPEAKER_NAMES = (
-    *(
-        "speaker",
-        "speaker_id",
-        "client_id",
-        "spk",
-        "spk_id",
-        "speaker_name",
-        "speakerid",
-        "user_id",
-        "reader",
-    ),
-    *("reader_id", "talker", "voice"),
-)
 
 
 @dataclasses.dataclass(slots=True)

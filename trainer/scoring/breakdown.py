@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from trainer.columns import SPEAKER_NAMES
 
 LENGTH = "clip length"
 """The name of the groups by seconds, which every data set has."""
@@ -11,18 +15,21 @@ _MOST_NUMBERS = 8
 """Different numbers in a column from which on ranges say more than single values."""
 _RANGES = 4
 _UNKNOWN = "(empty)"
+_NUMBER = re.compile(r"[-+]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+"""What counts as a number: not `007` and not `12_34`, which are names made of digits."""
 
 
-def group_by(values: Sequence[str]) -> dict[str, list[int]]:
+def group_by(values: Sequence[str], name: str = "") -> dict[str, list[int]]:
     """Rows of each group of a column.
 
-    Numbers that differ much are put into ranges with about as many utterances each; other values, and a few
-    different numbers, are groups of their own, the largest first. Empty cells come last, as `(empty)`.
+    Measures, such as a signal-to-noise ratio, are put into ranges with about as many utterances each; other values
+    are groups of their own, the largest first. Empty cells come last, as `(empty)`.
 
     Args:
         values: the column's cell of each row, empty for none.
+        name: the column's; numbers of speakers and other ids are no measures.
     """
-    numbers = _numbers(values)
+    numbers = _measure(values, name)
     if numbers is not None:
         groups = by_ranges(numbers)
     else:
@@ -36,16 +43,19 @@ def group_by(values: Sequence[str]) -> dict[str, list[int]]:
     return groups | ({_UNKNOWN: empty} if empty else {})
 
 
-def by_ranges(numbers: Mapping[int, float], form: str = "{:.3g}", unit: str = "") -> dict[str, list[int]]:
+def by_ranges(
+    numbers: Mapping[int, float], decimals: int | None = None, unit: str = ""
+) -> dict[str, list[int]]:
     """Rows in up to four ranges with about as many each, from the lowest on.
 
     Args:
         numbers: the number of each row that has one.
-        form: how a number is written.
+        decimals: how many a number has at least; more where ranges would read alike. By default what three digits
+            need, none for whole numbers.
         unit: what is put behind the numbers of a range, as in `1.2 to 3.5 s`.
     """
     rows = sorted(numbers, key=lambda row: (numbers[row], row))
-    groups: dict[str, list[int]] = {}
+    parts: list[list[int]] = []
     begin = 0
     for part in range(1, _RANGES + 1):
         end = round(part * len(rows) / _RANGES)
@@ -53,22 +63,45 @@ def by_ranges(numbers: Mapping[int, float], form: str = "{:.3g}", unit: str = ""
         while 0 < end < len(rows) and numbers[rows[end]] == numbers[rows[end - 1]]:
             end += 1
         if end > begin:
-            low, high = numbers[rows[begin]], numbers[rows[end - 1]]
-            ends = dict.fromkeys((form.format(low), form.format(high)))
-            label = " to ".join(ends)
-            groups.setdefault(f"{label}{unit}", []).extend(sorted(rows[begin:end]))
+            parts.append(rows[begin:end])
             begin = end
-    return groups
+    ends = [(numbers[part[0]], numbers[part[-1]]) for part in parts]
+    least = _usual_decimals(numbers.values()) if decimals is None else decimals
+    return {f"{label}{unit}": sorted(part) for label, part in zip(_labels(ends, least), parts, strict=True)}
 
 
-def _numbers(values: Sequence[str]) -> dict[int, float] | None:
-    """The column as numbers by row, where it holds nothing else and many different ones."""
-    found: dict[int, float] = {}
-    for row, value in enumerate(values):
-        if value:
-            try:
-                found[row] = float(value)
-            except ValueError:
-                return None
-    many = len(set(found.values())) > _MOST_NUMBERS
-    return found if many and all(map(math.isfinite, found.values())) else None
+def _usual_decimals(numbers: Collection[float]) -> int:
+    """Decimals that show three digits of the largest number; none where all are whole."""
+    if all(number.is_integer() for number in numbers):
+        return 0
+    return max(0, 2 - math.floor(math.log10(max(map(abs, numbers)))))
+
+
+def _labels(ends: Sequence[tuple[float, float]], decimals: int) -> list[str]:
+    """Ranges in words, with so many decimals or as many more as tell different numbers and ranges apart."""
+    for digits in itertools.count(decimals):
+        written = [(f"{low:z.{digits}f}", f"{high:z.{digits}f}") for low, high in ends]
+        apart = all(
+            low == high or first != last for (low, high), (first, last) in zip(ends, written, strict=True)
+        )
+        if apart and len(set(written)) == len(ends):
+            break
+    return [first if first == last else f"{first} to {last}" for first, last in written]
+
+
+def _measure(values: Sequence[str], name: str) -> dict[int, float] | None:
+    """The column as numbers by row, where they are many and measure something.
+
+    Fractions do. Whole numbers may also be years, dates or codes, which come again and again; a measure in whole
+    numbers, such as a size in bytes, is another one in most rows.
+    """
+    if name.lower() in SPEAKER_NAMES or name.lower().endswith("id"):
+        return None
+    if not all(_NUMBER.fullmatch(value) for value in values if value):
+        return None
+    found = {row: float(value) for row, value in enumerate(values) if value}
+    different = set(found.values())
+    if len(different) <= _MOST_NUMBERS or not all(map(math.isfinite, different)):
+        return None
+    fractions = not all(number.is_integer() for number in different)
+    return found if fractions or 2 * len(different) > len(found) else None

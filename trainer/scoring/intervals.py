@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 2000
 _SHUFFLES = 10_000
-_LEAST = 5
+LEAST = 5
 """Utterances below which resampling says nothing."""
 _BLOCK = 4_000_000
 """Drawn numbers held in memory at a time."""
@@ -33,11 +33,18 @@ class Comparison:
 
     difference: float
     interval: Interval | None
-    """95 %, of the difference; None for too few utterances."""
+    """95 %, of the difference; None for too few utterances, and for the same errors on each."""
     p_value: float
+    utterances: int
+    """Those that were compared: whose reference has words."""
     better: int
     """Utterances on which the first model makes fewer errors."""
     worse: int
+
+    @property
+    def same_errors(self) -> bool:
+        """Whether both made as many errors on each utterance, which resampling cannot vary."""
+        return not self.better and not self.worse
 
     @property
     def shown(self) -> bool:
@@ -70,7 +77,7 @@ def rate_interval(
 
     used = lengths > 0
     errors, lengths = errors[used].astype(np.float64), lengths[used].astype(np.float64)
-    if len(errors) < _LEAST:
+    if len(errors) < LEAST:
         return None
     if not errors.any():
         return 0.0, min(100.0, 300.0 / float(lengths.sum()))
@@ -150,8 +157,9 @@ def compare(first: np.ndarray, second: np.ndarray, lengths: np.ndarray, *, seed:
         done += size
     return Comparison(
         difference=100.0 * float(differences.sum()) / float(lengths[used].sum()),
-        interval=rate_interval(differences, lengths[used], seed=seed) if len(nonzero) else (0.0, 0.0),
+        interval=rate_interval(differences, lengths[used], seed=seed) if len(nonzero) else None,
         p_value=(as_large + 1) / (done + 1) if done else 1.0,
+        utterances=len(differences),
         better=int((differences < 0).sum()),
         worse=int((differences > 0).sum()),
     )

@@ -104,6 +104,14 @@ def unit_note(config: TrainConfig) -> str | None:
     )
 
 
+def rates_note(config: TrainConfig) -> str:
+    """The normaliser and what is counted, in sentences for a report that tells WERs."""
+    unit, description = describe_normalizer(config)
+    called = ", so that it is the CER here" if unit == "characters" else ""
+    name = config.normalizer_name
+    return f"WER is counted with normaliser {name}, unit: {unit}{called}. {description[0].upper()}{description[1:]}."
+
+
 #: All that stands for an apostrophe: of typewriter and typesetting, the modifier letters, accents, primes, the
 #: opening quote that is typed for either, those of full width, Armenian and Hebrew.
 _APOSTROPHES = dict.fromkeys(

@@ -192,8 +192,8 @@ def _rate(counts: ErrorCounts) -> Rate:
 
 
 def _groups(reference: Reference, mine: ModelScores, other: ModelScores | None) -> dict[str, list[Group]]:
-    found = {name: _scored(group_by(cells), mine, other) for name, cells in reference.columns.items()}
-    seconds = by_ranges(dict(enumerate(reference.seconds)), "{:.1f}", " s")
+    found = {name: _scored(group_by(cells, name), mine, other) for name, cells in reference.columns.items()}
+    seconds = by_ranges(dict(enumerate(reference.seconds)), 1, " s")
     return {**found, LENGTH: _scored(seconds, mine, other)}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainer.scoring.hallucinations import SIGNS
 from tune.display import clock
-from tune.evaluation_words import between, p_value, percent, points, verdict
+from tune.evaluation_words import between, difference_between, p_value, percent, points, verdict
 from tune.pages.evaluation_pictures import groups_picture, spread_picture
 from tune.pages.evaluation_utterances import frequent_errors, worst_utterances
 from tune.pages.page import (
@@ -115,7 +115,7 @@ def rates_table(scores: Scores) -> str:
         if other is not None:
             theirs, found = other.rates[rate], scores.comparisons[rate]
             cells += [f"{percent(theirs.percent)} %", between(theirs.interval), points(found.difference)]
-            cells += [between(found.interval, signed=True), p_value(found.p_value)]
+            cells += [difference_between(found), p_value(found.p_value)]
         rows.append(cells)
     return table(columns, rows, strong=frozenset({0}))
 

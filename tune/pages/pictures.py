@@ -6,10 +6,11 @@ import contextlib
 import dataclasses
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -59,6 +60,8 @@ _STYLE = {
     "lines.linewidth": 1.6,
     "svg.fonttype": "none",
     "text.color": INK,
+    # Names of people, models and columns are drawn as they are: between dollar signs there is no formula.
+    "text.parse_math": False,
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
     "ytick.color": MUTED,
@@ -85,10 +88,8 @@ class Picture:
 
     def svg(self) -> str:
         """The picture as an `<svg>` element for a page: its colours are the page's, its ids its own."""
-        from matplotlib import rc_context
-
         target = io.StringIO()
-        with rc_context({**_STYLE, "svg.hashsalt": self.name}):
+        with _saving({"svg.hashsalt": self.name}):
             self.figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
         text = target.getvalue()
         text = text[text.index("<svg") :]
@@ -107,14 +108,27 @@ class Picture:
 
     def save(self, folder: Path) -> Path:
         """Write `<name>.png`, on white, whole or not at all, and return its path."""
-        from matplotlib import rc_context
-
         path = folder / f"{self.name}.png"
         aside = folder / f".{path.name}.partial"
-        with rc_context(_STYLE):
+        with _saving({}):
             self.figure.savefig(aside, dpi=144, facecolor="white", format="png")
         aside.replace(path)
         return path
+
+
+@contextlib.contextmanager
+def _saving(settings: dict[str, Any]) -> Iterator[None]:
+    """Everything drawn in the block as in `drawing`; scripts that the font does not have cost no warning.
+
+    A page's text is drawn by the browser, whose fonts have them.
+    """
+    from matplotlib import rc_context
+
+    with rc_context({**_STYLE, **settings}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph ")
+        # What matplotlib before 3.11 says besides of Devanagari, Arabic and others.
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
+        yield
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tune.report.advice_results import (
     usual_settings_do,
     worse_than_base,
 )
-from tune.report.advice_settings import at_bounds, did_not_matter, diverges_above
+from tune.report.advice_settings import all_diverged, at_bounds, did_not_matter, diverges_above
 from tune.report.advice_trials import (
     clips_dropped,
     few_trials,
@@ -29,6 +29,7 @@ from tune.report.analysis import Analysis
 RULES: tuple[Callable[[Analysis], list[Advice]], ...] = (
     worse_than_base,
     trials_failed,
+    all_diverged,
     diverges_above,
     at_bounds,
     still_falling,

@@ -143,20 +143,22 @@ def finalists_tie(analysis: Analysis) -> list[Advice]:
 def usual_settings_do(analysis: Analysis) -> list[Advice]:
     """The usual settings of the model's size came to the same."""
     experiment, recipe, winner = analysis.experiment, analysis.recipe, analysis.winner
-    if recipe is None or winner is None or recipe.best_wer is None or winner.wer >= experiment.baseline:
+    if recipe is None or winner is None or recipe.best_wer is None:
+        return []
+    if recipe.status != "completed" or winner.wer >= experiment.baseline:
         return []
     if recipe.trial_id == winner.trial_id:
-        won = "won" if experiment.state == "finished" else "are the best so far"
+        won = "won" if experiment.has_ended else "are the best so far"
         return [
             Advice(
                 f"The usual settings for this model's size {won} (trial {recipe.trial_id}).",
-                "On data like this you can begin with them." if experiment.state == "finished" else "",
+                "On data like this you can begin with them." if experiment.has_ended else "",
                 change=False,
             )
         ]
     worse = recipe.best_wer - winner.wer
     noise = 1.96 * analysis.noise * (1 + 1 / max(1, len(winning_runs(experiment)))) ** 0.5
-    if recipe.status != "completed" or worse > noise:
+    if worse > noise:
         return []
     return [
         Advice(

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.config import ConfigError, check_value
 from tune.parameters import ChoiceParameter, Parameter, show
 from tune.records import TrialRecord
-from tune.report.advice_words import Advice, listed
+from tune.report.advice_words import Advice, all_diverged_words, listed
 from tune.report.analysis import Analysis
 from tune.report.scales import number, scale_of, tell
 
@@ -137,6 +137,19 @@ def did_not_matter(analysis: Analysis) -> list[Advice]:
             change=False,
         )
     ]
+
+
+def all_diverged(analysis: Analysis) -> list[Advice]:
+    """Every trial diverged: even the lowest learning rate was too high."""
+    experiment, diverged = analysis.experiment, analysis.all_diverged
+    if not diverged or (experiment.state == "running" and len(diverged) < _LEAST_ASTRAY):
+        return []
+    shared = experiment.settings["train_config"]["learning_rate"]
+    lowest = number(min(float(trial.config.get("learning_rate", shared)) for trial in diverged))
+    follows = f"They had `learning_rate` {lowest}: set a lower one."
+    if "learning_rate" in experiment.parameters:
+        follows = f"Lower the range of `learning_rate`: search below {lowest}, the lowest that diverged."
+    return [Advice(f"{all_diverged_words(diverged)}: a loss or WER was no finite number.", follows)]
 
 
 def diverges_above(analysis: Analysis) -> list[Advice]:

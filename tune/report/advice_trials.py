@@ -124,6 +124,8 @@ def few_trials(analysis: Analysis) -> list[Advice]:
     experiment, measured = analysis.experiment, len(analysis.ranked)
     if experiment.state == "running" or measured >= _FEW:
         return []
+    if analysis.all_diverged:  # which is a lesson of its own
+        return []
     if not measured:
         return [Advice("No trial reached an evaluation, so there is nothing to learn of the settings yet.")]
     more = max(2 * len(experiment.trials), 16)

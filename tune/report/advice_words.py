@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,15 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def all_diverged_words(diverged: Sized) -> str:
+    """`All 3 trials diverged`: where a report begins to say so."""
+    return (
+        f"All {len(diverged)} trials diverged"
+        if len(diverged) > 1
+        else "The only trial that was measured diverged"
+    )
 
 
 def last_line(error: str | None) -> str:

@@ -47,7 +47,7 @@ class Analysis:
     @property
     def who(self) -> str:
         """What to call the winner: before the end it is only the best so far."""
-        return "winner" if self.experiment.state == "finished" else "best trial"
+        return "winner" if self.experiment.has_ended else "best trial"
 
     @property
     def recipe(self) -> TrialRecord | None:
@@ -64,6 +64,14 @@ class Analysis:
             if trial.trial_id in self.expected and trial.status != "diverged"
         ]
         return sorted(trials, key=lambda trial: self.expected[trial.trial_id])
+
+    @property
+    def all_diverged(self) -> list[TrialRecord]:
+        """Trials that diverged, where all did that came to an evaluation; empty where one did not."""
+        judged = [
+            trial for trial in self.experiment.trials if trial.evaluations or trial.status == "diverged"
+        ]
+        return judged if all(trial.status == "diverged" for trial in judged) else []
 
     @property
     def whole(self) -> list[TrialRecord]:

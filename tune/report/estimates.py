@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.scoring.intervals import rate_interval
@@ -110,7 +111,12 @@ def read_clips(experiment: Experiment, run: TrialRecord) -> ClipErrors | None:
 
 def read_baseline_clips(experiment: Experiment) -> ClipErrors | None:
     """The base model's; None where the search did not keep them."""
-    path = experiment.folder.path / BASELINE_CLIPS_FILE
+    return baseline_clips(experiment.folder.path)
+
+
+def baseline_clips(folder: Path) -> ClipErrors | None:
+    """The base model's, of the experiment in a folder; None where they were not kept."""
+    path = folder / BASELINE_CLIPS_FILE
     return _clips(path.read_bytes()) if path.is_file() else None
 
 

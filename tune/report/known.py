@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
     from tune.search_space import Parameter, SearchSpace
 
-ExperimentState = Literal["finished", "running", "interrupted", "unfinished"]
-"""`unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
+ExperimentState = Literal["finished", "failed", "running", "interrupted", "unfinished"]
+"""`failed`: it ended without a result, or because trials failed.
+`unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,11 @@ class Experiment:
     """Clips that could not be used: split, name, reason, detail."""
     storage_option: str
     """What commands that name the experiment end with: where it is, nothing for the default."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it came to its end, with a result or without."""
+        return self.state in ("finished", "failed")
 
     @property
     def is_training(self) -> bool:

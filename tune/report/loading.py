@@ -15,6 +15,7 @@ from tune.comparison import Standing, Verdict
 from tune.decisions import Stop
 from tune.errors import ExperimentError
 from tune.experiment_folder import EXPERIMENT_FILE
+from tune.experiment_list import how_it_ended
 from tune.records import TrialRecord
 from tune.report.known import Experiment, ExperimentState
 from tune.results import RESULTS_FILE
@@ -135,9 +136,9 @@ def _find_state(
     """Args:
     results: of the state as it is; empty where they are older.
     """
-    whole = bool(results.get("ended_by")) or len(results.get("trials", [])) >= int(settings["trials"])
-    if results and not results.get("interrupted") and whole:
-        return "finished"
+    outcome = how_it_ended(settings, results) if results else None
+    if outcome is not None:
+        return outcome
     if ended:
         return "interrupted"
     running = None if folder.remote else _is_locked(folder.path / LOCK_FILE)

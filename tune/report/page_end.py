@@ -7,6 +7,7 @@ import shlex
 from html import escape
 
 from trainer.config import ConfigError, TrainConfig
+from trainer.scoring.normalizers import rates_note
 from tune.display import clock
 from tune.pages import page
 from tune.pages.page import Cell, Column
@@ -14,6 +15,7 @@ from tune.report.known import Experiment, short_source
 
 _STATES = {
     "finished": "finished",
+    "failed": "failed",
     "running": "running",
     "interrupted": "interrupted",
     "unfinished": "not finished",
@@ -48,9 +50,7 @@ def data_parts(experiment: Experiment) -> list[str]:
     parts = [page.heading("Data")]
     clips = ", ".join(f"{count:,} {name}" for name, count in settings["clips"].items())
     data = short_source(str(settings["train_config"]["data"]))
-    parts.append(
-        page.paragraph(f"{data}: {clips} clips. WER is of normalised text ({_normalizer(experiment)}).")
-    )
+    parts.append(page.paragraph(f"{data}: {clips} clips. {_rates_note(experiment)}"))
     parts.append(page.bullets([str(note).removeprefix("WARNING: ") for note in settings.get("notes") or []]))
     counts = settings.get("dropped") or {}
     if not counts:
@@ -62,12 +62,12 @@ def data_parts(experiment: Experiment) -> list[str]:
     return parts
 
 
-def _normalizer(experiment: Experiment) -> str:
+def _rates_note(experiment: Experiment) -> str:
     config = experiment.settings["train_config"]
     try:
-        return f"normaliser {TrainConfig.from_dict(config).normalizer_name}"
+        return rates_note(TrainConfig.from_dict(config))
     except ConfigError:  # settings of another version
-        return f"normaliser {config.get('normalizer')}"
+        return f"WER is counted with normaliser {config.get('normalizer')}."
 
 
 def _dropped(dropped: list[dict[str, str]]) -> str:
@@ -87,14 +87,21 @@ def _reason(reason: str) -> str:
     return reason.replace("_", " ")
 
 
+def _can_go_on(experiment: Experiment) -> bool:
+    """Whether `--resume` goes on with it as it is: where it was broken off, or a single training failed."""
+    if experiment.state == "failed":
+        return experiment.is_training and any(trial.status == "failed" for trial in experiment.trials)
+    return experiment.state in ("interrupted", "unfinished")
+
+
 def commands(experiment: Experiment) -> str:
     """The commands that come next."""
     name, option = shlex.quote(experiment.name), experiment.storage_option
     lines = []
-    if experiment.state == "finished" and not experiment.is_training:
+    if experiment.has_ended and not experiment.is_training:
         more = len(experiment.trials) + max(8, len(experiment.trials) // 2)
         lines.append((f"tune-whisper --resume {name} --trials {more}{option}", "more trials"))
-    elif experiment.state in ("interrupted", "unfinished"):
+    elif _can_go_on(experiment):
         words = "tune-whisper train" if experiment.is_training else "tune-whisper"
         lines.append((f"{words} --resume {name}{option}", "go on with it"))
     if experiment.best_trial is not None and experiment.has_results and experiment.state != "running":

@@ -9,7 +9,7 @@ from tune.display import clock
 from tune.pages import page
 from tune.pages.page import Cell, Column, Html
 from tune.pages.pictures import Picture
-from tune.report.advice_words import Advice
+from tune.report.advice_words import Advice, all_diverged_words
 from tune.report.analysis import Analysis
 from tune.report.costs import OUTCOMES
 from tune.report.estimates import Contender
@@ -30,8 +30,11 @@ def result_parts(analysis: Analysis, shown: Picture | None) -> list[str]:
     experiment, winner = analysis.experiment, analysis.winner
     base = (f"{experiment.baseline:.2f} %", f"WER of the base model, {experiment.model}")
     if winner is None or shown is None:
-        none = page.paragraph("No trial has reached an evaluation.", "warn")
-        return [page.tiles([("none", "trained model yet"), base]), none]
+        diverged = analysis.all_diverged
+        why = "No trial has reached an evaluation."
+        if diverged:
+            why = f"{all_diverged_words(diverged)} before there was a WER."
+        return [page.tiles([("none", "trained model yet"), base]), page.paragraph(why, "warn")]
     spent, unit = analysis.costs.tell(analysis.costs.total).split(" ")
     figures = [
         (f"{winner.wer:.2f} %", _winner_words(experiment, winner)),
@@ -49,7 +52,7 @@ def _winner_words(experiment: Experiment, winner: Contender) -> str:
         return f"lowest WER so far, {winner.name} before its full budget"
     if len(winner.wers) > 1:
         return f"WER of the winner, {winner.name}, mean of {len(winner.wers)} seeds"
-    return f"{'WER of the best' if experiment.state == 'finished' else 'lowest WER so far'}, {winner.name}"
+    return f"{'WER of the best' if experiment.has_ended else 'lowest WER so far'}, {winner.name}"
 
 
 def gain_tile(base: float, wer: float) -> tuple[str, str]:
@@ -76,7 +79,7 @@ def _winning_settings(analysis: Analysis) -> str:
         [page.code(name), tell(winner.get(name, "")), tell(experiment.recipe.get(name, ""))]
         for name in experiment.parameters
     ]
-    best = "winner" if experiment.state == "finished" else "best so far"
+    best = "winner" if experiment.has_ended else "best so far"
     parts = [page.table([Column("setting"), Column(best, True), Column("usual", True)], rows)]
     usual = "The usual settings are those that models of this size are commonly trained with, moved into the space."
     parts.append(page.paragraph(f"{usual} {_usual_outcome(experiment)}".rstrip(), "muted"))
@@ -92,10 +95,14 @@ def _usual_outcome(experiment: Experiment) -> str:
     recipe = experiment.recipe_trial
     if recipe is None:
         return "They were not tried."
-    if recipe is experiment.winner:
-        return "They won." if experiment.state == "finished" else "They lead so far."
+    if (
+        recipe is experiment.winner
+        and not experiment.has_ended
+        and recipe.status not in ("diverged", "failed")
+    ):
+        return "They lead so far."
     if recipe.status == "completed":
-        return ""
+        return "They won." if recipe is experiment.winner else ""
     outcomes = {
         "early_stopped": "was stopped early",
         "running": "still runs",

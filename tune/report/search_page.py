@@ -48,7 +48,7 @@ def draw_search(analysis: Analysis) -> Pictures:
     """All pictures of a search."""
     experiment, expected, order = analysis.experiment, analysis.expected, analysis.settings_order
     compare = len(analysis.ranked) >= _LEAST_TO_COMPARE
-    ranked, won = [found.name for found in analysis.importances], experiment.state == "finished"
+    ranked, won = [found.name for found in analysis.importances], experiment.has_ended
     return Pictures(
         contenders=draw_contenders(analysis.contenders, won=won) if analysis.winner else None,
         history=draw_history(experiment),
