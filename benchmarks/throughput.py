@@ -128,7 +128,9 @@ class Bench:
         """Seconds of an evaluation, as within a training with this window."""
         if window == 30:
             return evaluations_of(lambda: evaluate(self.config))[0]
-        config = self.config.replace(audio_window=window, max_steps=1, train_batch_size=1)
+        config = self.config.replace(
+            audio_window=window, full_window_evaluation=False, max_steps=1, train_batch_size=1
+        )
         return evaluations_of(lambda: train(config))[0]
 
     def once(self) -> dict[str, float]:
