@@ -42,7 +42,9 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, output: P
         current["trial"] = trial.number + 1
         return {
             "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
-            "warmup_ratio": trial.suggest_float("warmup_ratio", 0.0, 0.3),
+            "warmup_steps": trial.suggest_float(
+                "warmup_steps", 0.0, 0.3
+            ),  # below 1 a share, since transformers 5
             "per_device_train_batch_size": trial.suggest_categorical(
                 "per_device_train_batch_size", [4, 8, 16]
             ),
@@ -59,6 +61,7 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, output: P
             Path(scratch),
             start=plain.load_model(model).config.decoder_start_token_id,
             generation_max_length=40,
+            warmup_steps=0.1,  # a number with a fraction, or the search would cut those it tries to whole ones
             num_train_epochs=epochs,
             eval_strategy="epoch",
             save_strategy="epoch",

@@ -62,7 +62,7 @@ def train_whisper(config: dict[str, Any]) -> None:
             generation_max_length=40,
             num_train_epochs=config["epochs"],
             learning_rate=config["learning_rate"],
-            warmup_ratio=config["warmup_ratio"],
+            warmup_steps=config["warmup_ratio"],  # below 1 a share of all steps, since transformers 5
             per_device_train_batch_size=config["train_batch_size"],
             gradient_accumulation_steps=config["gradient_accumulation_steps"],
             eval_strategy="epoch",
