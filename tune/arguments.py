@@ -122,6 +122,27 @@ def add_running(group: Any, what: str) -> None:
     )
 
 
+def add_dashboard(group: Any) -> None:
+    """`--address` of a cluster's dashboard, where jobs are sent, with `--project` and `--location`."""
+    group.add_argument(
+        "--address",
+        metavar="URL",
+        help="the cluster's dashboard, http://HEAD:8265, or vertex_ray://NAME "
+        "(default: $RAY_API_SERVER_ADDRESS, $RAY_ADDRESS)",
+    )
+    add_vertex(group, "with vertex_ray://: ")
+
+
+def add_vertex(group: Any, when: str = "") -> None:
+    """`--project` and `--location` of a cluster on Vertex AI; `when` says when they count."""
+    group.add_argument(
+        "--project", metavar="P", help=f"{when}Google Cloud project (default: the environment's)"
+    )
+    group.add_argument(
+        "--location", metavar="L", help=f"{when}region (default: the environment's, else us-central1)"
+    )
+
+
 def option_name(name: str) -> str:
     """How a field's flag is written."""
     return f"--{name.replace('_', '-')}"

@@ -52,7 +52,6 @@ def limits_list(
     rates: Mapping[str, Mapping[str, Mapping[str, Any]]],
     window_seconds: float,
     longest_seconds: float | None,
-    speakers: int | None,
 ) -> list[str]:
     """What a user should know before relying on the model, as a Markdown list."""
     language = language_name(config.language)
@@ -67,10 +66,6 @@ def limits_list(
     ]
     if config.task == "translate":
         rows[2] = f"- Trained to translate {language} into English only; transcription may have become worse."
-    if speakers == 1:
-        rows.append("- All training clips are of one speaker; others may be heard worse.")
-    elif speakers is not None and speakers < 20:
-        rows.append(f"- The training clips are of {speakers} speakers; other voices may be heard worse.")
     if "test" not in rates:
         rows.append(
             "- There was no test split: the validation clips chose this model, so their figures flatter it."

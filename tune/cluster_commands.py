@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from tune.arguments import Parser
+from tune.arguments import Parser, add_vertex
 
 _EPILOG = """\
 on Vertex AI (pip install 'tune-whisper[vertex]'):
@@ -55,7 +55,7 @@ def create_parser() -> argparse.ArgumentParser:
         description="Create a Ray cluster on Vertex AI from a YAML file; waits until it runs.",
     )
     parser.add_argument("file", metavar="FILE", help="as docs/vertex_cluster.yaml")
-    _add_where(parser)
+    add_vertex(parser)
     _add_price(parser, "the whole cluster")
     _add_yes(parser)
     return parser
@@ -76,14 +76,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         metavar="A",
         help="http://HEAD:8265, vertex_ray://NAME, or on a node of it HEAD:6379 or auto (default: $RAY_ADDRESS)",
     )
-    _add_where(parser)
-
-
-def _add_where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--project", metavar="P", help="Google Cloud project (default: the environment's)")
-    parser.add_argument(
-        "--location", metavar="L", help="region (default: the environment's, else us-central1)"
-    )
+    add_vertex(parser)
 
 
 def _add_price(parser: argparse.ArgumentParser, what: str) -> None:

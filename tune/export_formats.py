@@ -82,9 +82,11 @@ def add_formats(
         return outcome
     with console.status("reading clips ...") as status:
         progress = _Progress(console, status)
+        # Converters, runtimes and audio readers raise what they like, with no base in common: RuntimeError, OSError,
+        # classes of their own. None of it may cost the model, which is finished, or the other formats.
         try:
             checker = _checker(folder, config, every_clip, progress) if config is not None else None
-        except Exception as error:  # noqa: BLE001 - by a runtime or what reads data: see below
+        except Exception as error:  # noqa: BLE001 - told with its cause
             names = ", ".join(target.name for target in wanted)
             outcome.problems.append(f"{names}: not made, for they could not be checked: {_cause(error)}")
             return outcome
@@ -92,8 +94,6 @@ def add_formats(
             progress.stage(f"converting to {target.name} ({target.quantization})")
             try:
                 _add(folder, target, checker, outcome)
-            # Converters and runtimes raise what they like, with no base in common: RuntimeError, OSError, classes of
-            # their own. None of it may cost the model, which is finished, or the other formats.
             except Exception as error:  # noqa: BLE001 - told with its cause
                 outcome.problems.append(f"{target.name}: could not be made: {_cause(error)}")
     return outcome

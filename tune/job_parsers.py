@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tune.arguments import Parser
+from tune.arguments import Parser, add_dashboard
 from tune.job_records import STOP_SECONDS
 
 _SUBMIT_EPILOG = """\
@@ -21,20 +21,7 @@ example:
 
 def _job_parser(command: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
     parser = Parser(prog=f"tune-whisper {command}", description=description, epilog=epilog)
-    parser.add_argument(
-        "--address",
-        metavar="URL",
-        help="the cluster's dashboard, http://HEAD:8265, or vertex_ray://NAME "
-        "(default: $RAY_API_SERVER_ADDRESS, $RAY_ADDRESS)",
-    )
-    parser.add_argument(
-        "--project", metavar="P", help="with vertex_ray://: Google Cloud project (default: the environment's)"
-    )
-    parser.add_argument(
-        "--location",
-        metavar="L",
-        help="with vertex_ray://: region (default: the environment's, else us-central1)",
-    )
+    add_dashboard(parser)
     return parser
 
 
@@ -78,10 +65,14 @@ def submit_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="experiment, job name or submission id")
+
+
 def status_parser() -> argparse.ArgumentParser:
     """Arguments of `tune-whisper status`."""
     parser = _job_parser("status", "Show the state of a job.")
-    parser.add_argument("job", metavar="JOB", help="experiment, job name or submission id")
+    _add_job(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser
 
@@ -91,7 +82,7 @@ def logs_parser() -> argparse.ArgumentParser:
     parser = _job_parser(
         "logs", "Show what a job has printed. With --follow the exit code is the job's: 0 succeeded, 1 not."
     )
-    parser.add_argument("job", metavar="JOB", help="experiment, job name or submission id")
+    _add_job(parser)
     parser.add_argument("--follow", action="store_true", help="go on until the job ends")
     return parser
 
@@ -101,7 +92,7 @@ def stop_parser() -> argparse.ArgumentParser:
     parser = _job_parser(
         "stop", "Stop a job: the search ends cleanly, and its best trial so far can be exported."
     )
-    parser.add_argument("job", metavar="JOB", help="experiment, job name or submission id")
+    _add_job(parser)
     parser.add_argument(
         "--wait",
         type=float,

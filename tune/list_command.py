@@ -8,7 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from tune.arguments import Parser, add_storage
+from tune.arguments import Parser, add_dashboard, add_storage
 from tune.errors import ConfigError
 from tune.storage import DEFAULT_STORAGE, Storage
 
@@ -48,21 +48,8 @@ def list_parser() -> argparse.ArgumentParser:
     add_storage(parser, default=None)
     parser.add_argument("--json", action="store_true", help="for programs")
     jobs = parser.add_argument_group("jobs of a cluster")
-    jobs.add_argument(
-        "--address",
-        metavar="URL",
-        help="the cluster's dashboard, http://HEAD:8265, or vertex_ray://NAME "
-        "(default: $RAY_API_SERVER_ADDRESS, $RAY_ADDRESS)",
-    )
+    add_dashboard(jobs)
     jobs.add_argument("--all", action="store_true", help="also jobs that others sent")
-    jobs.add_argument(
-        "--project", metavar="P", help="with vertex_ray://: Google Cloud project (default: the environment's)"
-    )
-    jobs.add_argument(
-        "--location",
-        metavar="L",
-        help="with vertex_ray://: region (default: the environment's, else us-central1)",
-    )
     return parser
 
 

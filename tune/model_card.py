@@ -68,8 +68,6 @@ class CardFacts:
     """Hours of audio by split."""
     longest_seconds: float | None = None
     """Of the training clips."""
-    speakers: int | None = None
-    """People in the training clips."""
     formats: Collection[str] = ()
     """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
 
@@ -111,9 +109,7 @@ def model_card(
         rates="\n".join(_rates_table(rates)),
         verdict=_verdict(rates),
         usage=usage(decoding, facts.formats),
-        limits="\n".join(
-            limits_list(config, rates, decoding.window_seconds, facts.longest_seconds, facts.speakers)
-        ),
+        limits="\n".join(limits_list(config, rates, decoding.window_seconds, facts.longest_seconds)),
         data="\n".join(data_list(config, settings, facts.hours)),
         origin="Given to the training" if alone else "Found by the search",
         samples=trial["best_samples_seen"],
