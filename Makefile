@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast test-newest-ray lint format install clean
+.PHONY: demo test test-fast test-newest-ray bench bench-gpu lint format install clean
 
 demo: $(STAMP)
 	$(BIN)/tune-whisper --space lr_batch.yaml --trials 8
@@ -33,6 +33,28 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed,vertex,ctranslate2,ggml,onnx]'
 	touch $@
+
+# A small set of the speed benchmarks, under 10 minutes on two quiet cores; benchmarks/README.md has the large ones.
+BENCH := build/bench
+
+bench: $(STAMP)
+	mkdir -p $(BENCH)
+	$(BIN)/python benchmarks/throughput.py --windows 30 8 --repeats 1 --clips 8 --steps 3 --output $(BENCH)/throughput.json
+	$(BIN)/python benchmarks/search_speed.py --seeds 0 --trials 3 --epochs 1 --output $(BENCH)/searches.json
+	$(BIN)/python benchmarks/driver_time.py --trials 40 --output $(BENCH)/driver_time.json
+	$(BIN)/python benchmarks/draw_speed.py --throughput $(BENCH)/throughput.json --searches $(BENCH)/searches.json \
+		--output $(BENCH)/speed.png
+
+# On a CUDA card: real shapes with random weights.
+bench-gpu: $(STAMP)
+	$(BIN)/python -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else 'make bench-gpu: PyTorch finds no CUDA card here; make bench is for CPUs')"
+	mkdir -p $(BENCH)
+	for shape in tiny small large-v3; do \
+		$(BIN)/python benchmarks/throughput.py --shape $$shape --windows 30 15 8 5 --batch 16 --eval-batch 16 --clips 48 \
+			--steps 20 --output $(BENCH)/gpu-$$shape.json || exit 1; \
+	done
+	$(BIN)/python benchmarks/card_sharing.py
+	$(BIN)/python benchmarks/search_speed.py --window 30 --output $(BENCH)/gpu-searches.json
 
 # The newest Ray, in an environment of its own (Google's SDK asks for an older one): searches on several workers,
 # clusters that lose and gain nodes, trainings, jobs.

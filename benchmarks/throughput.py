@@ -3,12 +3,15 @@
     python benchmarks/throughput.py [--shape tiny] [--windows 30 15 8 5] [--repeats 3] [--output FILE]
 
 Every repeat runs all methods one after the other, so that what else the machine does hits all alike; figures are
-medians over the repeats, ratios are taken within a repeat.
+medians over the repeats, ratios are taken within a repeat. For trainings also: clips a second, the operations that
+their matrix products take a second, as a share of what the device does of large ones (bf16 on a GPU, fp32 on the CPU),
+and on a GPU the most memory that tensors took.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import statistics
@@ -25,8 +28,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peers"), str(ROOT / "bench
 import plain  # noqa: E402
 import shapes  # noqa: E402
 import torch  # noqa: E402
+from flops import matrix_peak, training_flops  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
-from transformers import Seq2SeqTrainer  # noqa: E402
+from transformers import Seq2SeqTrainer, WhisperConfig  # noqa: E402
 
 from trainer.config import TrainConfig  # noqa: E402
 from trainer.prepared import prepare  # noqa: E402
@@ -94,7 +98,10 @@ class Bench:
             evaluations=1,
             generation_max_length=TOKENS,
         )
-        prepare(self.config)
+        data = prepare(self.config)
+        train_split = data.splits["train"]
+        self.tokens = statistics.mean(train_split.n_tokens(clip) for clip in range(len(train_split)))
+        self.memory: dict[str, list[int]] = {}
 
     def plain_trainer(self, *, use_cache: bool) -> Seq2SeqTrainer:
         """As the hand-made script has it."""
@@ -135,14 +142,34 @@ class Bench:
 
     def once(self) -> dict[str, float]:
         """All figures once."""
-        found = {
-            "train plain": self.train_plain(),
-            "evaluate plain, no cache": self.evaluate_plain(use_cache=False),
-            "evaluate plain, cache": self.evaluate_plain(use_cache=True),
+        works: dict[str, Callable[[], float]] = {
+            "train plain": self.train_plain,
+            "evaluate plain, no cache": lambda: self.evaluate_plain(use_cache=False),
+            "evaluate plain, cache": lambda: self.evaluate_plain(use_cache=True),
         }
         for window in self.arguments.windows:
-            found[f"train ours {window:g} s"] = self.train_ours(window)
-            found[f"evaluate ours {window:g} s"] = self.evaluate_ours(window)
+            works[f"train ours {window:g} s"] = functools.partial(self.train_ours, window)
+            works[f"evaluate ours {window:g} s"] = functools.partial(self.evaluate_ours, window)
+        return {name: self._watched(name, work) for name, work in works.items()}
+
+    def _watched(self, name: str, work: Callable[[], float]) -> float:
+        """What `work` measures, while the memory that it takes is noted."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        seconds = work()
+        if torch.cuda.is_available():
+            self.memory.setdefault(name, []).append(torch.cuda.max_memory_allocated())
+        return seconds
+
+    def efficiency(self, name: str, seconds: float, peak: float) -> dict[str, float]:
+        """What a training's step of so many seconds comes to."""
+        window = float(name.split()[2]) if "ours" in name else 30.0
+        each = training_flops(WhisperConfig.from_pretrained(self.model), round(100 * window), self.tokens)
+        rate = self.arguments.batch / seconds
+        found = {"clips a second": rate, "TFLOP/s": each * rate / 1e12, "share of peak": each * rate / peak}
+        if name in self.memory:
+            found["peak memory, GB"] = max(self.memory[name]) / 1e9
         return found
 
 
@@ -184,8 +211,21 @@ def main() -> None:
     found = ratios(rows)
     for name, values in found.items():
         print(f"{name:55s} {statistics.median(values):6.2f}  ({min(values):.2f} to {max(values):.2f})")
+    on_gpu = torch.cuda.is_available()
+    device, dtype = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
+    peak = matrix_peak(dtype, device, 8192 if on_gpu else 2048, 20 if on_gpu else 5)
+    name = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
+    print(f"{name}: {peak / 1e12:.3f} TFLOP/s in large {dtype} matrix products")
+    trainings = {
+        work: bench.efficiency(work, statistics.median(row[work] for row in rows), peak)
+        for work in rows[0]
+        if work.startswith("train")
+    }
+    for training, values in trainings.items():
+        print(f"{training:32s} " + ", ".join(f"{value:.3g} {what}" for what, value in values.items()))
     if arguments.output:
-        arguments.output.write_text(json.dumps({"rows": rows, "ratios": found}, indent=2) + "\n")
+        kept = {"device": name, "shape": arguments.shape, "peak": peak, "rows": rows, "ratios": found}
+        arguments.output.write_text(json.dumps({**kept, "trainings": trainings}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

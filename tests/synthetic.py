@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,7 +118,7 @@ def _train(curve: str, config: TrainConfig, checkpoint: Any) -> None:
             return
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "config.json").write_text(json.dumps({"seen": row["samples_seen"]}))
+            (folder / "config.json").write_text(json.dumps({"seen": row["samples_seen"], "pid": os.getpid()}))
             errors = [round(row["wer"])] * 10
             (folder / "utterances.json").write_text(json.dumps({"word_errors": errors, "words": [100] * 10}))
             seal(folder)

@@ -29,10 +29,10 @@ class Search:
         self.records = Records()
         self.judge = Judge(SchedulerSettings(**settings), RUNGS, self.records, baseline)
 
-    def tell(self, trial: str, samples: int, wer: float, loss: float = 1.0) -> Stop | None:
-        record = self.records.start(trial, {})
-        stop = self.judge.judge(record, result(samples, wer, loss))
-        record.add_evaluation(result(samples, wer, loss), stop)
+    def tell(self, trial: str, samples: int, wer: float, loss: float = 1.0, **others: float) -> Stop | None:
+        record, row = self.records.start(trial, {}), result(samples, wer, loss) | others
+        stop = self.judge.judge(record, row)
+        record.add_evaluation(row, stop)
         return stop
 
     def reasons(self, trial: str, *curve: tuple[int, float, float]) -> list[str | None]:
@@ -53,6 +53,30 @@ def test_one_trial_more_is_asked_for_where_the_space_says_so() -> None:
     search = Search(min_trials_per_rung=5)
     assert [search.tell(f"{number:03d}", 100, 20.0 + number) for number in range(1, 5)] == [None] * 4
     assert search.tell("005", 100, 30.0) is not None
+
+
+def test_a_part_of_the_clips_decides_beyond_its_error() -> None:
+    search = Search(min_trials_per_rung=3, baseline=40.0)
+    part = {"eval_clips": 200.0, "wer_error": 1.5}
+    assert [search.tell(f"{number:03d}", 100, 20.0, **part) for number in (1, 2)] == [None, None]
+    assert search.tell("003", 100, 21.4, **part) is None
+    assert search.tell("004", 100, 21.6, **part) == Stop("asha", 100, 21.6, 20.0, 4)
+    assert search.tell("005", 100, 81.4, **part) == Stop("asha", 100, 81.4, 20.0, 5)
+    # Measured on all clips, it is exact.
+    assert search.tell("001", 300, 20.0) is None
+    assert search.tell("002", 300, 20.0) is None
+    assert search.tell("003", 300, 20.1) == Stop("asha", 300, 20.1, 20.0, 3)
+
+
+def test_a_part_above_the_baseline_or_rising_decides_beyond_its_error() -> None:
+    search = Search(min_trials_per_rung=9, baseline=40.0, rising_rungs=1)
+    part = {"eval_clips": 200.0, "wer_error": 1.5}
+    assert search.tell("001", 100, 81.0, **part) is None
+    assert search.tell("002", 100, 82.0, **part) == Stop("above_baseline", 100, 82.0, 80.0)
+    assert search.tell("003", 100, 30.0, 2.0, **part) is None
+    assert search.tell("003", 300, 31.0, 1.9) is None, "within the error of the rung before"
+    assert search.tell("004", 100, 30.0, 2.0, **part) is None
+    assert search.tell("004", 300, 32.0, 1.9) == Stop("rising_wer", 300, 32.0, 30.0)
 
 
 def test_equal_trials_all_go_on() -> None:

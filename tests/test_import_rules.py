@@ -46,7 +46,7 @@ def test_imports_run_one_way(path: Path) -> None:
     assert "tune" not in names, "import ray.tune and tune.x, never the bare package"
     assert not {name for name in names if name == "ray" and "tune" in name}
     if path.name != "trainable.py":
-        type_only = {"trainer.prepared", "trainer.train"}
+        type_only = {"trainer.prepared", "trainer.probe", "trainer.train"}
         runtime = runtime_imports(path)
         ours = {name for name in names if name.startswith("trainer") and not name.startswith(TOOLS)}
         assert not ours & runtime, "training is reached through tune/trainable.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -30,7 +31,17 @@ def ended(search: Search) -> int:
 def test_many_trials(tmp_path: Path) -> None:
     words = ["--space", "lr_batch", "--trials", str(TRIALS), "--experiment", "x", "--epochs", "32"]
     words += ["--set", "max_train_clips=32", "--set", "max_eval_clips=2", "--set", "generation_max_length=8"]
-    search = Search(tmp_path, *words, "--finalists", "0", "--max-failures", "0", curve="mixed")
+    search = Search(
+        tmp_path,
+        *words,
+        "--finalists",
+        "0",
+        "--max-failures",
+        "0",
+        "--keep-checkpoints",
+        "all",
+        curve="mixed",
+    )
     memory = []
     for number in (TRIALS // 6, TRIALS // 3, TRIALS // 2, 2 * TRIALS // 3, 5 * TRIALS // 6, TRIALS - 1):
         search.wait_for(lambda number=number: ended(search) >= number, 1200)
@@ -39,6 +50,13 @@ def test_many_trials(tmp_path: Path) -> None:
     assert max(memory) <= 1.2 * memory[0], [f"{rss / 1e6:.0f} MB" for rss in memory]
 
     trials = results(tmp_path / "experiments" / "x")["trials"]
+    kept = [trial["checkpoint"] for trial in trials if trial["checkpoint"]]
+    pids = {
+        json.loads((tmp_path / "experiments" / "x" / path / "config.json").read_text())["pid"]
+        for path in kept
+    }
+    failed = sum(trial["status"] == "failed" for trial in trials)
+    assert len(pids) <= failed + os.cpu_count(), "trials wait for processes that could have been kept"
     database = f"sqlite:///{tmp_path / 'experiments' / 'x' / 'optuna.db'}"
     study = optuna.load_study(study_name="x", storage=database)
     assert len(trials) == len(study.trials) == TRIALS

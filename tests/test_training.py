@@ -50,7 +50,12 @@ def first_gradient(
     )
     data = prepare(config)
     plan = BatchPlan(
-        n_clips=len(data.splits["train"]), batch_size=batch, accumulation=accumulation, points=(16,), seed=0
+        n_clips=len(data.splits["train"]),
+        batch_size=batch,
+        accumulation=accumulation,
+        points=(16,),
+        seed=0,
+        frames=data.splits["train"].all_frames() if config.group_by_length else None,
     )
     assert plan.n_steps == 1
     trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
@@ -60,11 +65,11 @@ def first_gradient(
     return gradients.kept
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("label_smoothing", "grouped"), [(0.0, True), (0.1, False)])
 def test_accumulation_does_not_change_the_gradient(
-    small_config: TrainConfig, tmp_path: Path, label_smoothing: float
+    small_config: TrainConfig, tmp_path: Path, label_smoothing: float, grouped: bool
 ) -> None:
-    config = small_config.replace(label_smoothing=label_smoothing)
+    config = small_config.replace(label_smoothing=label_smoothing, group_by_length=grouped)
     data = prepare(config)
     lengths = {len(data.splits["train"].labels(clip)) for clip in range(len(data.splits["train"]))}
     assert len(lengths) > 3, "the test needs labels of unequal length"
@@ -237,6 +242,26 @@ def test_evaluation_does_not_depend_on_the_batch_size(small_config: TrainConfig)
     rates = [evaluate(small_config.replace(eval_batch_size=size)) for size in (16, 5)]
     assert rates[0].wer == rates[1].wer
     assert rates[0].loss == pytest.approx(rates[1].loss, rel=1e-4)
+
+
+def test_an_evaluation_batch_without_memory_is_taken_in_halves(small_config: TrainConfig) -> None:
+    seen: list[int] = []
+
+    def no_room(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(module, torch.nn.Conv1d) and module.in_channels == 80:
+            if len(inputs[0]) > 5:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            seen.append(len(inputs[0]))
+
+    whole = evaluate(small_config)
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(no_room)
+    try:
+        found = evaluate(small_config)
+    finally:
+        handle.remove()
+    assert seen == [4, 4, 4, 4]
+    assert found.predictions == whole.predictions
+    assert found.loss == pytest.approx(whole.loss, rel=1e-4)
 
 
 def test_a_loss_that_is_no_number_ends_the_training_as_diverged(small_config: TrainConfig) -> None:

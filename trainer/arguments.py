@@ -48,7 +48,9 @@ def training_arguments(
         ddp_timeout=TIMEOUT_SECONDS,
         # Every parameter that is trained takes part in every step; looking for others costs time.
         ddp_find_unused_parameters=False,
-        dataloader_num_workers=config.dataloader_workers,
+        tf32=True if config.tf32 and _has_tf32() else None,
+        torch_compile=config.torch_compile,
+        dataloader_num_workers=_loaders(config),
         dataloader_pin_memory=torch.cuda.is_available(),
         predict_with_generate=True,
         remove_unused_columns=False,
@@ -64,6 +66,17 @@ def training_arguments(
     if arguments.world_size != (config.workers if plan else 1):
         raise RuntimeError(f"{config.workers} workers were started, {arguments.world_size} train together")
     return arguments
+
+
+def _has_tf32() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8
+
+
+def _loaders(config: TrainConfig) -> int:
+    """Processes that load batches: on the CPU they would only take from the training what it computes with."""
+    if config.dataloader_workers is not None:
+        return config.dataloader_workers
+    return min(2, torch.get_num_threads() - 1) if torch.cuda.is_available() else 0
 
 
 def _needs_use_cpu(config: TrainConfig, precision: str) -> bool:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+
+_POOL_STEPS = 32
+"""Steps among which clips are sorted by length: enough that each has one length, few enough that all stay mixed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,8 @@ class BatchPlan:
     seed: int
     workers: int = 1
     """Workers that share the clips of each step."""
+    frames: tuple[int, ...] | None = None
+    """Feature frames of every clip, where those of like length shall share a step; else the order is random."""
 
     @functools.cached_property
     def boundaries(self) -> np.ndarray:
@@ -70,22 +75,68 @@ class BatchPlan:
         A step with fewer clips than passes yields empty lists for the rest (the collator turns those into
         a batch without labels, which adds nothing to the gradient). So all workers make equally many passes.
         """
+        return (clips for clips, _ in self.passes(worker))
+
+    def passes(self, worker: int = 0) -> Iterator[tuple[list[int], int]]:
+        """Each of the `micro_batches` with the feature frames of the longest clip of its step, 0 where unknown.
+
+        Of the step, not of the pass: however a step is cut into passes and workers, its gradient is the same.
+        """
         epoch, order = -1, np.empty(0, dtype=np.int64)
         taken: list[int] = []
-        for step in range(self.n_steps):
-            size = int(self.boundaries[step + 1] - self.boundaries[step])
+        for pool in self._pools():
+            size = int(self.boundaries[pool.stop] - self.boundaries[pool.start])
             while len(taken) < size:
                 epoch += 1
                 order = np.random.default_rng([self.seed, epoch]).permutation(self.n_clips)
                 taken.extend(order.tolist())
-            step_clips, taken = taken[:size], taken[size:]
-            chunks = np.array_split(np.asarray(step_clips, dtype=np.int64), self.accumulation * self.workers)
-            for chunk in chunks[worker :: self.workers]:
-                yield chunk.tolist()
+            pool_clips, taken = taken[:size], taken[size:]
+            for step_clips in self._steps(pool, pool_clips):
+                chunks = np.array_split(
+                    np.asarray(step_clips, dtype=np.int64), self.accumulation * self.workers
+                )
+                longest = max((self.frames[clip] for clip in step_clips), default=0) if self.frames else 0
+                for chunk in chunks[worker :: self.workers]:
+                    yield chunk.tolist(), longest
+
+    def _pools(self) -> Iterator[range]:
+        """Steps that may exchange clips: some between the same two points, or each by itself."""
+        most = 1 if self.frames is None else _POOL_STEPS
+        ends = [step for step in range(1, self.n_steps + 1) if self.is_point(step)]
+        start = 0
+        for end in ends:
+            while start < end:
+                stop = min(end, start + most)
+                yield range(start, stop)
+                start = stop
+
+    def _steps(self, pool: range, clips: list[int]) -> Iterator[list[int]]:
+        """The clips of each step of a pool: as they come, or by length, the steps in random order.
+
+        Each step has the size that it would have, and all clips of the pool are seen by its end.
+        """
+        sizes = [int(self.boundaries[step + 1] - self.boundaries[step]) for step in pool]
+        if self.frames is None:
+            order = range(len(sizes))
+        else:
+            frames = self.frames
+            clips = sorted(clips, key=lambda clip: frames[clip])
+            order = (
+                np.random.default_rng([self.seed, pool.start, _POOL_STEPS]).permutation(len(sizes)).tolist()
+            )
+        found: dict[int, list[int]] = {}
+        taken = 0
+        for step in order:
+            found[step] = clips[taken : taken + sizes[step]]
+            taken += sizes[step]
+        return (found[step] for step in range(len(sizes)))
 
 
 class PlannedBatches:
-    """One worker's part of a `BatchPlan` as PyTorch's `DataLoader(batch_sampler=...)` wants it."""
+    """One worker's part of a `BatchPlan` as PyTorch's `DataLoader(batch_sampler=...)` wants it.
+
+    Each clip comes with the frames of the longest one of its step.
+    """
 
     def __init__(self, plan: BatchPlan, worker: int = 0) -> None:
         self.plan = plan
@@ -93,21 +144,36 @@ class PlannedBatches:
         self.batch_size = plan.batch_size
         self.drop_last = False
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return self.plan.micro_batches(self.worker)
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for clips, longest in self.plan.passes(self.worker):
+            yield [(clip, longest) for clip in clips]
 
     def __len__(self) -> int:
         return self.plan.n_steps * self.plan.accumulation
 
 
-def evaluation_share(n_clips: int, worker: int, workers: int) -> list[int]:
-    """The clips that a worker evaluates: every `workers`-th, with some twice so that all have equally many.
+def evaluation_batches(
+    clips: Sequence[int],
+    size: int,
+    *,
+    n_tokens: Callable[[int], int],
+    window: Callable[[int], int],
+    worker: int = 0,
+    workers: int = 1,
+) -> list[list[int]]:
+    """A worker's batches of at most `size` of the clips to evaluate, those with long texts first.
 
-    The evaluation counts each clip once: clips carry their numbers.
+    A batch is transcribed until its last clip has ended, so that texts of like length belong together; and clips of the
+    same window, so that what is written for a clip depends on no other. All workers have equally many batches of
+    the same sizes, for which some clips are in two; the evaluation counts each once, as clips carry their numbers.
     """
-    share = list(range(worker, n_clips, workers))
-    longest = math.ceil(n_clips / workers)
-    return share + [0] * (longest - len(share))
+    found = []
+    for frames in sorted({window(clip) for clip in clips}, reverse=True):
+        alike = sorted((clip for clip in clips if window(clip) == frames), key=n_tokens, reverse=True)
+        alike += alike[-1:] * (-len(alike) % workers)
+        for first in range(0, len(alike), size * workers):
+            found.append(alike[first + worker : first + size * workers : workers])
+    return found
 
 
 def plan_points(

@@ -17,6 +17,8 @@ from trainer.config import TrainConfig
 from trainer.distributed import first_says, local_rank, wait_for_all
 from trainer.report import Report
 
+_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
+
 
 class ReportingCallback(TrainerCallback):
     """Evaluates, saves and reports exactly on the plan's points; reports loss and learning rate in between."""
@@ -116,11 +118,9 @@ class ReportingCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Keep the rates for the report that follows the save."""
-        names = ("wer", "cer", "wer_orthographic", "cer_orthographic", "loss")
-        self._evaluated = {
-            ("eval_loss" if name == "loss" else name): float((metrics or {})[f"eval_{name}"])
-            for name in names
-        }
+        found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
+        self._evaluated = {name: found[name] for name in (*_RATES, "wer_error") if name in found}
+        self._evaluated |= {f"eval_{name}": found[name] for name in ("loss", "clips") if name in found}
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -59,6 +59,8 @@ class TrainConfig:
     """Dropout probability in every layer while training."""
     freeze_encoder: bool = False
     """Keep the encoder's weights as they are and train only the decoder."""
+    encoder_cache: bool = True
+    """With `freeze_encoder`: keep what the encoder makes of each clip on disk, and compute it once."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     spec_augment: bool = False
@@ -104,6 +106,8 @@ class TrainConfig:
 
     audio_window: float | None = None
     """Seconds of audio that the encoder works on; `null` or `auto`: the longest clip; 30: all that Whisper has."""
+    group_by_length: bool = False
+    """With `audio_window: auto`: clips of like length together in a step, whose longest one is its window."""
     full_window_evaluation: bool = True
     """Evaluate with the model's whole window, as it will be used; in a search with finalists only those are."""
 
@@ -126,6 +130,8 @@ class TrainConfig:
     """Clips in one forward pass of one worker."""
     gradient_accumulation_steps: int = 1
     """Forward passes in one optimiser step; effective batch = batch size x accumulation x workers."""
+    micro_batch: int | None = None
+    """Most clips in a forward pass; a bigger batch is cut into equal passes, the gradient stays; `null`: no limit."""
     epochs: float | None = None
     """Budget in passes over the training clips, also fractional; 3 (demo data: 4) where no budget is given."""
     max_steps: int | None = None
@@ -136,16 +142,23 @@ class TrainConfig:
     """Samples seen at which to evaluate, report and save, set by a search: its rungs; goes before `evaluations`."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of training and evaluation; `auto`: bf16, else fp16, where the GPU has it, else fp32."""
+    tf32: bool = True
+    """Multiply what is left in fp32 with TensorFloat-32 on GPUs that have it (Ampere and newer)."""
+    torch_compile: bool = False
+    """Compile the model: less time a step, a minute or more before the first; all batches then have one window."""
     seed: int = 0
     """Seed of data order, dropout and augmentation."""
-    dataloader_workers: int = 0
-    """Processes that load batches beside the training process."""
+    dataloader_workers: int | None = None
+    """Processes that load batches beside the training process; `null`: up to 2 where a GPU would wait for them."""
     workers: int = 1
     """Processes that train together, each on its own GPU where there are any; set by the command that starts them."""
     deepspeed: str | None = None
     """DeepSpeed settings: `ds_config.json` (ZeRO 2), `ds_config_zero3.json`, a JSON file of your own, or its text."""
 
     # Evaluation
+    early_eval_clips: int | None = None
+    """Validation clips, always the same, measured before half of the budget; 0: all; `null` or `auto`: in a search
+    as many as its decisions need, else all."""
     eval_batch_size: int = 16
     """Clips in one evaluation batch."""
     generation_max_length: int | None = None
@@ -154,6 +167,9 @@ class TrainConfig:
     """Beams of the search for the transcript; 1 is greedy."""
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"
     """Normalisation before WER: `auto` (by language), `basic` (case, punctuation), `whisper` (its own) or `none`."""
+
+    reuse_baseline: bool = True
+    """Take the base model's error rates from beside the features, where they were measured before."""
 
     # Output
     output_dir: str = "whisper-finetuned"
@@ -244,7 +260,7 @@ def check_value(name: str, value: Any) -> Any:
         return None
     if name == "evaluate_at":
         return _check_increasing(name, value)
-    if name == "audio_window" and value == "auto":
+    if name in ("audio_window", "early_eval_clips") and value == "auto":
         return None
     converted = convert(kind, value)
     if converted is None or (allowed and converted not in allowed) or not in_bounds(name, converted):

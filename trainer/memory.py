@@ -36,15 +36,28 @@ def is_out_of_memory(error: BaseException) -> bool:
     return False
 
 
+def within_micro_batch(config: TrainConfig) -> TrainConfig:
+    """The same training in forward passes of at most `config.micro_batch` clips; unchanged where they have no more."""
+    while config.micro_batch is not None and config.train_batch_size > config.micro_batch:
+        config = _divided(config)
+    return config
+
+
 def halve_micro_batch(config: TrainConfig) -> TrainConfig | None:
     """The same training with half the clips in a forward pass and twice the passes; `None` where one clip is left.
 
-    An odd batch is divided by its smallest prime factor, so that the effective batch, and with it every step's
-    clips and gradient, stay as they are.
+    What is halved are the passes that it really makes, which `config.micro_batch` may have made smaller.
+    """
+    config = within_micro_batch(config)
+    return None if config.train_batch_size == 1 else _divided(config)
+
+
+def _divided(config: TrainConfig) -> TrainConfig:
+    """The same training with its batch divided by its smallest prime factor, and so many times as many passes.
+
+    So the effective batch, and with it every step's clips and gradient, stay as they are.
     """
     size = config.train_batch_size
-    if size == 1:
-        return None
     factor = next(factor for factor in range(2, size + 1) if size % factor == 0)
     return config.replace(
         train_batch_size=size // factor,

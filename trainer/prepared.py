@@ -76,13 +76,30 @@ class PreparedSplit:
         """Length of clip `i` in seconds."""
         return float(self._get("seconds", i))
 
+    def frames(self, i: int) -> int:
+        """Feature frames of clip `i`."""
+        return int(self._get("frames", i))
+
+    def all_frames(self) -> tuple[int, ...]:
+        """Feature frames of every clip."""
+        return tuple(int(self._index["frames"][row]) for row in self._labels.rows)
+
     def most_frames(self) -> int:
         """Feature frames of the longest clip."""
-        return max(int(self._index["frames"][row]) for row in self._labels.rows)
+        return max(self.all_frames())
 
     def n_tokens(self, i: int) -> int:
         """Label tokens of clip `i`."""
         return len(self._labels.tokens[i])
+
+    def only(self, clips: Sequence[int]) -> PreparedSplit:
+        """The clips at these positions, in this order; one may come more than once."""
+        labels = Labels(
+            [self._labels.rows[clip] for clip in clips],
+            [self._labels.targets[clip] for clip in clips],
+            [self._labels.tokens[clip] for clip in clips],
+        )
+        return PreparedSplit(self._path, self._n_mels, self._index, labels)
 
     def moved_to(self, folder: Path) -> PreparedSplit:
         """The same split, its features read from another folder."""

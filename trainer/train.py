@@ -19,10 +19,11 @@ from trainer.disk_space import told_when_full
 from trainer.distributed import check_world, process_group_of_one, scratch_folder
 from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
+from trainer.memory import within_micro_batch
 from trainer.model import default_learning_rate, load_model, load_processor
 from trainer.report import Report, ignore
 from trainer.scoring.normalizers import make_normalizer
-from trainer.window import window_frames
+from trainer.window import varies, window_frames
 
 if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
@@ -85,8 +86,10 @@ def budget_samples(config: TrainConfig, n_train: int) -> int:
     return max(1, round(epochs * n_train))
 
 
-def plan_batches(config: TrainConfig, n_train: int) -> BatchPlan:
+def plan_batches(config: TrainConfig, n_train: int, frames: tuple[int, ...] | None = None) -> BatchPlan:
     """The batches of a whole training on `n_train` clips, at most `max_steps` of them where that is the budget.
+
+    Where `frames` of every clip are given, clips of like length share a step.
 
     Cutting the steps at the evaluation points can take a few more of them for the same samples; a budget in
     steps then ends at the last step that it allows.
@@ -94,6 +97,7 @@ def plan_batches(config: TrainConfig, n_train: int) -> BatchPlan:
 
     def plan(points: tuple[int, ...]) -> BatchPlan:
         return BatchPlan(
+            frames=frames,
             n_clips=n_train,
             batch_size=config.train_batch_size,
             accumulation=config.gradient_accumulation_steps,
@@ -146,7 +150,9 @@ def train(
     data = data or prepare(config)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))
-    plan = plan_batches(config, len(data.splits["train"]))
+    config = within_micro_batch(config)
+    train_split = data.splits["train"]
+    plan = plan_batches(config, len(train_split), train_split.all_frames() if varies(config) else None)
     alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
@@ -163,7 +169,10 @@ def train(
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
         except DivergedError:  # the last step before an evaluation, whose own loss was still a number
             callback.diverge(trainer.state)
-    best = min(callback.rows, key=lambda row: row["wer"], default=None)
+        finally:
+            trainer.close_stores()
+    # One that was measured on a part of the clips counts only where there is no other.
+    best = min(callback.rows, key=lambda row: ("eval_clips" in row, row["wer"]), default=None)
     return TrainResult(
         wer=best["wer"] if best else None,
         cer=best["cer"] if best else None,
@@ -224,6 +233,7 @@ def _make_trainer(
 
     from trainer.arguments import training_arguments
     from trainer.collator import WhisperCollator
+    from trainer.encoder_cache import add_stores
     from trainer.whisper_trainer import WhisperTrainer
 
     if not torch.cuda.is_available():
@@ -237,6 +247,7 @@ def _make_trainer(
     full = 2 * int(model.config.max_source_positions)
     window = window_frames(config, data, full)
     # Where nothing is trained the model is measured as it will be used.
+    own = plan is not None and plan.frames is not None
     evaluated = full if plan is None or config.full_window_evaluation else window
     # The same weights everywhere, but dropout and augmentation of each worker's own.
     set_seed(config.seed + arguments.process_index)
@@ -247,6 +258,7 @@ def _make_trainer(
             decoder_start_token_id=model.config.decoder_start_token_id,
             pad_token_id=model.config.pad_token_id,
             n_frames=evaluated if for_evaluation else window,
+            own_window=own and not (for_evaluation and evaluated == full),
             for_evaluation=for_evaluation,
         )
 
@@ -257,6 +269,7 @@ def _make_trainer(
         evaluation=evaluation,
         normalize=make_normalizer(config, processor.tokenizer),
         full_frames=full,
+        add_stores=functools.partial(add_stores, config, model, data.folder),
         model=model,
         args=arguments,
         processing_class=processor,

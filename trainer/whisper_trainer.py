@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,17 @@ from transformers import (
     Seq2SeqTrainer,
 )
 
-from trainer.batches import BatchPlan, PlannedBatches, evaluation_share
+from trainer.batches import BatchPlan, PlannedBatches, evaluation_batches
 from trainer.checkpoints import unseal
 from trainer.collator import IGNORED, SplitDataset, WhisperCollator
 from trainer.config import TrainConfig
 from trainer.deepspeed import check_engine
 from trainer.disk_space import checkpoint_bytes, disk_full, has_room, told_when_full
 from trainer.distributed import any_says, first_says, share_of_node
+from trainer.early_clips import early_clips, is_early, wer_error
+from trainer.encoder_cache import encode
 from trainer.errors import DivergedError
+from trainer.memory import is_out_of_memory
 from trainer.metrics import rates_and_utterances
 from trainer.prepared import PreparedSplit
 from trainer.scoring.decoding import transcribe_encoded
@@ -48,6 +53,7 @@ class WhisperTrainer(Seq2SeqTrainer):
         evaluation: PreparedSplit,
         normalize: Normalizer,
         full_frames: int,
+        add_stores: Callable[[dict[str, WhisperCollator]], dict[str, WhisperCollator]],
         **kwargs: Any,
     ) -> None:
         self.plan = plan
@@ -55,8 +61,11 @@ class WhisperTrainer(Seq2SeqTrainer):
         self._evaluation = evaluation
         self._normalize = normalize
         self._full_frames = full_frames
+        self._add_stores = add_stores
         self._model_name = config.model
         self._label_smoothing = config.label_smoothing
+        self._early_eval_clips = config.early_eval_clips
+        self._data_seed = config.data_seed
         self._deepspeed_asked = config.deepspeed is not None
         super().__init__(
             eval_dataset=SplitDataset(evaluation),
@@ -77,6 +86,9 @@ class WhisperTrainer(Seq2SeqTrainer):
         """
         if self.plan is None:
             raise ValueError("this trainer was made for evaluation only")
+        self.close_stores()
+        # Here the weights are those that are trained, also where a checkpoint brought them.
+        self._collators = self._add_stores(self._collators)
         collator = self._collators["train"]
         return DataLoader(
             SplitDataset(collator.split),
@@ -88,17 +100,19 @@ class WhisperTrainer(Seq2SeqTrainer):
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches of this worker's share of the evaluation split, those with long texts first.
-
-        A batch is transcribed until its last clip has ended, so that texts of like length belong together.
-        """
+        """Batches of this worker's share of the evaluation split."""
         collator = self._collators["evaluation"]
-        share = evaluation_share(len(collator.split), self.args.process_index, self.args.world_size)
-        clips = sorted(share, key=collator.split.n_tokens, reverse=True)
+        batches = evaluation_batches(
+            self._clips_due(),
+            self.args.eval_batch_size,
+            n_tokens=collator.split.n_tokens,
+            window=collator.window,
+            worker=self.args.process_index,
+            workers=self.args.world_size,
+        )
         return DataLoader(
             SplitDataset(collator.split),
-            sampler=clips,
-            batch_size=self.args.eval_batch_size,
+            batch_sampler=batches,
             collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
@@ -110,7 +124,14 @@ class WhisperTrainer(Seq2SeqTrainer):
         """Loss of one micro-batch; its sum over the step is the mean over the step's label tokens."""
         if self._deepspeed_asked:
             check_engine(model)
-        hear(self.model, inputs["input_features"].shape[-1])
+        store = self._collators["train"].store
+        if store is None:
+            hear(self.model, inputs["input_features"].shape[-1])
+        else:
+            with torch.no_grad(), self.accelerator.autocast():
+                encoded = encode(self.model, inputs, store)
+            inputs = {name: inputs[name] for name in ("decoder_input_ids", "labels")}
+            inputs["encoder_outputs"] = (encoded.last_hidden_state,)
         # Teacher forcing reads no key-value cache, and gradient checkpointing forbids it.
         return super().compute_loss(model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
 
@@ -143,11 +164,31 @@ class WhisperTrainer(Seq2SeqTrainer):
             DivergedError: the loss is no finite number, in any worker. Transcripts from such a model would
                 mean nothing and run to their full length.
         """
-        inputs = self._prepare_inputs(inputs)
+        tokens, losses = self._measure(self._prepare_inputs(inputs))
+        return None, tokens, (inputs["clips"], losses, inputs["labels"].ne(IGNORED).sum(-1))
+
+    def _measure(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and summed cross entropy of each clip; of half of the clips at a time where memory runs out.
+
+        Not where several workers train: they take their batches together.
+        """
+        try:
+            return self._measure_at_once(inputs)
+        except RuntimeError as error:
+            clips = len(inputs["labels"])
+            if clips == 1 or self.args.world_size > 1 or "missing" in inputs or not is_out_of_memory(error):
+                raise
+        # Outside of the block: the error holds the frames, and they the tensors.
+        torch.cuda.empty_cache()
+        halves = (slice(0, clips // 2), slice(clips // 2, clips))
+        found = [self._measure({name: value[half] for name, value in inputs.items()}) for half in halves]
+        return torch.cat([tokens for tokens, _ in found]), torch.cat([losses for _, losses in found])
+
+    def _measure_at_once(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids (B, most tokens of the model) and summed cross entropy (B,) of a batch."""
         labels = inputs["labels"]
-        hear(self.model, inputs["input_features"].shape[-1])
         with torch.no_grad(), self.accelerator.autocast():
-            encoded = self.model.get_encoder()(inputs["input_features"])
+            encoded = encode(self.model, inputs, self._collators["evaluation"].store)
             logits = self.model(
                 encoder_outputs=encoded, decoder_input_ids=inputs["decoder_input_ids"], use_cache=False
             ).logits
@@ -165,10 +206,15 @@ class WhisperTrainer(Seq2SeqTrainer):
                 encoded,
                 in_step=self._deepspeed_asked,
             )
-        tokens = functional.pad(
-            tokens, (0, self.model.config.max_target_positions - tokens.shape[1]), value=self._pad_token_id
-        )
-        return None, tokens, (inputs["clips"], losses, labels.ne(IGNORED).sum(-1))
+        rest = self.model.config.max_target_positions - tokens.shape[1]
+        return functional.pad(tokens, (0, rest), value=self._pad_token_id), losses
+
+    def close_stores(self) -> None:
+        """Give the stores of encoder outputs back."""
+        for role, collator in self._collators.items():
+            if collator.store is not None:
+                collator.store.close()
+                self._collators[role] = dataclasses.replace(collator, store=None)
 
     def checkpoint_bytes(self) -> int:
         """What a checkpoint takes on this node's disk, at most."""
@@ -189,22 +235,34 @@ class WhisperTrainer(Seq2SeqTrainer):
         with told_when_full(folder, needed), hearing(self.model, self._full_frames):
             super()._save_checkpoint(model, trial)
 
+    def _clips_due(self) -> list[int]:
+        """Clips of the evaluation split that are measured now."""
+        early = self.plan is not None and is_early(self.plan, self.state.global_step)
+        count = self._early_eval_clips if early else None
+        return early_clips(len(self._evaluation), count, self._data_seed)
+
     @property
     def _pad_token_id(self) -> int:
         return self._collators["evaluation"].pad_token_id
 
     def _error_rates(self, prediction: EvalPrediction) -> dict[str, float]:
-        """WER, CER and the token-mean loss of the evaluation split; keeps the transcripts in its order."""
+        """WER, CER and the token-mean loss of the clips measured; keeps their transcripts in the split's order.
+
+        Where they are not all: also their number and the standard error of the WER (`eval_clips`, `wer_error`).
+        """
         clips, losses, counts = (np.asarray(part) for part in prediction.label_ids)
         rows = {int(clip): row for row, clip in enumerate(clips)}
-        if sorted(rows) != list(range(len(self._evaluation))):
-            raise ValueError(f"evaluated {len(rows)} clips of {len(self._evaluation)}")
-        order = [rows[clip] for clip in range(len(rows))]
+        due, n_clips = self._clips_due(), len(self._evaluation)
+        if sorted(rows) != due:
+            raise ValueError(f"evaluated {len(rows)} clips of {len(due)}")
+        order = [rows[clip] for clip in due]
         tokens = np.asarray(prediction.predictions)[order]
         tokenizer = self.processing_class.tokenizer
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-        references = [self._evaluation.text(clip) for clip in range(len(rows))]
+        references = [self._evaluation.text(clip) for clip in due]
         rates, self.utterances = rates_and_utterances(
             self.predictions, references, self._normalize, self._normalize.unit
         )
+        if len(due) < n_clips:
+            rates |= {"clips": float(len(due)), "wer_error": wer_error(self.utterances, n_clips)}
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 100
 """Of Whisper's log-mel features (hop of 160 samples at 16 kHz)."""
+_GROUP_STEP = 32
+"""Windows of single batches are a third of a second apart."""
+_SILENCE = 40
+"""Frames behind the longest clip of a batch: a model that hardly ever hears the silence behind a clip does worse where
+it hears it again, in the whole window (evaluation loss of the demo after 4 epochs 0.150, with it 0.134, seed 1)."""
 _STEP = 16
 """Windows are whole multiples of so many frames: the encoder halves them, and GPUs like multiples of 8."""
 
@@ -36,6 +41,19 @@ def window_frames(config: TrainConfig, data: PreparedData, full: int) -> int:
     asked = config.audio_window
     wanted = longest if asked is None else max(longest, round(asked * FRAMES_PER_SECOND))
     return min(full, math.ceil(wanted / _STEP) * _STEP)
+
+
+def varies(config: TrainConfig) -> bool:
+    """Whether each batch has a window of its own: not where each shape would have to be compiled."""
+    return config.audio_window is None and config.group_by_length and not config.torch_compile
+
+
+def group_frames(frames: int, most: int) -> int:
+    """The window of clips of so many frames: the next of a few lengths, at most `most`.
+
+    Few, since a GPU prepares itself anew for each shape; and a clip's window in evaluations depends on nothing else.
+    """
+    return min(most, math.ceil((frames + _SILENCE) / _GROUP_STEP) * _GROUP_STEP)
 
 
 def hear(model: WhisperForConditionalGeneration, frames: int) -> None:

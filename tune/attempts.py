@@ -62,7 +62,7 @@ def train_persistently(
                 raise
             problem = "".join(traceback.format_exception_only(error)).strip()
         # Outside of the block: the error holds the frames, and they the tensors.
-        print(f"{problem}\nmicro-batch {config.train_batch_size} -> {reduced.train_batch_size}", flush=True)
+        print(f"{problem}\nit goes on with micro-batch {reduced.train_batch_size}", flush=True)
         config, skipped = reduced, 0
         tell(
             {

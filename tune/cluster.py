@@ -247,12 +247,15 @@ def check_shared(folder: Path, storage: str) -> None:
 def trial_resources(request: SearchRequest, nodes: Sequence[Node]) -> TrialResources:
     """Resources of a trial and the number of trials at once, from the resources of each node.
 
+    A share of a GPU that is still to be measured (`auto`) counts as a whole one where there are any.
+
     Raises:
         ResourceError: a trial asks for more than there is, so the search could never start.
     """
     workers = request.workers_per_trial
     most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
-    gpus = request.gpus_per_trial if request.gpus_per_trial is not None else (workers if most_gpus else 0.0)
+    given = request.gpus_per_trial
+    gpus = given if given is not None and given != "auto" else (workers if most_gpus else 0.0)
     if workers > 1 and gpus not in (0, workers):
         raise ResourceError(
             f"--gpus-per-trial {gpus:g}: with {workers} workers a trial has a GPU for each, {workers} in all, or 0"

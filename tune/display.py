@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tune.live_lines import LiveLines
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -115,11 +117,16 @@ def trial_table(trials: list[TrialRecord], best: TrialRecord | None, *, title: s
             *([str(trial.effective_batch)] if effective else []),
             f"{trial.epoch:.2f}",
             "" if trial.wer is None else f"{trial.wer:.2f}",
-            "" if trial.best_wer is None else f"{trial.best_wer:.2f}" + (" *" if chosen else ""),
+            "" if trial.best_wer is None else best_rate(trial) + (" *" if chosen else ""),
             clock(trial.seconds or time.monotonic() - trial.started),
             style="bold" if chosen else None,
         )
     return table
+
+
+def best_rate(trial: TrialRecord) -> str:
+    """A trial's best WER, with its standard error where only a part of the clips was measured."""
+    return f"{trial.best_wer:.2f}" + (f" ± {trial.best_wer_error:.2f}" if trial.best_is_partial else "")
 
 
 def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> float | None:
@@ -150,24 +157,28 @@ class LiveDisplay(abc.ABC):
     def __enter__(self) -> Self:
         self._started = time.monotonic()
         if self._console.is_terminal:
-            self._live = Live(
-                get_renderable=self._render, console=self._console, refresh_per_second=1, transient=True
-            )
+            self._live = LiveLines(self._console, self._render)
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live:
+            live.stop()
 
     @abc.abstractmethod
     def _render(self) -> RenderableType:
         """What is live now."""
 
     def event(self, text: str) -> None:
-        """Print one line, which may hold rich's markup, with the time since the start."""
-        self._console.print(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", soft_wrap=True)
+        """Print one line, which may hold rich's markup, with the time since the start; within a second where
+        something is live.
+        """
+        line = Text.from_markup(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}")
+        if isinstance(self._live, LiveLines):
+            self._live.add(line)
+        else:
+            self._console.print(line, soft_wrap=True)
 
 
 class SearchDisplay(LiveDisplay):
@@ -205,7 +216,7 @@ class SearchDisplay(LiveDisplay):
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_wer is not None:
             parts.append(
-                f"best WER {best.best_wer:.2f} % (trial {best.trial_id}), baseline {self._baseline:.2f} %"
+                f"best WER {best_rate(best)} % (trial {best.trial_id}), baseline {self._baseline:.2f} %"
             )
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")

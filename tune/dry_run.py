@@ -132,6 +132,12 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         check_precision(plan, resources)
         slots = resources.concurrent
     print_plan(plan, console)
+    if plan.request.gpus_per_trial == "auto":
+        gpus = "1 GPU" if resources is None or resources.gpus else "0 GPUs, since there is none"
+        say(
+            console,
+            f"--gpus-per-trial auto: is measured when the search begins; until then a trial has {gpus}",
+        )
     say_notes(console, notes)
     say(
         console,

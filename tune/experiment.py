@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from trainer.config import TrainConfig
+from tune.baseline import measure_baseline
+from tune.card_probe import probe_card
 from tune.cluster import (
     TrialResources,
     alive_nodes,
@@ -20,19 +22,19 @@ from tune.cluster import (
     trial_resources,
 )
 from tune.display import SearchDisplay, key_settings, print_plan, say, say_notes, short_path
-from tune.errors import ConfigError, ExperimentError, UserError
+from tune.errors import ConfigError, ExperimentError
 from tune.features import prepare_features
 from tune.final_round import drop_losers, make_limits, remove_leftovers, run_finalists
 from tune.mlflow_journal import JOURNAL_FILE
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import check_store, default_artifact_root, is_server
 from tune.mlflow_story import search_begins, trial_ended
-from tune.results import SearchOutcome, write_experiment_file
+from tune.results import SearchOutcome, keep_measured, write_experiment_file
 from tune.search_callback import error_line
 from tune.search_state import SearchState
 from tune.share import start_share
 from tune.study_database import StudyDatabase, check_study
-from tune.trainable import count_clips, evaluate_shared, local_folders
+from tune.trainable import count_clips, early_eval_clips, local_folders
 from tune.trials import TrialRunner
 from tune.upload import Uploader
 
@@ -51,6 +53,8 @@ class Session:
     """What a search has while it runs, whether begun or resumed."""
 
     console: Console
+    plan: SearchPlan
+    """With what was measured of the card, where that was asked for."""
     resources: TrialResources
     data: PreparedData
     share: Any
@@ -68,7 +72,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
         UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
     """
     with _session(plan, console) as session:
-        data = session.data
+        plan, data = session.plan, session.data
         with new_folder(plan), contextlib.ExitStack() as begun:
             (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
             if plan.warm_start:
@@ -84,7 +88,8 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
-            baseline = measure_baseline(plan, session)
+            baseline = measure_baseline(plan.base, session)
+            base = base.replace(early_eval_clips=early_eval_clips(base, baseline))
             write_experiment_file(plan, base, data, session.resources, rungs, baseline)
             session.stack.enter_context(begun.pop_all())
         rates = {f"baseline_{name}": rate for name, rate in baseline.rates().items()}
@@ -107,6 +112,9 @@ def resume_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
                 f"--resume {plan.name}: the data has {clips:,} training clips now, the search began with "
                 f"{resumed.n_train:,}; bring the old data back or start a new search"
             )
+        if session.plan is not plan:
+            plan = session.plan
+            keep_measured(plan)
         study = open_study(plan, state, session, session.stack, goes_on=True)
         state.recorder = session.stack.enter_context(_old_runs(plan, state, console))
         ended = sum(record.status != "running" for record in state.records.all())
@@ -131,9 +139,11 @@ def _session(plan: SearchPlan, console: Console, *, goes_on: bool = False) -> It
         print_plan(plan, console)
         data = prepare_features(plan.base, console)
         share = start_share(local_folders(plan.base, data))
+        if plan.request.gpus_per_trial == "auto":
+            plan, resources = probe_card(plan, data, share, console)
         uploader = Uploader(plan.experiment_folder, lambda text: say(console, f"warning: {text}"))
         stack.callback(uploader.finish)
-        yield Session(console, resources, data, share, uploader, stack)
+        yield Session(console, plan, resources, data, share, uploader, stack)
 
 
 def _search(
@@ -150,7 +160,7 @@ def _search(
     session.uploader.start()
     state.on_save = session.uploader.wake
     rungs, resources = base.evaluate_at or (), session.resources
-    _say_what_a_trial_is(session, rungs)
+    _say_what_a_trial_is(session, base, rungs)
     limits = make_limits(plan, state, resources)
     runner = TrialRunner(
         plan=plan,
@@ -188,7 +198,7 @@ def _search(
     return outcome
 
 
-def _say_what_a_trial_is(session: Session, rungs: tuple[int, ...]) -> None:
+def _say_what_a_trial_is(session: Session, base: TrainConfig, rungs: tuple[int, ...]) -> None:
     resources = session.resources
     each = f"{resources.gpus:g} GPU and {resources.cpus:g} CPU each"
     if resources.workers > 1:
@@ -196,8 +206,15 @@ def _say_what_a_trial_is(session: Session, rungs: tuple[int, ...]) -> None:
     say(
         session.console,
         f"each trial sees up to {rungs[-1]:,} samples; rungs at {', '.join(f'{rung:,}' for rung in rungs)}; "
-        f"{resources.concurrent} at a time with {each}\n",
+        f"{resources.concurrent} at a time with {each}",
     )
+    if base.early_eval_clips:
+        say(
+            session.console,
+            f"rungs before half of the budget measure {base.early_eval_clips:,} of "
+            f"{len(session.data.splits['validation']):,} validation clips (--set early_eval_clips=0 measures all)",
+        )
+    session.console.print()
 
 
 def check_gpu_hours(plan: SearchPlan, resources: TrialResources) -> None:
@@ -323,25 +340,3 @@ def run_ended(recorder: MlflowRecorder, console: Console) -> Iterator[None]:
         if problem:
             say(console, f"warning: {problem}")
         raise
-
-
-def measure_baseline(plan: SearchPlan, session: Session) -> Evaluation:
-    """The base model untouched, on the validation split, in a process with what one worker of a trial has."""
-    import ray
-
-    cpus, console = session.resources.cpus_per_worker, session.console
-    remote = ray.remote(num_cpus=cpus, num_gpus=session.resources.gpus_per_worker)(evaluate_shared)
-    with console.status(f"measuring the base model {plan.base.model} ..."):
-        try:
-            baseline: Evaluation = ray.get(remote.remote(plan.base, session.data, session.share, cpus))
-        except ray.exceptions.RayTaskError as error:
-            # A user's mistake that only shows in the worker (weights that do not load) is still told in one line.
-            if isinstance(error.cause, UserError):
-                raise error.cause from error
-            raise
-    say(
-        console,
-        f"baseline: {plan.base.model} untouched has WER {baseline.wer:.2f} %, CER {baseline.cer:.2f} % "
-        f"on {baseline.clips} validation clips",
-    )
-    return baseline

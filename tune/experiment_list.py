@@ -273,8 +273,16 @@ def _best_wer(found: _Found, results: Mapping[str, Any]) -> float | None:
     """The WER of the run that an export takes; while none is decided on, the lowest so far."""
     if results.get("best"):
         return float(results["best"]["wer"])
-    rates = [float(run["best_wer"]) for run in found.runs if run["best_wer"] is not None]
-    return min(rates, default=None)
+    rates = [(_is_partial(run), float(run["best_wer"])) for run in found.runs if run["best_wer"] is not None]
+    return min(rates, default=(False, None))[1]
+
+
+def _is_partial(run: Mapping[str, Any]) -> bool:
+    """Whether a run's best WER is that of a part of the clips, in `state.json` or `results.json`."""
+    measured = run.get("wer_errors") or [
+        row["samples_seen"] for row in run["evaluations"] if "wer_error" in row
+    ]
+    return str(run.get("best_samples_seen")) in map(str, measured)
 
 
 def _short(source: str) -> str:

@@ -119,9 +119,9 @@ class Limits:
             return None
         best, since = float("inf"), 0
         for record in self._ended():
-            if record.best_wer is None:
+            if record.best_wer is None or (record.best_is_partial and best == float("inf")):
                 continue
-            better = record.best_wer < best - points
+            better = not record.best_is_partial and record.best_wer < best - points
             best, since = (record.best_wer, 0) if better else (best, since + 1)
         if since < trials:
             return None

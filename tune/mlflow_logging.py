@@ -47,7 +47,7 @@ class MlflowRecorder:
     """The only writer to the tracking store: one parent run for the search, one child run for each trial.
 
     `start` speaks to the store at once. Everything after it is queued and written by a daemon thread,
-    `flush_seconds` later at the latest and at once when a WER comes in. While the store is away the queue waits
+    `flush_seconds` later at the latest and within a second when a WER comes in. While the store is away the queue waits
     and the search goes on; `finish` gives up after `patience` seconds without an answer. With a `journal`, a file
     in the experiment's folder, what waits is on disk too: `resume`, or `tune-whisper sync`, delivers what a killed
     or impatient driver left there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,8 @@ from tune.mlflow_client import RecordRefusedError, RunGoneError, TrackingStore
 from tune.mlflow_journal import Journal
 from tune.mlflow_records import PER_CALL, Kind, Record, Run, in_parts
 
+_SPACING = 1.0
+"""Seconds between two rounds at least: what comes meanwhile for a run goes in one call, and a call takes 10 ms."""
 _LONGEST_PAUSE = 30.0
 """Seconds between two attempts while the store is away."""
 _LONGEST_CALL = 30.0
@@ -20,7 +23,8 @@ _LONGEST_CALL = 30.0
 
 
 class StoreWriter:
-    """Writes runs to a store at the latest `flush_seconds` after they changed, at once when woken.
+    """Writes runs to a store at the latest `flush_seconds` after they changed, and when woken at once, or a second
+    after it had last begun to.
 
     With a `journal`, which is open, every record is on disk before it is in memory.
     """
@@ -42,6 +46,8 @@ class StoreWriter:
         self._store = store
         self._journal = journal
         self._flush_seconds = flush_seconds
+        self._spacing = min(_SPACING, flush_seconds)
+        self._began = -math.inf
         self._patience = patience
         self._newest = 0
         self._urgent = False
@@ -123,7 +129,7 @@ class StoreWriter:
             try:
                 self._keep_journal()
                 with self.changed:
-                    runs = list(self.runs)
+                    runs = [run for run in self.runs if run.waiting]
                 for run in runs:
                     self._flush(run)
                 failures, self.problem = 0, None
@@ -140,12 +146,14 @@ class StoreWriter:
         pause = min(2.0**failures / 2, _LONGEST_PAUSE)
         with self.changed:
             if not failures:
+                spaced = self._began + self._spacing - time.monotonic()
+                self.changed.wait_for(lambda: self._closing, max(0.0, spaced))
                 self.changed.wait_for(lambda: self._urgent or self._closing, self._flush_seconds)
             elif self._closing:
                 self.changed.wait(min(pause, 2.0))
             else:
                 self.changed.wait_for(lambda: self._closing, pause)
-            self._urgent = False
+            self._urgent, self._began = False, time.monotonic()
             return self._closing
 
     def _keep_journal(self) -> None:

@@ -30,6 +30,7 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(
         ("generation_max_length", "generation_num_beams", "normalizer", "full_window_evaluation"), _WER
     ),
+    "early_eval_clips": _WER,
     **dict.fromkeys(
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA
     ),
@@ -37,7 +38,8 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(("epochs", "max_steps"), _BUDGET),
     "evaluations": "a search evaluates at its rungs; set them with scheduler: {rungs: ...}",
     **dict.fromkeys(("eval_batch_size", "dataloader_workers", "log_every_seconds"), _NO_EFFECT),
-    **dict.fromkeys(("cache_dir", "output_dir"), _NO_EFFECT),
+    **dict.fromkeys(("tf32", "torch_compile", "reuse_baseline", "encoder_cache"), _NO_EFFECT),
+    **dict.fromkeys(("micro_batch", "cache_dir", "output_dir"), _NO_EFFECT),
     "deepspeed": "all trials of an experiment run on the same engine; give it with --deepspeed",
 }
 

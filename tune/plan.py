@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from tune.arguments import check_least
@@ -42,7 +42,8 @@ class SearchRequest:
     tracking_uri: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """`TrainConfig` fields given by flags and `--set`; they go before the space file's fixed values."""
-    gpus_per_trial: float | None = None
+    gpus_per_trial: float | Literal["auto"] | None = None
+    """`auto` is measured before the search; None is one for each worker where there are any."""
     cpus_per_trial: float | None = None
     max_concurrent: int | None = None
     workers_per_trial: int = 1
@@ -115,6 +116,11 @@ class SearchPlan:
         return self.request.optuna_storage or default_study_url(self.folder)
 
     @property
+    def largest_batch(self) -> int:
+        """The largest `train_batch_size` in the space."""
+        return max(self._values("train_batch_size"))
+
+    @property
     def batch_sizes(self) -> list[int]:
         """All effective batch sizes in the space, in rising order."""
         sizes = (self._values("train_batch_size"), self._values("gradient_accumulation_steps"))
@@ -159,6 +165,7 @@ def make_plan(request: SearchRequest) -> SearchPlan:
     ).replace(workers=request.workers_per_trial)
     paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
     base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
+    check_auto(request, base.deepspeed)
     from tune.trainable import check_model
 
     default = check_model(base)
@@ -203,16 +210,40 @@ def check_numbers(request: SearchRequest) -> None:
     Raises:
         ConfigError: one of them is out of range.
     """
-    gpus = request.gpus_per_trial
     check_least(request, trials=1, workers_per_trial=1, max_failures=0, max_concurrent=1, finalists=0)
-    for name in ("gpus_per_trial", "cpus_per_trial"):
-        if not math.isfinite(getattr(request, name) or 0.0):
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(request, name)}: must be a finite number")
+    gpus = None if request.gpus_per_trial == "auto" else request.gpus_per_trial
+    for name, number in (("gpus", gpus), ("cpus", request.cpus_per_trial)):
+        if not math.isfinite(number or 0.0):
+            raise ConfigError(f"--{name}-per-trial {number}: must be a finite number")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
         raise ConfigError(f"--gpus-per-trial {gpus:g}: must be a share of one GPU up to 1, or a whole number")
+    check_auto(request, None)
     if request.cpus_per_trial is not None and request.cpus_per_trial <= 0:
         raise ConfigError(f"--cpus-per-trial {request.cpus_per_trial:g}: must be above 0")
     _check_ends(request)
+
+
+def check_auto(request: SearchRequest, deepspeed: str | None) -> None:
+    """Check that the share of a GPU can be measured, where that is asked for.
+
+    Args:
+        request: of a search, new or resumed.
+        deepspeed: its settings, where they are known.
+
+    Raises:
+        ConfigError: trials do not share cards.
+    """
+    if request.gpus_per_trial != "auto":
+        return
+    if request.workers_per_trial > 1:
+        raise ConfigError(
+            f"--gpus-per-trial auto: is for trials of one worker, and --workers-per-trial is "
+            f"{request.workers_per_trial}; leave one of them out"
+        )
+    if deepspeed is not None:
+        raise ConfigError(
+            "--gpus-per-trial auto: does not measure with DeepSpeed; give a number or leave it out"
+        )
 
 
 def _check_ends(request: SearchRequest) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tune.samplers import as_tpe_sees, gaussian_process, one_thread, projected, tpe
+
 if TYPE_CHECKING:
-    import numpy as np
     import optuna
     from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, TrialState
 
     from tune.search_space import SearchSpace
 
@@ -20,170 +20,84 @@ EARLIER = "from"
 """User attribute of trials that belong to another experiment."""
 _ATTEMPTS = 10
 """Draws of a point that was not tried yet before one of the others is taken."""
-_NEAR = 0.2
-"""Distance at which a trial's gain says little of another's, in a space of sides 1."""
-_FAR_WEIGHT = 0.02
 _MOST_POINTS = 100_000
 """Points of a space without ranges that are looked at for one that was not tried yet."""
 
 
-def propose(
-    space: SearchSpace, trials: Sequence[FrozenTrial], seed: int, number: int
-) -> dict[str, Any] | None:
-    """The next settings, which no trial had before; None where every point of the space was tried.
+class Proposer:
+    """Proposes the next settings, from nothing but the space, the seed and the trials before.
 
-    Args:
+    What it keeps from one proposal to the next are the trials as TPE is to see them: of hundreds that have ended
+    none needs to be made anew.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        """Args:
         space: what to search, its bounds resolved.
-        trials: all trials before, in the order of their numbers.
         seed: of the search.
-        number: of the trial, from 1; seed and number together give this proposal random numbers of its own.
-    """
-    import numpy as np
+        """
+        self._space, self._seed = space, seed
+        self._distributions = space.to_optuna()
+        self._whole: Mapping[str, BaseDistribution] | None = self._distributions
+        """None where some trial has not all parameters, as one of another experiment."""
+        self._tried: set[str] = set()
+        self._known = 0
+        """Trials that were looked at for these."""
+        self._seen: dict[int, tuple[tuple[TrialState, int], FrozenTrial]] = {}
+        """By number: state and number of evaluations, and what TPE is to see of such a trial."""
 
-    # What another experiment tried counts for the model only: here it is new.
-    tried = {_key(trial.params) for trial in trials if EARLIER not in trial.user_attrs}
-    points = space.try_first
-    if number <= len(points) and _key(points[number - 1]) not in tried:
-        return dict(points[number - 1])
-    distributions, random = space.to_optuna(), np.random.default_rng((seed, number))
-    early = len(trials) < space.searcher.gp_trials
-    model = _projected(trials) if early else _as_tpe_sees(trials)
-    for attempt in range(_ATTEMPTS):
-        if early and attempt == _ATTEMPTS // 2:  # the same corner of the space again and again
-            early, model = False, _as_tpe_sees(trials)
-        sampler_seed = int(random.integers(2**31))
-        model.sampler = (_gaussian_process if early else _tpe)(space, sampler_seed)
-        # A point that was tried stays in the model as running, hence as a poor one.
-        with _one_thread() if early else contextlib.nullcontext():
-            params = _rounded(model.ask(fixed_distributions=distributions).params, distributions)
-        if _key(params) not in tried:
-            return params
-    left = [point for point in _all_points(distributions) if _key(point) not in tried]
-    return left[int(random.integers(len(left)))] if left else None
+    def propose(self, trials: Sequence[FrozenTrial], number: int) -> dict[str, Any] | None:
+        """The next settings, which no trial had before; None where every point of the space was tried.
 
+        Args:
+            trials: all trials before, in the order of their numbers: those of the last call, and others after them.
+            number: of the trial, from 1; seed and number together give this proposal random numbers of its own.
+        """
+        import numpy as np
 
-def _gaussian_process(space: SearchSpace, seed: int) -> optuna.samplers.GPSampler:
-    import optuna
-
-    return optuna.samplers.GPSampler(
-        seed=seed, n_startup_trials=space.searcher.startup_trials, deterministic_objective=False
-    )
-
-
-def _tpe(space: SearchSpace, seed: int) -> optuna.samplers.TPESampler:
-    import optuna
-
-    settings = space.searcher
-    return optuna.samplers.TPESampler(
-        seed=seed,
-        n_startup_trials=settings.startup_trials,
-        n_ei_candidates=settings.ei_candidates,
-        multivariate=settings.multivariate,
-        constant_liar=settings.constant_liar,
-    )
-
-
-def _as_tpe_sees(trials: Sequence[FrozenTrial]) -> optuna.Study:
-    """The trials as TPE is to see them; the study that people look at keeps what they are.
-
-    Optuna leaves out failed trials, so that it proposes settings that have no memory again and again, and takes
-    running ones for poor until they end, so that it learns from a good one only when its whole budget is spent.
-    Here failed and diverged trials count as poor ones, as running ones do with `constant_liar`, and a running one
-    counts by its last evaluation, as one that was stopped there.
-    """
-    import optuna
-    from optuna.trial import TrialState
-
-    model = optuna.create_study(direction="minimize")
-    for trial in trials:
-        state, values = trial.state, trial.intermediate_values
-        if state == TrialState.FAIL:
-            state, values = TrialState.RUNNING, {}
-        elif state == TrialState.RUNNING and values:
-            state = TrialState.PRUNED
-        model.add_trial(
-            optuna.trial.create_trial(
-                state=state,
-                value=trial.value if state == TrialState.COMPLETE else None,
-                params=trial.params,
-                distributions=trial.distributions,
-                intermediate_values=values,
+        # What another experiment tried counts for the model only: here it is new.
+        new = trials[self._known :]
+        self._tried.update(_key(trial.params) for trial in new if EARLIER not in trial.user_attrs)
+        if any(trial.distributions != self._distributions for trial in new):
+            self._whole = None
+        self._known = len(trials)
+        space, points = self._space, self._space.try_first
+        if number <= len(points) and _key(points[number - 1]) not in self._tried:
+            return dict(points[number - 1])
+        random = np.random.default_rng((self._seed, number))
+        early = len(trials) < space.searcher.gp_trials
+        model = projected(trials) if early else self._as_tpe_sees(trials)
+        for attempt in range(_ATTEMPTS):
+            if early and attempt == _ATTEMPTS // 2:  # the same corner of the space again and again
+                early, model = False, self._as_tpe_sees(trials)
+            sampler_seed = int(random.integers(2**31))
+            model.sampler = (
+                gaussian_process(space, sampler_seed) if early else tpe(space, sampler_seed, self._whole)
             )
-        )
-    return model
+            # A point that was tried stays in the model as running, hence as a poor one.
+            with one_thread() if early else contextlib.nullcontext():
+                asked = model.ask(fixed_distributions=self._distributions)
+            params = _rounded(asked.params, self._distributions)
+            if _key(params) not in self._tried:
+                return params
+        left = [point for point in _all_points(self._distributions) if _key(point) not in self._tried]
+        return left[int(random.integers(len(left)))] if left else None
 
+    def _as_tpe_sees(self, trials: Sequence[FrozenTrial]) -> optuna.Study:
+        """The trials as TPE is to see them; the study that people look at keeps what they are."""
+        import optuna
 
-def _projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
-    """The trials as the Gaussian process is to see them.
-
-    It knows nothing of trials that were stopped early, so each counts with what it would come to: its last WER less
-    what others gained from there to each later rung, those with near settings above all: a high learning rate is
-    quick and gains little later. Failed and diverged ones count as the worst.
-    """
-    import numpy as np
-    import optuna
-    from optuna.trial import TrialState
-
-    rungs = sorted({seen for trial in trials for seen in trial.intermediate_values})
-    places = {trial.number: _place(trial) for trial in trials}
-    expected = {}
-    for trial in trials:
-        if not trial.intermediate_values:
-            continue
-        last = max(trial.intermediate_values)
-        expected[trial.number] = trial.intermediate_values[last]
-        for here, there in itertools.pairwise(rung for rung in rungs if rung >= last):
-            passed = [t for t in trials if here in t.intermediate_values and there in t.intermediate_values]
-            if passed:
-                gains = [t.intermediate_values[here] - t.intermediate_values[there] for t in passed]
-                apart = [np.sum((places[t.number] - places[trial.number]) ** 2) for t in passed]
-                weights = np.exp(-np.array(apart) / (2 * _NEAR**2)) + _FAR_WEIGHT
-                expected[trial.number] -= float(np.average(gains, weights=weights))
-    worst = max(expected.values(), default=None)
-    model = optuna.create_study(direction="minimize")
-    for trial in trials:
-        value = worst if trial.state == TrialState.FAIL else expected.get(trial.number)
-        model.add_trial(
-            optuna.trial.create_trial(
-                state=TrialState.RUNNING if value is None else TrialState.COMPLETE,
-                value=value,
-                params=trial.params,
-                distributions=trial.distributions,
-            )
-        )
-    return model
-
-
-def _place(trial: FrozenTrial) -> np.ndarray:
-    """A trial's settings as a point: each range from 0 to 1, on its own scale, choices up to half apart."""
-    import numpy as np
-    from optuna.distributions import CategoricalDistribution
-
-    point = []
-    distribution: Any
-    for name, distribution in trial.distributions.items():
-        value: Any = trial.params[name]
-        if isinstance(distribution, CategoricalDistribution):
-            most = max(1, len(distribution.choices) - 1)
-            point.append(distribution.choices.index(value) / most / 2)
-        else:
-            ends = (value, distribution.low, distribution.high)
-            at, low, high = (math.log(end) for end in ends) if distribution.log else ends
-            point.append((at - low) / (high - low) if high > low else 0.0)
-    return np.array(point)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """The Gaussian process is PyTorch's: more threads are slower for so little, and sum in another order."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        storage = optuna.storages.InMemoryStorage()
+        model = optuna.create_study(storage=storage, direction="minimize")
+        study = storage.get_study_id_from_name(model.study_name)
+        for trial in trials:
+            stage = trial.state, len(trial.intermediate_values)
+            before, seen = self._seen.get(trial.number, (None, trial))
+            if before != stage:
+                seen = as_tpe_sees(trial)
+                self._seen[trial.number] = stage, seen
+            storage.create_new_trial(study, seen)
+        return model
 
 
 def _rounded(params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]) -> dict[str, Any]:

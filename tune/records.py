@@ -58,6 +58,8 @@ class TrialRecord:
     """Whether nothing but small files is left of the checkpoint."""
     checkpoint_epoch: float = 0.0
     """Epoch of that evaluation."""
+    wer_errors: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Standard error of the WER, in points, at the samples seen where only a part of the clips was measured."""
 
     def add_checkpoint(self, path: str) -> None:
         """Take in the checkpoint of the evaluation that was added last."""
@@ -91,6 +93,7 @@ class TrialRecord:
                 **values,
                 "evaluations": [(seen, wer) for seen, wer in values["evaluations"]],
                 "losses": values.get("losses") or [0.0] * len(values["evaluations"]),
+                "wer_errors": {int(seen): error for seen, error in values.get("wer_errors", {}).items()},
                 "stop": Stop(**stop) if stop else None,
             }
         )
@@ -98,6 +101,16 @@ class TrialRecord:
             record.started -= record.seconds
             record.seconds = 0.0
         return record
+
+    @property
+    def best_is_partial(self) -> bool:
+        """Whether the best WER is that of a part of the clips, since the trial never came to measure all."""
+        return self.best_samples_seen in self.wer_errors
+
+    @property
+    def best_wer_error(self) -> float:
+        """Standard error of the best WER, in points; 0 where all clips were measured."""
+        return self.wer_errors.get(self.best_samples_seen, 0.0)
 
     @property
     def elapsed(self) -> float:
@@ -131,8 +144,12 @@ class TrialRecord:
         found[self.samples_seen] = (wer, loss if math.isfinite(loss) else 0.0)
         self.evaluations = [(seen, found[seen][0]) for seen in sorted(found)]
         self.losses = [found[seen][1] for seen in sorted(found)]
-        # Of equal evaluations the later one counts, as in Ray, which keeps its checkpoint.
-        if self.best_wer is None or wer <= self.best_wer:
+        partial = "eval_clips" in metrics
+        if partial:
+            self.wer_errors[self.samples_seen] = float(metrics["wer_error"])
+        # Of equal evaluations the later one counts, as in Ray, which keeps its checkpoint. One on all clips goes
+        # before one on a part of them.
+        if self.best_wer is None or (partial, wer) <= (self.best_is_partial, self.best_wer):
             self.best_wer, self.best_cer, self.best_samples_seen = (
                 wer,
                 float(metrics["cer"]),
@@ -187,9 +204,12 @@ class Records:
             return [self._trials[key] for key in sorted(self._trials)]
 
     def best(self) -> TrialRecord | None:
-        """The trial with the lowest WER at any of its evaluations, also where it failed or diverged later."""
+        """The trial with the lowest WER at any of its evaluations, also where it failed or diverged later.
+
+        One that was measured on a part of the clips only where none was on all.
+        """
         return min(
             (record for record in self.all() if record.best_wer is not None),
-            key=lambda record: record.best_wer if record.best_wer is not None else math.inf,
+            key=lambda record: (record.best_is_partial, record.best_wer or 0.0),
             default=None,
         )

@@ -87,6 +87,22 @@ def write_experiment_file(
     write_baseline_clips(plan.folder, baseline)
 
 
+def keep_measured(plan: SearchPlan) -> None:
+    """Write down what was measured of the card when a search went on: the next `--resume` does not measure again."""
+    path = plan.folder / EXPERIMENT_FILE
+    saved = yaml.safe_load(path.read_text(encoding="utf-8"))
+    saved["asked_resources"]["gpus_per_trial"] = plan.request.gpus_per_trial
+    saved["train_config"]["micro_batch"] = plan.base.micro_batch
+    replace_experiment_file(path, saved)
+
+
+def replace_experiment_file(path: Path, content: dict[str, Any]) -> None:
+    """Write an `experiment.yaml` anew; whoever reads it meanwhile sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    temporary.replace(path)
+
+
 def write_baseline_clips(folder: Path, baseline: Evaluation) -> None:
     """Write the base model's errors on each clip, from which reports take its interval."""
     if baseline.utterances is not None:
@@ -105,7 +121,8 @@ def _command(plan: SearchPlan) -> str:
     for name in ("workers_per_trial", "gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures"):
         value = getattr(request, name)
         if value is not None and value != defaults.get(name):
-            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+            shown = value if isinstance(value, str) else f"{value:g}"
+            words += [f"--{name.replace('_', '-')}", shown]
     words += ["--finalists", str(request.n_finalists), "--repeats", str(request.repeats)]
     for option, value in _budget_words(request.budgets):
         words += [option, value]
@@ -229,6 +246,7 @@ class SearchOutcome:
                 "run": best.trial_id,
                 "wer": best.best_wer,
                 "cer": best.best_cer,
+                **({"wer_error": best.best_wer_error} if best.best_is_partial else {}),
                 "config": best.config,
                 "checkpoint": self.checkpoints.get(best.trial_id),
                 "samples_seen": best.best_samples_seen,
@@ -255,7 +273,13 @@ class SearchOutcome:
             "seconds": round(run.seconds, 3),
             "mlflow_run_id": self.run_ids.get(run.trial_id),
             "checkpoint": self.checkpoints.get(run.trial_id),
-            "evaluations": [{"samples_seen": seen, "wer": wer} for seen, wer in run.evaluations],
+            "evaluations": [
+                {
+                    **{"samples_seen": seen, "wer": wer},
+                    **({"wer_error": run.wer_errors[seen]} if seen in run.wer_errors else {}),
+                }
+                for seen, wer in run.evaluations
+            ],
             "stop": dataclasses.asdict(run.stop) if run.stop else None,
             "error": run.error,
         }

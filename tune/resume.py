@@ -15,8 +15,8 @@ from tune.errors import ExperimentError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.finalists import choose_finalists, repeat_settings
 from tune.limits import Budgets
-from tune.plan import SearchPlan, SearchRequest
-from tune.results import ASKED_RESOURCES, find_experiment
+from tune.plan import SearchPlan, SearchRequest, check_auto
+from tune.results import ASKED_RESOURCES, find_experiment, replace_experiment_file
 from tune.search_space import SearchSpace, load_space
 from tune.search_state import SearchState
 from tune.trainable import restore_evaluation
@@ -69,6 +69,7 @@ def load_search(request: SearchRequest, name: str, given: Collection[str]) -> Re
         **_as_begun(saved, given),
     )
     _check_left(request, name, state)
+    check_auto(request, saved["train_config"].get("deepspeed"))
     _keep_asked(request, saved, folder.path / EXPERIMENT_FILE)
     base = TrainConfig.from_dict({**saved["train_config"], "evaluate_at": None})
     if not Path(base.cache_dir).is_dir():  # the search ran elsewhere
@@ -116,9 +117,7 @@ def _keep_asked(request: SearchRequest, saved: dict[str, Any], path: Path) -> No
         "keep_checkpoints": request.keep_checkpoints,
         "asked_resources": {key: getattr(request, key) for key in ASKED_RESOURCES},
     }
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(yaml.safe_dump(saved | asked, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    temporary.replace(path)
+    replace_experiment_file(path, saved | asked)
 
 
 def _check_left(request: SearchRequest, name: str, state: SearchState) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tune.records import Outcome, Records, TrialRecord
     from tune.search_state import SearchState
 
-_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss")
+_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss", "eval_clips", "wer_error")
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step")
 
 
@@ -128,8 +128,12 @@ class SearchCallback(ray.tune.Callback):
         news = ""
         if self._records.best() is record and (before is not record or record.wer == record.best_wer):
             news = ", best so far"
-            self._recorder.log(None, {"best_wer": float(result["wer"])}, step=len(self._records.all()))
-        self._display.event(f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.wer:.2f} %{news}")
+            if not record.best_is_partial:  # else it would rise again once a trial is measured on all clips
+                self._recorder.log(None, {"best_wer": float(result["wer"])}, step=len(self._records.all()))
+        error = f" ± {result['wer_error']:.2f}" if "wer_error" in result else ""
+        self._display.event(
+            f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.wer:.2f}{error} %{news}"
+        )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Close the trial as what was decided on its last evaluation."""

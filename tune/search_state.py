@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 STATE_FILE = "state.json"
 LOCK_FILE = ".running"
+_LINES = (",\n  ", ": ")
+"""What `json.dumps` puts between entries, a line each, of what is second from the outside."""
 
 
 class SearchState:
@@ -44,6 +46,7 @@ class SearchState:
         self._restored: dict[str, list[str]] = {}
         self._lock: Any = None
         self._saving = threading.Lock()
+        self._texts = _RecordTexts()
         self.on_save: Callable[[], None] = lambda: None
         """Called after each time that the file was written."""
         self.problem: ExperimentError | None = None
@@ -118,21 +121,24 @@ class SearchState:
         if self.recorder is not None:
             self.parent_run_id = self.recorder.parent_run_id
             for record in (*self.records.all(), *self.repeats.all()):
-                self.run_ids[record.trial_id] = self.recorder.run_id(record.trial_id)
+                if self.run_ids.get(record.trial_id) is None:
+                    self.run_ids[record.trial_id] = self.recorder.run_id(record.trial_id)
         with self.records.lock:
+            run_ids = [json.dumps(self.run_ids, separators=_LINES)[1:-1]] if self.run_ids else []
             content = {
-                "session": self.session,
-                "seconds": self.earlier_seconds + time.monotonic() - self._began,
-                "parent_run_id": self.parent_run_id,
-                "run_ids": self.run_ids,
-                "trials": [record.to_dict() for record in self.records.all()],
-                "repeats": [record.to_dict() for record in self.repeats.all()],
+                "session": json.dumps(self.session),
+                "seconds": json.dumps(self.earlier_seconds + time.monotonic() - self._began),
+                "parent_run_id": json.dumps(self.parent_run_id),
+                "run_ids": _nested("{}", run_ids),
+                "trials": _nested("[]", self._texts.of(self.records.all())),
+                "repeats": _nested("[]", self._texts.of(self.repeats.all())),
             }
+        text = ",\n".join(f' "{name}": {value}' for name, value in content.items())
         temporary = self._folder / f".{STATE_FILE}"
         with self._saving:
             try:
                 with temporary.open("w", encoding="utf-8") as file:
-                    file.write(json.dumps(content, indent=1) + "\n")
+                    file.write(f"{{\n{text}\n}}\n")
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.replace(self._folder / STATE_FILE)
@@ -168,3 +174,28 @@ class SearchState:
             ]
             for record in open_trials
         }
+
+
+class _RecordTexts:
+    """Each record as `state.json` holds it; of hundreds that have ended none is put into words again and again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[list[Any], str]] = {}
+
+    def of(self, records: Iterable[TrialRecord]) -> list[str]:
+        """The JSON of the records, those that changed since the last time put into words anew."""
+        texts = []
+        for record in records:
+            values = list(vars(record).values())  # whose lists are replaced by others, never added to
+            before, text = self._kept.get(record.trial_id, ([], ""))
+            # The clock of a trial that has no seconds yet goes on.
+            if values != before or not record.seconds:
+                text = json.dumps(record.to_dict(), indent=1).replace("\n", "\n  ")
+                self._kept[record.trial_id] = values, text
+            texts.append(text)
+        return texts
+
+
+def _nested(ends: str, entries: Sequence[str]) -> str:
+    """A list or an object, second from the outside, as `json.dumps` writes it with an indentation of 1."""
+    return f"{ends[0]}\n  {_LINES[0].join(entries)}\n {ends[1]}" if entries else ends

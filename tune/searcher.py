@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tune.proposals import EARLIER, propose
+from tune.proposals import EARLIER, Proposer
 from tune.records import TrialRecord
 from tune.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
 
@@ -78,7 +78,7 @@ def make_searcher(
     import ray.tune.search
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    distributions = space.to_optuna()
+    distributions, proposer = space.to_optuna(), Proposer(space, seed)
 
     class WerSearcher(ray.tune.search.Searcher):
         """See `make_searcher`."""
@@ -120,7 +120,7 @@ def make_searcher(
                 params = dict(records[number].config)
             else:
                 number = f"{self._next_number():03d}"
-                proposed = propose(space, self.study.get_trials(deepcopy=False), seed, int(number))
+                proposed = proposer.propose(self.study.get_trials(deepcopy=False), int(number))
                 if proposed is None:
                     self.exhausted = True
                     return ray.tune.search.Searcher.FINISHED  # type: ignore[no-any-return]

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import math
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.cloud_errors import cloud_errors
 from tune.errors import ExperimentError
 from tune.mlflow_store import without_password
+from tune.records import TrialRecord
+from tune.study_connection import StudyDatabaseError, connect, database_calls, shown_place
 
 if TYPE_CHECKING:
     import optuna
 
-    from tune.records import Records, TrialRecord
+    from tune.records import Records, Status
 
 STUDY_FILE = "optuna.db"
-_BUSY_SECONDS = 60
-"""How long to wait for a SQLite file that another process, such as the dashboard, has locked."""
+_SPACING = 1.0
+"""Seconds between two writes: what comes meanwhile of a trial is written in one."""
 _LAST_SECONDS = 120.0
 """How long the end of a search waits for the database."""
 
@@ -31,6 +36,17 @@ _LAST_SECONDS = 120.0
 def default_study_url(folder: Path) -> str:
     """The study's database in the experiment's folder."""
     return f"sqlite:///{folder / STUDY_FILE}"
+
+
+@dataclasses.dataclass
+class _News:
+    """What has become known of a trial since it was last written."""
+
+    params: dict[str, Any] | None = None
+    """None where it was written before."""
+    evaluations: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    status: Status = "running"
+    best_wer: float | None = None
 
 
 class StudyDatabase:
@@ -61,6 +77,12 @@ class StudyDatabase:
         """
         self._url, self._experiment = url, experiment
         self._distributions, self._records, self._warn = distributions, records, warn
+        self._lock = threading.Lock()
+        self._waiting: dict[str, _News] = {}
+        """What the thread has yet to write, by trial."""
+        self._began = -math.inf
+        """When it last began to."""
+        self._closing = threading.Event()
         self._behind = False
         self._bug: BaseException | None = None
         self._numbers: dict[str, int] = {}
@@ -71,15 +93,18 @@ class StudyDatabase:
 
     def proposed(self, trial_id: str, params: Mapping[str, Any]) -> None:
         """A trial has got its settings."""
-        self._write(self._add, trial_id, dict(params))
+        with self._news(trial_id) as news:
+            news.params = dict(params)
 
     def evaluated(self, trial_id: str, samples_seen: int, wer: float) -> None:
         """A trial was measured."""
-        self._write(self._report, trial_id, samples_seen, wer)
+        with self._news(trial_id) as news:
+            news.evaluations.append((samples_seen, wer))
 
     def ended(self, record: TrialRecord) -> None:
         """A trial has ended."""
-        self._write(self._tell, record.trial_id, record.status, record.best_wer)
+        with self._news(record.trial_id) as news:
+            news.status, news.best_wer = record.status, record.best_wer
 
     def finish(self) -> None:
         """Write what is left, and leave no trial running; all of it anew where some was lost on the way.
@@ -87,18 +112,19 @@ class StudyDatabase:
         Raises:
             RuntimeError: something went wrong that was not the database's doing (the cause of this one).
         """
+        self._closing.set()
         last = self._thread.submit(self._try_last)
         self._thread.shutdown(wait=False)
         concurrent.futures.wait([last], timeout=_LAST_SECONDS)
         bug = self._bug or (last.exception() if last.done() else None)  # the first is the one to look at
         if bug is not None:
-            raise RuntimeError(f"writing {_where(self._url)} went wrong: {bug!r}") from bug
+            raise RuntimeError(f"writing {shown_place(self._url)} went wrong: {bug!r}") from bug
 
     def _open(self, *, replace: bool) -> None:
         import optuna
 
-        storage = _connect(self._url)
-        with _database_calls():
+        storage = connect(self._url)
+        with database_calls():
             if replace and self._experiment in optuna.get_all_study_names(storage):
                 optuna.delete_study(study_name=self._experiment, storage=storage)
             self._study: optuna.Study = optuna.create_study(
@@ -107,7 +133,7 @@ class StudyDatabase:
         self._storage = storage
         self._numbers.clear()
         for record in self._records.all():
-            self._add_record(record)
+            self._add(record)
 
     def _complete(self) -> None:
         records = self._records.all()
@@ -118,8 +144,14 @@ class StudyDatabase:
             if record.status == "running":
                 self._tell(record.trial_id, "interrupted", None)
 
-    def _write(self, write: Callable[..., None], *arguments: Any) -> None:
-        self._thread.submit(self._try, write, *arguments).add_done_callback(self._note_bug)
+    @contextlib.contextmanager
+    def _news(self, trial_id: str) -> Iterator[_News]:
+        """What the thread is to write of a trial, to be added to; several events of a moment are written in one."""
+        with self._lock:
+            first = not self._waiting
+            yield self._waiting.setdefault(trial_id, _News())
+        if first:
+            self._thread.submit(self._try_news).add_done_callback(self._note_bug)
 
     def _note_bug(self, done: concurrent.futures.Future[None]) -> None:
         """Keep for `finish` what no one was there to see in the thread; the study is written anew there."""
@@ -127,35 +159,44 @@ class StudyDatabase:
         if bug is not None:
             self._behind, self._bug = True, bug
 
-    def _try(self, write: Callable[..., None], *arguments: Any) -> None:
+    def _try_news(self) -> None:
+        self._closing.wait(max(0.0, self._began + _SPACING - time.monotonic()))
+        self._began = time.monotonic()
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
         if self._behind:
             return
         try:
-            write(*arguments)
-        except _DatabaseError as error:  # told, and mended in `finish`
+            for trial_id, news in waiting.items():
+                self._write(trial_id, news)
+        except StudyDatabaseError as error:  # told, and mended in `finish`
             self._behind = True
-            self._warn(f"{_where(self._url)} cannot be written now: {error}; the search goes on")
+            self._warn(f"{shown_place(self._url)} cannot be written now: {error}; the search goes on")
+
+    def _write(self, trial_id: str, news: _News) -> None:
+        if news.params is not None:
+            self._add(
+                TrialRecord(
+                    trial_id,
+                    news.params,
+                    status=news.status,
+                    best_wer=news.best_wer,
+                    evaluations=news.evaluations,
+                )
+            )
+            return
+        for samples_seen, wer in news.evaluations:
+            self._report(trial_id, samples_seen, wer)
+        if news.status != "running":
+            self._tell(trial_id, news.status, news.best_wer)
 
     def _try_last(self) -> None:
         try:
             self._complete()
-        except _DatabaseError as error:  # nothing depends on it
-            self._warn(f"{_where(self._url)} lacks some trials: {error}")
+        except StudyDatabaseError as error:  # nothing depends on it
+            self._warn(f"{shown_place(self._url)} lacks some trials: {error}")
 
-    def _add(self, trial_id: str, params: Mapping[str, Any]) -> None:
-        import optuna
-
-        self._numbers[trial_id] = len(self._numbers)
-        trial = optuna.trial.create_trial(
-            state=optuna.trial.TrialState.RUNNING,
-            params=dict(params),
-            distributions=dict(self._distributions),
-            user_attrs={"trial_id": trial_id},
-        )
-        with _database_calls():
-            self._study.add_trial(trial)
-
-    def _add_record(self, record: TrialRecord) -> None:
+    def _add(self, record: TrialRecord) -> None:
         from tune.searcher import frozen_trial
 
         self._numbers[record.trial_id] = len(self._numbers)
@@ -163,14 +204,14 @@ class StudyDatabase:
         if record.status == "early_stopped" and record.evaluations:
             value = record.evaluations[-1][1]  # as Optuna does where it is told of one
         trial = frozen_trial(record.config, record.evaluations, value, self._distributions, record)
-        with _database_calls():
+        with database_calls():
             self._study.add_trial(trial)
 
     def _report(self, trial_id: str, samples_seen: int, wer: float) -> None:
         import optuna
 
         number = self._numbers[trial_id]
-        with _database_calls():
+        with database_calls():
             stored = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
             optuna.trial.Trial(self._study, stored).report(wer, samples_seen)
 
@@ -179,7 +220,7 @@ class StudyDatabase:
 
         number, state = self._numbers[trial_id], trial_state(status)
         value = best_wer if status == "completed" else None
-        with _database_calls(ValueError):  # somebody else has ended it, or deleted it: in the dashboard maybe
+        with database_calls(ValueError):  # somebody else has ended it, or deleted it: in the dashboard maybe
             self._study.tell(number, value, state=state)
 
 
@@ -192,10 +233,10 @@ def check_study(url: str, experiment: str | None) -> None:
     import optuna
 
     try:
-        storage = _connect(url)
-        with _database_calls():
+        storage = connect(url)
+        with database_calls():
             names = optuna.get_all_study_names(storage)
-    except _DatabaseError as error:
+    except StudyDatabaseError as error:
         raise ExperimentError(
             f"--optuna-storage {without_password(url)}: cannot be opened: {error}"
         ) from error
@@ -204,41 +245,3 @@ def check_study(url: str, experiment: str | None) -> None:
             f"--optuna-storage {without_password(url)}: has a study {experiment!r} already; choose another "
             "--experiment"
         )
-
-
-class _DatabaseError(Exception):
-    """The database is away, refuses, or no longer holds what was written to it; its text is one line."""
-
-
-@contextlib.contextmanager
-def _database_calls(*others: type[Exception]) -> Iterator[None]:
-    """Around calls of Optuna that reach the database; nothing else belongs in it.
-
-    Raises:
-        _DatabaseError: instead of what says that it cannot be used, and of `others`.
-    """
-    import optuna
-
-    try:
-        yield
-    except cloud_errors(optuna.exceptions.OptunaError, KeyError, *others) as error:
-        # KeyError: so Optuna says that it does not find the study or a trial, which somebody has deleted.
-        raise _DatabaseError(_first_line(error)) from error
-
-
-def _connect(url: str) -> optuna.storages.RDBStorage:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    connect = {"timeout": _BUSY_SECONDS} if url.startswith("sqlite") else {}
-    # A driver that is not installed, a port that is no number, tables of another version of Optuna.
-    with _database_calls(ImportError, ValueError, RuntimeError):
-        return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": connect})
-
-
-def _where(url: str) -> str:
-    return f"the Optuna study in {without_password(url)}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

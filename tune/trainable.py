@@ -20,6 +20,7 @@ from tune.worker_group import Report, train_on_workers
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData
+    from trainer.probe import Measured
     from trainer.train import Evaluation, TrainResult
     from tune.cluster import TrialResources
 
@@ -29,6 +30,7 @@ __all__ = [
     "check_model",
     "checkpoint_bytes",
     "count_clips",
+    "early_eval_clips",
     "evaluate_model",
     "evaluate_shared",
     "evaluation_points",
@@ -37,10 +39,13 @@ __all__ = [
     "find_model",
     "full_budget",
     "is_only_for_resume",
+    "keep_rates",
     "local_folders",
     "make_trainable",
     "prepare_data",
+    "probe_shared",
     "read_settings",
+    "recall_rates",
     "restore_evaluation",
     "seconds_per_sample",
     "train_on_ray_train",
@@ -104,10 +109,69 @@ def evaluate_model(
     return evaluate(config, split, data=data)
 
 
+def recall_rates(config: TrainConfig, data: PreparedData, device: str) -> Evaluation | None:
+    """The base model's rates where they were measured before."""
+    from trainer import known_rates
+
+    return known_rates.recall_rates(config, data, device)
+
+
+def keep_rates(config: TrainConfig, data: PreparedData, device: str, found: Evaluation) -> None:
+    """Write down the base model's rates; raises `OSError`."""
+    from trainer import known_rates
+
+    known_rates.keep_rates(config, data, device, found)
+
+
+def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:
+    """Validation clips that early rungs measure, as asked for or as many as their decisions need; 0 is all."""
+    from trainer.early_clips import enough_clips
+
+    if config.early_eval_clips is not None:
+        return config.early_eval_clips if config.early_eval_clips < baseline.clips else 0
+    return enough_clips(baseline.utterances) or 0 if baseline.utterances else 0
+
+
 def evaluate_shared(base: TrainConfig, data: PreparedData, share: Any, cpus: float) -> Evaluation:
     """Error rates of `base.model` as it is on the validation split, on whatever node this runs."""
     data, config = fetch_shared(base, data, share)
     return evaluate_model(config, "validation", cpus, data=data)
+
+
+def probe_shared(
+    base: TrainConfig,
+    data: PreparedData,
+    share: Any,
+    cpus: float,
+    micro_batches: Sequence[int],
+    seconds: float,
+    gate: Any,
+) -> list[Measured]:
+    """Train for some seconds with the largest micro-batch that fits, on whatever node this runs.
+
+    Args:
+        base: the settings.
+        data: the prepared data.
+        share: serves the driver's folders to nodes that lack them.
+        cpus: threads of a trial.
+        micro_batches: sizes to try.
+        seconds: of training that are timed.
+        gate: an actor at which several wait until all of them train; None where this one is alone.
+    """
+    import ray
+
+    from trainer.probe import probe_step
+
+    _set_threads(cpus)
+    data, config = fetch_shared(base, data, share)
+    return probe_step(
+        config,
+        data,
+        micro_batches=micro_batches,
+        seconds=seconds,
+        evaluated=gate is None,
+        ready=lambda: gate is None or bool(ray.get(gate.wait.remote())),
+    )
 
 
 def read_settings(path: Path) -> dict[str, Any]:

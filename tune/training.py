@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from tune.baseline import measure_baseline
 from tune.cluster import check_precision, ray_session
 from tune.display import say, short_path
 from tune.errors import ExperimentError
@@ -20,7 +21,6 @@ from tune.experiment import (
     Session,
     check_shared_storage,
     make_recorder,
-    measure_baseline,
     new_folder,
     run_ended,
 )
@@ -63,7 +63,7 @@ def run_training(plan: TrainPlan, console: Console) -> TrainingOutcome:
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
-            baseline = measure_baseline(plan, session)
+            baseline = measure_baseline(plan.base, session)
             write_training_file(plan, data, session.resources, points, baseline)
             session.stack.enter_context(begun.pop_all())
         rates = {f"baseline_{name}": rate for name, rate in baseline.rates().items()}
@@ -112,7 +112,7 @@ def _session(plan: TrainPlan, console: Console) -> Iterator[Session]:
             share = start_share(local_folders(plan.base, data))
             uploader = Uploader(plan.experiment_folder, lambda text: say(console, f"warning: {text}"))
             stack.callback(uploader.finish)
-            yield Session(console, resources, data, share, uploader, stack)
+            yield Session(console, plan, resources, data, share, uploader, stack)
 
 
 def _train(

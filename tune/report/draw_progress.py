@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tune.display import clock, key_settings
+from tune.display import best_rate, clock, key_settings
 from tune.pages.pictures import BLUE, GREEN, GRID, MUTED, ORANGE, PAPER, PURPLE, RED, Picture, drawing
 from tune.records import TrialRecord
 from tune.report.known import Experiment
@@ -45,7 +45,7 @@ _CUT = 1.6
 
 def describe_trial(trial: TrialRecord) -> str:
     """A trial in one line, for who points at it."""
-    wer = "" if trial.best_wer is None else f", best WER {trial.best_wer:.2f} %"
+    wer = "" if trial.best_wer is None else f", best WER {best_rate(trial)} %"
     return f"trial {trial.trial_id}: {_WORDS[trial.status]}{wer}; {key_settings(trial.config)}"
 
 
@@ -68,13 +68,15 @@ def draw_history(experiment: Experiment) -> Picture | None:
         )
         best, steps = math.inf, []
         for place, trial in enumerate(experiment.trials, start=1):
-            best = min(best, math.inf if trial.best_wer is None else trial.best_wer)
+            if trial.best_wer is not None and not trial.best_is_partial:
+                best = min(best, trial.best_wer)
             steps.append(best)
             height = ends[1] if trial.best_wer is None else trial.best_wer
             _mark(axes, shown, place, height, trial)
         places = [place for place, step in enumerate(steps, start=1) if math.isfinite(step)]
         heights = [step for step in steps if math.isfinite(step)]
-        axes.step([*places, len(steps) + 0.4], [*heights, best], where="post", color=GREEN, zorder=2)
+        if places:
+            axes.step([*places, len(steps) + 0.4], [*heights, best], where="post", color=GREEN, zorder=2)
         draw_base_line(axes, experiment.baseline)
         axes.set_xlim(0.4, len(experiment.trials) + 0.6)
         axes.set_xlabel("trial")
@@ -199,6 +201,8 @@ def _curve(
 
 def _curves_caption(experiment: Experiment, measured: Sequence[TrialRecord], ceiling: float) -> str:
     text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
+    if experiment.early_clips:
+        text += f" Before half of the budget {experiment.early_clips:,} of the validation clips are measured."
     beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
     return (
         f"{text} Curves above {ceiling:.0f} % are cut ({beyond} of {len(measured)} trials)."

@@ -75,6 +75,11 @@ class Experiment:
         return [int(rung) for rung in self.settings["rungs"]]
 
     @property
+    def early_clips(self) -> int:
+        """Validation clips measured before half of the budget; 0 is all."""
+        return int(self.settings["train_config"].get("early_eval_clips") or 0)
+
+    @property
     def budget(self) -> int:
         """Samples seen by a trial that is not stopped."""
         return self.rungs[-1]

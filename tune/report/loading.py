@@ -188,6 +188,9 @@ def _from_entry(settings: Mapping[str, Any], entry: Mapping[str, Any]) -> TrialR
         epoch=seen / clips if clips else 0.0,
         evaluations=evaluations,
         losses=[0.0] * len(evaluations),
+        wer_errors={
+            row["samples_seen"]: row["wer_error"] for row in entry["evaluations"] if "wer_error" in row
+        },
         finished=entry["status"] == "completed",
         stop=Stop(**stop) if stop else None,
         seconds=entry["seconds"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from tune.display import SHORT_NAMES, clock
+from tune.display import SHORT_NAMES, best_rate, clock
 from tune.pages import page
 from tune.pages.page import Cell, Column, Html
 from tune.pages.pictures import Picture
@@ -29,7 +29,9 @@ def trial_parts(experiment: Experiment) -> list[str]:
         return [page.heading("Trials"), _trial_table(experiment, trials)]
     parts = [page.heading("Trials")]
     measured = [trial for trial in trials if trial.best_wer is not None]
-    best = sorted(measured, key=lambda trial: (trial.best_wer, trial.trial_id))[:_BEST_ROWS]
+    best = sorted(measured, key=lambda trial: (trial.best_is_partial, trial.best_wer, trial.trial_id))[
+        :_BEST_ROWS
+    ]
     if best:
         parts.append(page.paragraph(f"The best {len(best)} of {len(trials)}, by their lowest WER:"))
         parts.append(_trial_table(experiment, best))
@@ -60,7 +62,7 @@ def _trial_row(trial: TrialRecord, names: Sequence[str]) -> list[Cell]:
         Html(f'<span class="nowrap{kinds.get(trial.status, "")}">{OUTCOMES[trial.status]}</span>'),
         *(tell(trial.config.get(name, "")) for name in names),
         str(trial.effective_batch or ""),
-        "" if trial.best_wer is None else f"{trial.best_wer:.2f}",
+        "" if trial.best_wer is None else best_rate(trial),
         "" if trial.best_cer is None else f"{trial.best_cer:.2f}",
         f"{trial.epoch:.2f}",
         clock(trial.elapsed),

@@ -1,0 +1,275 @@
+"""What the driver of a search costs a trial, beside bare Ray Tune's, where the trainings themselves cost nothing.
+
+    python benchmarks/driver_time.py [--trials 1000] [--only bare logged ours] [--at-a-time 2] [--output FILE]
+
+One after the other, each in a process and a Ray of its own, on a pseudo-terminal: `bare` is Ray Tune with
+`OptunaSearch` and `ASHAScheduler` that writes and shows nothing, `logged` the same with Ray's own loggers and table as
+they come, `ours` the whole `tune-whisper`. All have the same made-up curves (of `tests/synthetic.py`) and rungs.
+Told are wall seconds and CPU seconds of the driver's process per trial, between the first trial's start and the last
+one's end, its memory, and for ours what waits for MLflow and how long the live table stood still.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PATHS = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks" / "peers")]
+sys.path[:0] = PATHS
+
+import psutil  # noqa: E402
+import ray.tune  # noqa: E402
+
+KINDS = ("bare", "logged", "ours")
+CURVE = "noisy"
+"""No trial fails: a new process for the next one costs all the same."""
+CLIPS, EPOCHS = 32, 32
+TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+TABLE = b"trials ended"
+"""In the live table's head."""
+
+
+class Meter(ray.tune.Callback):
+    """Notes time, CPU and memory of this process when the first trial starts and each time that one has ended."""
+
+    def __init__(self, trials: int) -> None:
+        self.rows: list[dict[str, float]] = []
+        """One for the first trial's start, one for each trial's end."""
+        self.threads: dict[str, float] = {}
+        """CPU seconds by thread; Ray's own, which Python does not know, together."""
+        self.results = 0
+        self._trials = trials
+        self._process = psutil.Process()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Ray pickles its callbacks into files that are never read."""
+        return {}
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """The first one."""
+        if not self.rows:
+            self.threads = self._thread_seconds()
+            self.note()
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """One evaluation."""
+        self.results += 1
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial has ended."""
+        self.note()
+
+    def note(self, waiting: int = 0) -> None:
+        """What this process has come to; `waiting` are the records that MLflow has not taken."""
+        used = self._process.cpu_times()
+        row = {"at": time.time(), "cpu": used.user + used.system, "loop": time.thread_time()}
+        self.rows.append({**row, "rss": self._process.memory_info().rss, "waiting": waiting})
+        if len(self.rows) == self._trials + 1:
+            before = self.threads
+            self.threads = {n: s - before.get(n, 0.0) for n, s in self._thread_seconds().items()}
+
+    def write(self, path: Path) -> None:
+        """All of it as JSON."""
+        path.write_text(
+            json.dumps(
+                {"rows": self.rows, "results": self.results, "threads": self.threads, "end": time.time()}
+            )
+        )
+
+    def _thread_seconds(self) -> dict[str, float]:
+        names = {thread.native_id: thread.name for thread in threading.enumerate()}
+        found: dict[str, float] = {}
+        for thread in self._process.threads():
+            name = names.get(thread.id, "Ray's own")
+            found[name] = found.get(name, 0.0) + thread.user_time + thread.system_time
+        return found
+
+
+def drive_bare(trials: int, at_a_time: int, output: Path, *, logs: bool) -> None:
+    """Bare Ray Tune in this process."""
+    import ray_bare
+
+    from tune.scheduler import rung_grid
+    from tune.search_space import load_space
+
+    settings = load_space("lr_batch").scheduler
+    rungs = rung_grid(CLIPS * EPOCHS, settings.reduction_factor, settings.rungs, 64)
+    meter = Meter(trials)
+    ray_bare.search(trials, at_a_time, rungs, CURVE, meter, logs=logs)
+    meter.write(output)
+
+
+def drive_ours(trials: int, at_a_time: int, output: Path) -> None:
+    """`tune-whisper` in this process, its callback metered."""
+    import synthetic
+
+    import tune.trials
+    from tune.search_callback import SearchCallback
+
+    meter = Meter(trials)
+
+    class MeteredCallback(SearchCallback):
+        """Notes an event once the search's own callback has done its part."""
+
+        def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            meter.on_trial_start(iteration, trials, trial, **info)
+            super().on_trial_start(iteration, trials, trial, **info)
+
+        def on_trial_result(
+            self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+        ) -> None:
+            meter.on_trial_result(iteration, trials, trial, result, **info)
+
+        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            super().on_trial_complete(iteration, trials, trial, **info)
+            meter.note(self._recorder.unwritten)
+
+    tune.trials.SearchCallback = MeteredCallback  # type: ignore[misc]
+    words = ["--space", "lr_batch", "--trials", str(trials), "--experiment", "ours", "--epochs", str(EPOCHS)]
+    words += ["--max-concurrent", str(at_a_time), "--cpus-per-trial", "1", "--finalists", "0"]
+    for setting in (f"max_train_clips={CLIPS}", "max_eval_clips=2", "generation_max_length=8"):
+        words += ["--set", setting]
+    code = synthetic.main(CURVE, words)
+    meter.write(output)
+    sys.exit(code)
+
+
+def measure(kind: str, trials: int, at_a_time: int, folder: Path) -> dict[str, Any]:
+    """One search in a process of its own."""
+    output = folder / "rows.json"
+    words = ["--drive", kind, "--trials", str(trials), "--at-a-time", str(at_a_time), "--output", str(output)]
+    kept = {
+        key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI")
+    }
+    environment = {**kept, **TERMINAL, "PYTHONPATH": os.pathsep.join(PATHS)}
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).resolve()), *words],
+        **{"cwd": folder, "env": environment},
+        **{"stdin": theirs, "stdout": theirs, "stderr": theirs},
+    )
+    os.close(theirs)
+    frames, shown = watch(ours)
+    if process.wait():
+        raise SystemExit(f"{kind} failed:\n{shown.decode(errors='replace')}")
+    found: dict[str, Any] = json.loads(output.read_text())
+    rows = found["rows"]
+    found["trials"] = len(rows) - 1
+    found["after"] = found["end"] - rows[-1]["at"]
+    if kind == "ours":
+        within = [at for at in frames if rows[0]["at"] <= at <= rows[-1]["at"]]
+        found["still"] = max(later - before for before, later in itertools.pairwise(within))
+        found |= in_mlflow(folder / "experiments" / "ours")
+    return found
+
+
+def watch(terminal: int) -> tuple[list[float], bytes]:
+    """Read a pseudo-terminal to its end: when the live table was drawn, and what was written last."""
+    frames, shown = [], b""
+    while True:
+        try:
+            text = os.read(terminal, 65536)
+        except OSError:  # how Linux tells that nobody writes to it any more
+            text = b""
+        if not text:
+            return frames, shown
+        shown = (shown + text)[-8000:]
+        if TABLE in text:
+            frames.append(time.time())
+
+
+def in_mlflow(experiment: Path) -> dict[str, Any]:
+    """How many trials have a run that has ended, and what is left of the queue on disk."""
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{experiment / 'mlflow.db'}")
+    found = client.get_experiment_by_name("ours")
+    runs = client.search_runs([found.experiment_id], "tags.role = 'trial'", max_results=50_000)
+    trials = {run.data.tags["trial_id"] for run in runs if run.info.status != "RUNNING"}
+    return {"runs": len(trials), "queue_bytes": (experiment / "mlflow_queue.jsonl").stat().st_size}
+
+
+def per_trial(rows: list[dict[str, float]], key: str) -> tuple[float, float, float]:
+    """Milliseconds a trial: over all, in the first quarter and in the last one."""
+
+    def between(first: int, last: int) -> float:
+        return 1000 * (rows[last][key] - rows[first][key]) / (last - first)
+
+    last = len(rows) - 1
+    return between(0, last), between(0, last // 4), between(last - last // 4, last)
+
+
+def show(found: dict[str, dict[str, Any]]) -> None:
+    """A table, and ours beside the others."""
+    print(f"{'ms a trial (first quarter, last quarter)':42}" + "".join(f"{kind:>24}" for kind in found))
+    for key, name in (("at", "wall"), ("cpu", "CPU of the driver's process"), ("loop", "of its main thread")):
+        cells = [per_trial(each["rows"], key) for each in found.values()]
+        print(f"{name:42}" + "".join(f"{a:10.0f} ({b:5.0f}, {c:5.0f})" for a, b, c in cells))
+    for kind, each in found.items():
+        rows = each["rows"]
+        quarters = [rows[round(part * (len(rows) - 1) / 4)] for part in range(5)]
+        memory = ", ".join(f"{row['rss'] / 1e6:.0f}" for row in quarters)
+        print(
+            f"{kind}: {each['trials']} trials, {each['results'] / each['trials']:.2f} evaluations each; MB {memory}"
+        )
+        most = sorted(each["threads"].items(), key=lambda entry: -entry[1])[:5]
+        print("  CPU ms a trial: " + ", ".join(f"{name} {1000 * s / each['trials']:.0f}" for name, s in most))
+    if "ours" in found:
+        ours = found["ours"]
+        waiting = max(row["waiting"] for row in ours["rows"])
+        print(
+            f"ours: at most {waiting} records waited for MLflow; {ours['runs']} runs of trials in it in the end,"
+        )
+        print(
+            f"  {ours['queue_bytes']} bytes left in the queue; the live table stood still {ours['still']:.1f} s"
+        )
+        print(f"  at most; {ours['after']:.1f} s from the last trial's end to the command's")
+        for other in (kind for kind in found if kind != "ours"):
+            ratios = [
+                per_trial(ours["rows"], key)[0] / per_trial(found[other]["rows"], key)[0]
+                for key in ("at", "cpu")
+            ]
+            print(f"ours / {other}: wall {ratios[0]:.2f}, CPU {ratios[1]:.2f}")
+
+
+def main() -> None:
+    """Measure and print; JSON where asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--at-a-time", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--drive", choices=KINDS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    where = (arguments.trials, arguments.at_a_time, arguments.output)
+    if arguments.drive == "ours":
+        drive_ours(*where)
+    elif arguments.drive:
+        drive_bare(*where, logs=arguments.drive == "logged")
+    else:
+        found = {}
+        for kind in arguments.only:
+            with tempfile.TemporaryDirectory() as scratch:
+                found[kind] = measure(kind, arguments.trials, arguments.at_a_time, Path(scratch))
+        if arguments.output:
+            arguments.output.write_text(json.dumps(found) + "\n")
+        show(found)
+
+
+if __name__ == "__main__":
+    main()

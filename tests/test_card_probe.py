@@ -1,0 +1,571 @@
+"""`--gpus-per-trial auto`: how many trials share a card, micro-batches that fit, and what becomes of mistakes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlflow
+import pytest
+import ray
+import torch
+import yaml
+from made_experiments import made_trial, write_experiment
+from ray_nodes import Nodes
+from rich.console import Console
+from safetensors.torch import load_file
+from search_process import QUICK, Search
+from transformers import WhisperForConditionalGeneration
+
+from trainer.config import ConfigError, TrainConfig
+from trainer.errors import DivergedError
+from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
+from trainer.model import load_model, load_processor
+from trainer.prepared import PreparedData, prepare
+from trainer.probe import Measured, probe_step
+from trainer.train import train
+from tune.attempts import ACCUMULATION, MICRO_BATCH, train_persistently
+from tune.card_probe import Gate, probe_card
+from tune.cli import main
+from tune.errors import DataError, ResourceError
+from tune.gpu_share import choose_share, find_share, heaviest, micro_batches, most_sharing, with_share
+from tune.job_arguments import read_request
+from tune.plan import SearchPlan, SearchRequest, make_plan
+from tune.results import keep_measured
+from tune.storage import Storage
+
+GIB = 2**30
+SPACE = """\
+learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}
+train_batch_size: {type: choice, values: [4, 16]}
+"""
+
+
+# ----- the choice -----
+
+
+@pytest.mark.parametrize(
+    ("rates", "memory", "most", "expected"),
+    [
+        ({1: 40.0}, (None, None), 8, (1, 2)),
+        ({1: 40.0}, (None, None), 1, (1, None)),
+        ({1: 40.0, 2: 78.0}, (None, None), 8, (2, 4)),
+        ({1: 40.0, 2: 78.0}, (None, None), 2, (2, None)),
+        ({1: 40.0, 2: 43.0}, (None, None), 8, (1, None)),  # less than 10 % more
+        ({1: 40.0, 2: 44.1}, (None, None), 8, (2, 4)),
+        ({1: 40.0, 2: None}, (None, None), 8, (1, None)),  # ran out of memory
+        ({1: 41.0, 2: 78.0, 4: 131.0}, (6.1, 80), 8, (4, 8)),
+        ({1: 41.0, 2: 78.0, 4: 131.0, 8: 133.0}, (6.1, 80), 8, (4, None)),
+        ({1: 41.0, 2: 78.0, 4: 131.0, 8: 180.0}, (6.1, 80), 8, (8, None)),
+        ({1: 41.0}, (36.0, 80), 8, (1, 2)),  # 72 of 80 is what may be used
+        ({1: 41.0}, (36.1, 80), 8, (1, None)),
+        ({1: 41.0, 2: 78.0}, (20.0, 80), 8, (2, None)),
+        ({1: 41.0}, (None, 80), 8, (1, 2)),
+    ],
+)
+def test_how_many_trials_share_a_card(
+    rates: dict[int, float | None],
+    memory: tuple[float | None, float | None],
+    most: int,
+    expected: tuple[int, int | None],
+) -> None:
+    peak, total = (None if gib is None else round(gib * GIB) for gib in memory)
+    assert choose_share(rates, peak_bytes=peak, total_bytes=total, most=most) == expected
+
+
+def measure(fits: int, rates: dict[int, float | None], asked: list[tuple[int, list[int]]]) -> Any:
+    """Stands for trainings of which passes of up to `fits` clips have memory, with these samples per second in all."""
+
+    def measure_now(count: int, sizes: Sequence[int]) -> list[list[Measured]]:
+        asked.append((count, list(sizes)))
+        found = [Measured(size, None, 70 * GIB, 80 * GIB) for size in sizes if size > fits]
+        rate = rates[count]
+        one = next((size for size in sizes if size <= fits), None)
+        if one is not None:
+            found.append(Measured(one, None if rate is None else rate / count, 6 * GIB, 80 * GIB))
+        return [found] * count
+
+    return measure_now
+
+
+def test_what_is_measured_and_said() -> None:
+    asked: list[tuple[int, list[int]]] = []
+    rates: dict[int, float | None] = {1: 41.0, 2: 78.2, 4: 131.0, 8: 133.0}
+    found = find_share(measure(16, rates, asked), [16, 8, 4, 2, 1], 8)
+    assert asked == [(1, [16, 8, 4, 2, 1]), (2, [16]), (4, [16]), (8, [16])]
+    assert (found.trials, found.micro_batch, found.too_large) == (4, 16, None)
+    assert found.describe() == [
+        "card probe: 1 trial 41 samples/s and 6.0 of 80 GiB, 2: 78, 4: 131, 8: 133; 4 trials share a card"
+    ]
+
+
+def test_a_batch_that_does_not_fit_is_cut_and_two_of_it_may_not_fit_either() -> None:
+    found = find_share(measure(4, {1: 9.25, 2: None}, asked := []), [16, 8, 4, 2, 1], 8)
+    assert asked == [(1, [16, 8, 4, 2, 1]), (2, [4])]
+    assert (found.trials, found.micro_batch, found.too_large) == (1, 4, 8)
+    assert found.describe() == [
+        "card probe: 1 trial 9.2 samples/s and 6.0 of 80 GiB, 2: out of memory; each trial has a card of its own",
+        "micro-batch: 8 clips ran out of memory, 4 fit; larger batches are cut into equal passes, which changes no "
+        "gradient",
+    ]
+
+
+def test_a_card_too_small_for_one_clip() -> None:
+    with pytest.raises(ResourceError, match="not even a training in passes of one clip"):
+        find_share(measure(0, {1: 1.0}, []), [2, 1], 8)
+
+
+# ----- the plan -----
+
+
+def plan_of(folder: Path, space: str = SPACE, **changes: Any) -> SearchPlan:
+    path = folder / "space.yaml"
+    path.write_text(space)
+    settings = {"cache_dir": str(folder / "cache"), "max_train_clips": 24, "max_eval_clips": 8}
+    request = {"trials": 32, "gpus_per_trial": "auto", "settings": settings} | changes
+    return make_plan(SearchRequest(space=str(path), storage=Storage.parse(folder / "all"), **request))
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "expected"),
+    [
+        ({}, [{"CPU": 16.0, "GPU": 1.0}], 8),
+        ({}, [{"CPU": 16.0, "GPU": 4.0}], 4),  # four CPUs for each card
+        ({}, [{"CPU": 64.0, "GPU": 1.0}, {"CPU": 2.0, "GPU": 1.0}], 2),  # the node with the fewest counts
+        ({}, [{"CPU": 64.0}, {"CPU": 2.0, "GPU": 1.0}], 2),
+        ({}, [{"CPU": 1.0, "GPU": 1.0}], 1),
+        ({"cpus_per_trial": 4.0}, [{"CPU": 16.0, "GPU": 1.0}], 4),
+        ({"cpus_per_trial": 0.5}, [{"CPU": 2.0, "GPU": 1.0}], 4),
+        ({"trials": 2}, [{"CPU": 64.0, "GPU": 1.0}], 2),
+        ({"trials": 3}, [{"CPU": 64.0, "GPU": 1.0}], 4),
+        ({"trials": 8}, [{"CPU": 64.0, "GPU": 8.0}], 1),  # each has a card anyway
+        ({"trials": 9}, [{"CPU": 64.0, "GPU": 8.0}], 2),
+        ({"max_concurrent": 1}, [{"CPU": 64.0, "GPU": 1.0}], 1),
+    ],
+)
+def test_what_other_reasons_allow(
+    tmp_path: Path, changes: dict[str, Any], nodes: list[dict[str, float]], expected: int
+) -> None:
+    assert most_sharing(plan_of(tmp_path, **changes), nodes) == expected
+
+
+def test_the_largest_steps_of_the_space_are_measured(tmp_path: Path) -> None:
+    assert micro_batches(plan_of(tmp_path)) == [16, 8, 4, 2, 1]
+    assert micro_batches(plan_of(tmp_path, SPACE + "micro_batch: 6\n")) == [6, 3, 1]
+    searched = """\
+learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}
+gradient_checkpointing: {type: choice, values: [true, false]}
+freeze_encoder: {type: choice, values: [true, false]}
+precision: {type: choice, values: [bf16, fp32]}
+dropout: {type: float, low: 0.0, high: 0.3}
+audio_window: {type: choice, values: [null, 10, 20]}
+label_smoothing: 0.1
+"""
+    found = heaviest(plan_of(tmp_path, searched))
+    assert not found.gradient_checkpointing and not found.freeze_encoder
+    assert (found.precision, found.dropout, found.audio_window) == ("fp32", 0.3, 20)
+    assert found.label_smoothing == 0.1
+    plan = plan_of(tmp_path, SPACE + "gradient_checkpointing: true\n")
+    assert heaviest(plan) == plan.base
+
+
+def test_the_plan_with_what_was_found(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    whole = with_share(plan, find_share(measure(16, {1: 9.0, 2: 18.0}, []), micro_batches(plan), 2))
+    assert (whole.request.gpus_per_trial, whole.base) == (0.5, plan.base)
+    assert whole.request.settings == plan.request.settings
+    cut = with_share(plan, find_share(measure(4, {1: 9.0}, []), micro_batches(plan), 1))
+    assert (cut.request.gpus_per_trial, cut.base.micro_batch) == (1.0, 4)
+    assert cut.request.settings["micro_batch"] == 4
+    # A later session with a larger card is not bound by what the first one found.
+    assert with_share(cut, find_share(measure(16, {1: 9.0}, []), [16], 1)).base.micro_batch is None
+
+
+# ----- the micro-batch -----
+
+
+def test_a_batch_in_smaller_passes_trains_the_same_weights(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = small_config.replace(train_batch_size=12, max_steps=3, evaluations=1, max_eval_clips=2)
+    config = config.replace(log_every_seconds=1000.0)  # else a busy machine would log the loss of fewer steps
+    cut = config.replace(micro_batch=5)
+    assert within_micro_batch(cut) == cut.replace(train_batch_size=3, gradient_accumulation_steps=4)
+    assert within_micro_batch(cut.replace(micro_batch=12)).train_batch_size == 12
+    weights, losses, passes = {}, {}, []
+    original = WhisperForConditionalGeneration.forward
+
+    def forward(self: Any, input_features: Any = None, **kwargs: Any) -> Any:
+        if input_features is not None:
+            passes.append(len(input_features))
+        return original(self, input_features, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WhisperForConditionalGeneration, "forward", forward)
+        for name, one in (("whole", config), ("cut", cut)):
+            rows: list[Any] = []
+            result = train(
+                one, lambda metrics, folder, rows=rows: rows.append(metrics), output_dir=tmp_path / name
+            )
+            assert (result.steps, result.samples_seen) == (3, 36)
+            assert result.checkpoint is not None
+            weights[name] = load_file(result.checkpoint / "model.safetensors")
+            losses[name] = rows[0]["loss"]
+    assert passes == [12] * 3 + [3] * 12
+    assert losses["cut"] == pytest.approx(losses["whole"], rel=1e-4)
+    assert weights["cut"].keys() == weights["whole"].keys()
+    start = load_model(config, load_processor(config)).state_dict()
+    learned = {
+        one: torch.cat([(found[name] - start[name]).flatten() for name in found])
+        for one, found in weights.items()
+    }
+    # Sums in another order: Adam makes something of the last digits of a gradient that is almost 0.
+    assert (learned["cut"] - learned["whole"]).norm() < 1e-3 * learned["whole"].norm()
+
+
+def test_memory_that_runs_out_halves_the_passes_that_are_made() -> None:
+    def work(config: TrainConfig, checkpoint: Any) -> int:
+        if within_micro_batch(config).train_batch_size > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return config.effective_batch_size
+
+    told: list[dict[str, float]] = []
+    done = train_persistently(
+        work,
+        TrainConfig(train_batch_size=16, micro_batch=8),
+        checkpoints=list,
+        broken=lambda error: False,
+        out_of_memory=is_out_of_memory,
+        smaller=halve_micro_batch,
+        tell=told.append,
+    )
+    assert done == 16
+    # Not 8 first, which it had already.
+    assert told == [{MICRO_BATCH: 4.0, ACCUMULATION: 4.0}, {MICRO_BATCH: 2.0, ACCUMULATION: 8.0}]
+
+
+# ----- the steps -----
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Clips of each training pass, and the most that have memory."""
+    found = SimpleNamespace(sizes=[], tokens=[], frames=set(), most=10**6)
+    original = WhisperForConditionalGeneration.forward
+
+    def forward(self: Any, input_features: Any = None, **kwargs: Any) -> Any:
+        if input_features is not None and self.training:
+            found.sizes.append(len(input_features))
+            found.tokens.append(kwargs["labels"].shape[1] if "labels" in kwargs else None)
+            found.frames.add(input_features.shape[-1])
+            if len(input_features) > found.most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return original(self, input_features, **kwargs)
+
+    monkeypatch.setattr(WhisperForConditionalGeneration, "forward", forward)
+    yield found
+
+
+@pytest.fixture(scope="module")
+def data(small_config: TrainConfig) -> PreparedData:
+    return prepare(small_config)
+
+
+def test_the_largest_micro_batch_that_has_memory(
+    small_config: TrainConfig, data: PreparedData, passes: SimpleNamespace
+) -> None:
+    passes.most = 9
+    config = small_config.replace(gradient_accumulation_steps=4, micro_batch=1, max_steps=1)
+    found = probe_step(config, data, micro_batches=[2, 4, 8, 16], seconds=0.0)
+    assert [(one.micro_batch, one.fits) for one in found] == [(16, False), (8, True)]
+    assert found[-1].samples_per_second is not None and found[-1].samples_per_second > 0
+    assert (found[-1].peak_bytes, found[-1].total_bytes) == (None, None)  # no CUDA here
+    assert passes.sizes == [16] + [8] * (len(passes.sizes) - 1)
+
+
+def test_nothing_has_memory(small_config: TrainConfig, data: PreparedData, passes: SimpleNamespace) -> None:
+    passes.most = 0
+    found = probe_step(small_config, data, micro_batches=[2, 1], seconds=0.0)
+    assert found == [Measured(2, None), Measured(1, None)]
+
+
+def test_memory_of_the_evaluation_counts_unless_it_is_left_out(
+    small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("trainer.whisper_trainer.transcribe_encoded", full)
+    assert [one.fits for one in probe_step(small_config, data, micro_batches=[2], seconds=0.0)] == [False]
+    found = probe_step(small_config, data, micro_batches=[2], seconds=0.0, evaluated=False)
+    assert [one.fits for one in found] == [True]
+
+
+def test_the_clips_with_the_longest_texts_in_the_window_of_all(
+    small_config: TrainConfig, data: PreparedData, passes: SimpleNamespace
+) -> None:
+    split = data.splits["train"].only(range(10))
+    data = dataclasses.replace(data, splits={**data.splits, "train": split})
+    longest = sorted((split.n_tokens(clip) for clip in range(len(split))), reverse=True)
+    seen: list[int] = []
+    original = type(split).labels
+
+    def labels(self: Any, clip: int) -> list[int]:
+        seen.append(len(original(self, clip)))
+        return original(self, clip)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(split), "labels", labels)
+        probe_step(small_config, data, micro_batches=[3], seconds=0.0, evaluated=False)
+    assert set(seen) == set(longest[:3])
+    (frames,) = passes.frames
+    assert frames >= max(one.most_frames() for one in data.splits.values())
+    # More clips than there are.
+    found = probe_step(small_config, data, micro_batches=[len(split) + 2], seconds=0.0, evaluated=False)
+    assert passes.sizes[-1] == len(split) + 2
+    assert found[-1].fits
+
+
+def test_the_clock_starts_when_all_are_ready(small_config: TrainConfig, data: PreparedData) -> None:
+    calls: list[int] = []
+
+    def ready() -> bool:
+        calls.append(1)
+        return False
+
+    assert probe_step(small_config, data, micro_batches=[4], seconds=9.0, evaluated=False, ready=ready) == []
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("raised", [KeyError("no such thing"), RuntimeError("shapes differ")])
+def test_other_errors_of_the_steps_are_passed_on(
+    small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(WhisperForConditionalGeneration, "forward", fail)
+    with pytest.raises(type(raised), match=str(raised.args[0])):
+        probe_step(small_config, data, micro_batches=[2, 1], seconds=0.0)
+
+
+def test_a_model_whose_loss_is_no_number(
+    small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "trainer.whisper_trainer.WhisperTrainer._step_loss",
+        lambda self, outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("nan"),
+    )
+    with pytest.raises(DivergedError, match="model='demo': its loss is no finite number"):
+        probe_step(small_config, data, micro_batches=[2], seconds=0.0)
+
+
+# ----- on one card of a real Ray, with trainings that are made up -----
+
+
+@pytest.fixture(scope="module")
+def one_gpu() -> Iterator[None]:
+    """A Ray that was told of a GPU."""
+    ray.shutdown()
+    ray.init("local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def probed(
+    plan: SearchPlan, monkeypatch: pytest.MonkeyPatch, train_here: Callable[..., Any]
+) -> tuple[SearchPlan, Any, str]:
+    """What `probe_card` makes of a plan where this function takes the place of the training."""
+    monkeypatch.setattr("tune.card_probe.probe_shared", train_here)
+    console = Console(file=io.StringIO(), width=200)
+    found, resources = probe_card(plan, SimpleNamespace(), None, console)  # type: ignore[arg-type]
+    return found, resources, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def made(fits: int, rate: float) -> Callable[..., Any]:
+    """A training in which so many clips have memory, and which sees so many samples a second beside others.
+
+    It is defined in a function, so that Ray sends it along.
+    """
+
+    def train_here(
+        base: Any, data: Any, share: Any, cpus: float, sizes: Any, seconds: float, gate: Any
+    ) -> Any:
+        from types import SimpleNamespace
+
+        import ray
+
+        together = 1 if gate is None else int(1 / ray.get_runtime_context().get_assigned_resources()["GPU"])
+        if gate is not None and not ray.get(gate.wait.remote()):
+            return []
+        found = []
+        for size in sizes:
+            fitting = size <= fits
+            each = rate if together <= 2 else rate * 2.1 / together
+            shown = {"micro_batch": size, "fits": fitting, "samples_per_second": each if fitting else None}
+            found.append(SimpleNamespace(**shown, peak_bytes=None, total_bytes=None))
+            if fitting:
+                break
+        return found
+
+    return train_here
+
+
+def test_trials_share_a_card_as_long_as_it_gains(
+    one_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, resources, said = probed(plan_of(tmp_path), monkeypatch, made(8, 40.0))
+    assert "card probe: 1 trial 40 samples/s, 2: 80, 4: 84; 2 trials share a card" in said
+    assert "micro-batch: 16 clips ran out of memory, 8 fit" in said
+    assert plan.request.gpus_per_trial == 0.5
+    assert plan.base.micro_batch == 8
+    assert (resources.gpus, resources.cpus, resources.concurrent) == (0.5, 2.0, 2)
+    assert ray.available_resources().get("GPU", 0.0) in (0.0, 1.0)
+
+
+def failing(error: Exception, *, alone: bool) -> Callable[..., Any]:
+    """Fails: alone, or the first of two, while the second one waits for it."""
+    work = made(16, 40.0)
+
+    def train_here(
+        base: Any, data: Any, share: Any, cpus: float, sizes: Any, seconds: float, gate: Any
+    ) -> Any:
+        import ray
+
+        if alone or (gate is not None and ray.get(gate.first.remote())):
+            raise error
+        return work(base, data, share, cpus, sizes, seconds, gate)
+
+    return train_here
+
+
+def counting_gate() -> type[Gate]:
+    """A gate that tells the first training which asks that it is the first."""
+
+    class CountingGate(Gate):
+        def __init__(self, count: int) -> None:
+            super().__init__(count)
+            self._asked = 0
+
+        def first(self) -> bool:
+            self._asked += 1
+            return self._asked == 1
+
+    return CountingGate
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("error", [DataError("data='x': is gone"), ZeroDivisionError("a fault of ours")])
+def test_errors_of_the_trainings_are_passed_on(
+    one_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, alone: bool
+) -> None:
+    monkeypatch.setattr("tune.card_probe.Gate", counting_gate())
+    with pytest.raises(type(error), match=str(error)) as caught:
+        probed(plan_of(tmp_path), monkeypatch, failing(error, alone=alone))
+    if isinstance(error, DataError):
+        assert str(caught.value) == "data='x': is gone", "one line, as the command prints it"
+
+
+def test_without_a_gpu_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tune.card_probe.alive_nodes", lambda: [{"CPU": 4.0}])
+    plan = plan_of(tmp_path)
+    found, resources, said = probed(plan, monkeypatch, made(0, 0.0))
+    assert said == "--gpus-per-trial auto: there is no GPU, trials have 0; nothing is measured\n"
+    assert found is plan
+    assert (resources.gpus, resources.concurrent) == (0.0, 4)
+
+
+# ----- mistakes -----
+
+
+def test_what_auto_cannot_be_combined_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "space.yaml").write_text(SPACE)
+    for words, expected in [
+        (["auto", "--workers-per-trial", "2"], "--gpus-per-trial auto: is for trials of one worker"),
+        (["auto", "--deepspeed"], "--gpus-per-trial auto: does not measure with DeepSpeed"),
+        (["Auto"], "argument --gpus-per-trial: must be a number or auto, not 'Auto'"),
+        (["nan"], "--gpus-per-trial nan: must be a finite number"),
+    ]:
+        place = ["--space", str(tmp_path / "space.yaml"), "--storage", str(tmp_path / "all")]
+        assert main([*place, "--gpus-per-trial", *words]) == 2
+        error = capsys.readouterr().err
+        assert expected in error
+        assert len(error.splitlines()) == 1
+    with pytest.raises(ConfigError, match="micro_batch=0: must be a whole number of at least 1 or null"):
+        TrainConfig(micro_batch=0)
+    (tmp_path / "space.yaml").write_text(SPACE + "micro_batch: {type: int, low: 1, high: 4}\n")
+    assert main(place) == 2
+    assert "micro_batch: can be fixed but not searched: it has no effect" in capsys.readouterr().err
+
+
+def test_jobs_may_ask_for_it(tmp_path: Path) -> None:
+    words = ["--space", "lr_batch", "--storage", "/mnt/shared/experiments", "--gpus-per-trial", "auto"]
+    assert read_request(words, "x").words[4:6] == ["--gpus-per-trial", "auto"]
+    with pytest.raises(ConfigError, match="--gpus-per-trial auto: is for trials of one worker"):
+        read_request([*words, "--workers-per-trial", "2"], "x")
+
+
+def test_a_resumed_search_of_several_workers_is_not_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40.0])], asked=4, state="interrupted")
+    path = folder.path / "experiment.yaml"
+    saved = yaml.safe_load(path.read_text())
+    saved["resources"]["workers"] = 2
+    path.write_text(yaml.safe_dump(saved))
+    assert main(["--resume", "made", "--storage", str(tmp_path), "--gpus-per-trial", "auto"]) == 2
+    assert "--gpus-per-trial auto: is for trials of one worker, and" in capsys.readouterr().err
+
+
+def test_what_a_resumed_search_measured_is_kept(tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path / "all", [made_trial(1, [40.0])], name="one", asked=4)
+    plan = dataclasses.replace(plan_of(tmp_path), experiment_folder=folder)
+    keep_measured(with_share(plan, find_share(measure(4, {1: 9.0, 2: 18.0}, []), micro_batches(plan), 2)))
+    saved = yaml.safe_load((folder.path / "experiment.yaml").read_text())
+    assert saved["asked_resources"]["gpus_per_trial"] == 0.5
+    assert saved["train_config"]["micro_batch"] == 4
+    assert saved["experiment"] == "one"
+
+
+def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "space.yaml").write_text(SPACE)
+    words = ["--space", str(tmp_path / "space.yaml"), "--storage", str(tmp_path / "all"), "--dry-run"]
+    assert main([*words, "--gpus-per-trial", "auto"]) == 0
+    assert "--gpus-per-trial auto: is measured when the search begins" in capsys.readouterr().out
+    assert not (tmp_path / "all").exists()
+
+
+# ----- a whole search -----
+
+
+@pytest.mark.slow
+def test_a_search_on_a_shared_card(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(SPACE)
+    experiment = tmp_path / "all" / "x"
+    with Nodes(cpus=2, gpus=1) as nodes:
+        place = ["--storage", "all", "--address", nodes.address]
+        words = ["--space", "space.yaml", "--trials", "2", "--epochs", "1", "--experiment", "x", *QUICK]
+        words += ["--gpus-per-trial", "auto", "--cpus-per-trial", "1"]
+        search = Search(tmp_path, *words, *place)
+        assert search.end() == 0, search.log
+        line = re.search(r"card probe: 1 trial ([\d.]+) samples/s, 2: ([\d.]+); (.*)", search.log)
+        assert line, search.log
+        share = {"2 trials share a card": 0.5, "each trial has a card of its own": 1.0}[line[3]]
+        gain = float(line[2]) / float(line[1])
+        assert share == (0.5 if gain >= 1.1 else 1.0) or 1.0 < gain < 1.2  # the figures are rounded
+        saved = yaml.safe_load((experiment / "experiment.yaml").read_text())
+        assert saved["resources"] == {"gpus": share, "cpus": 1.0, "concurrent": 1 / share, "workers": 1}
+        assert saved["asked_resources"]["gpus_per_trial"] == share
+        assert f"--gpus-per-trial {share:g} " in saved["run_again"]
+        assert saved["train_config"]["micro_batch"] is None
+        (parent,) = mlflow.MlflowClient(f"sqlite:///{experiment}/mlflow.db").search_runs(
+            ["1"], "params.trials = '2'"
+        )
+        assert parent.data.params["gpus_per_trial"] == f"{share:g}"
+        search = Search(tmp_path, "--resume", "x", "--trials", "3", *place)
+        assert search.end() == 0, search.log
+        assert "card probe" not in search.log
+        assert f"at a time with {share:g} GPU and 1 CPU each" in search.log

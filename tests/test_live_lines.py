@@ -1,0 +1,71 @@
+"""The live display of a search: every line is printed once and in order, and the table is not drawn at each of them."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from tune.display import SearchDisplay
+from tune.records import Records
+
+
+def display(*, terminal: bool) -> tuple[SearchDisplay, io.StringIO]:
+    """A search's display with one trial, and what it writes."""
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=terminal, width=100, height=30, _environ={"TERM": "xterm"})
+    records = Records()
+    records.start("001", {"learning_rate": 1e-3}, 8)
+    shown = SearchDisplay(console, records, n_trials=300, budget=900, baseline=50.0, trouble=lambda: None)
+    return shown, written
+
+
+def lines_in(text: str) -> list[int]:
+    """The numbers of the printed lines."""
+    return [int(number) for number in re.findall(r"line (\d+)!", text)]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_all_lines_are_printed_once_in_their_order(terminal: bool) -> None:
+    shown, written = display(terminal=terminal)
+    with shown:
+        for number in range(300):
+            shown.event(f"line {number}! of [green]some[/] words")
+    shown.event("line 300! after the end")
+    assert lines_in(written.getvalue()) == list(range(301))
+    assert ("[green]" in written.getvalue()) is False
+    tables = written.getvalue().count("0/300 trials ended")
+    assert tables <= 3 if terminal else tables == 0
+
+
+def test_a_line_is_there_within_seconds_while_the_table_is_live() -> None:
+    shown, written = display(terminal=True)
+    with shown:
+        shown.event("line 0!")
+        deadline = time.monotonic() + 10
+        while lines_in(written.getvalue()) != [0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "0/300 trials ended" in written.getvalue()
+
+
+def test_long_lines_are_not_broken_and_threads_lose_none() -> None:
+    shown, written = display(terminal=True)
+    path = "/".join(["some-folder"] * 20)
+
+    def say(first: int) -> None:
+        for number in range(first, first + 50):
+            shown.event(f"line {number}! {path}")
+
+    with shown:
+        threads = [threading.Thread(target=say, args=(100 * place,)) for place in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert written.getvalue().count(path) == 200
+    assert sorted(lines_in(written.getvalue())) == [100 * place + n for place in range(4) for n in range(50)]
