@@ -264,6 +264,20 @@ def test_an_evaluation_batch_without_memory_is_taken_in_halves(small_config: Tra
     assert found.loss == pytest.approx(whole.loss, rel=1e-4)
 
 
+@pytest.mark.slow
+def test_a_compiled_training_learns_the_same(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = small_config.replace(max_steps=3, evaluations=1, max_eval_clips=2)
+    base = load_file(DEMO_MODEL / "model.safetensors")
+    learned = []
+    for compiled in (False, True):
+        result = train(config.replace(torch_compile=compiled), output_dir=tmp_path / str(compiled))
+        assert result.checkpoint is not None
+        weights = load_file(result.checkpoint / "model.safetensors")
+        learned.append(torch.cat([(weights[name] - base[name]).flatten() for name in base]))
+    assert learned[0].norm() > 0
+    assert (learned[1] - learned[0]).norm() < 1e-3 * learned[0].norm()
+
+
 def test_a_loss_that_is_no_number_ends_the_training_as_diverged(small_config: TrainConfig) -> None:
     rows: list[Mapping[str, float]] = []
     config = small_config.replace(

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 STATE_FILE = "state.json"
 LOCK_FILE = ".running"
-_LINES = (",\n  ", ": ")
-"""What `json.dumps` puts between entries, a line each, of what is second from the outside."""
 
 
 class SearchState:
@@ -123,22 +121,12 @@ class SearchState:
             for record in (*self.records.all(), *self.repeats.all()):
                 if self.run_ids.get(record.trial_id) is None:
                     self.run_ids[record.trial_id] = self.recorder.run_id(record.trial_id)
-        with self.records.lock:
-            run_ids = [json.dumps(self.run_ids, separators=_LINES)[1:-1]] if self.run_ids else []
-            content = {
-                "session": json.dumps(self.session),
-                "seconds": json.dumps(self.earlier_seconds + time.monotonic() - self._began),
-                "parent_run_id": json.dumps(self.parent_run_id),
-                "run_ids": _nested("{}", run_ids),
-                "trials": _nested("[]", self._texts.of(self.records.all())),
-                "repeats": _nested("[]", self._texts.of(self.repeats.all())),
-            }
-        text = ",\n".join(f' "{name}": {value}' for name, value in content.items())
+        content = self._content()
         temporary = self._folder / f".{STATE_FILE}"
         with self._saving:
             try:
-                with temporary.open("w", encoding="utf-8") as file:
-                    file.write(f"{{\n{text}\n}}\n")
+                with temporary.open("wb") as file:
+                    file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.replace(self._folder / STATE_FILE)
@@ -149,6 +137,22 @@ class SearchState:
                 )
                 raise self.problem from error
         self.on_save()
+
+    def _content(self) -> bytes:
+        """What `json.dumps` with an indentation of 1 writes of it."""
+        with self.records.lock:
+            entries = {
+                "session": _dump(self.session),
+                "seconds": _dump(self.earlier_seconds + time.monotonic() - self._began),
+                "parent_run_id": _dump(self.parent_run_id),
+                "run_ids": _dump(self.run_ids, separators=(",\n  ", ": ")),
+                "trials": _listed(self._texts.of(self.records.all())),
+                "repeats": _listed(self._texts.of(self.repeats.all())),
+            }
+        if self.run_ids:
+            entries["run_ids"] = b"{\n  " + entries["run_ids"][1:-1] + b"\n }"
+        parts = [part for name, value in entries.items() for part in (b",\n ", _dump(name), b": ", value)]
+        return b"".join([b"{\n ", *parts[1:], b"\n}\n"])
 
     @property
     def folder_suffix(self) -> str:
@@ -180,22 +184,25 @@ class _RecordTexts:
     """Each record as `state.json` holds it; of hundreds that have ended none is put into words again and again."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[list[Any], str]] = {}
+        self._kept: dict[str, tuple[list[Any], bytes]] = {}
 
-    def of(self, records: Iterable[TrialRecord]) -> list[str]:
+    def of(self, records: Iterable[TrialRecord]) -> list[bytes]:
         """The JSON of the records, those that changed since the last time put into words anew."""
         texts = []
         for record in records:
             values = list(vars(record).values())  # whose lists are replaced by others, never added to
-            before, text = self._kept.get(record.trial_id, ([], ""))
+            before, text = self._kept.get(record.trial_id, ([], b""))
             # The clock of a trial that has no seconds yet goes on.
             if values != before or not record.seconds:
-                text = json.dumps(record.to_dict(), indent=1).replace("\n", "\n  ")
+                text = _dump(record.to_dict(), indent=1).replace(b"\n", b"\n  ")
                 self._kept[record.trial_id] = values, text
             texts.append(text)
         return texts
 
 
-def _nested(ends: str, entries: Sequence[str]) -> str:
-    """A list or an object, second from the outside, as `json.dumps` writes it with an indentation of 1."""
-    return f"{ends[0]}\n  {_LINES[0].join(entries)}\n {ends[1]}" if entries else ends
+def _listed(entries: Sequence[bytes]) -> bytes:
+    return b"".join([b"[\n  ", b",\n  ".join(entries), b"\n ]"]) if entries else b"[]"
+
+
+def _dump(value: Any, **how: Any) -> bytes:
+    return json.dumps(value, **how).encode()
