@@ -1,12 +1,15 @@
 """What the driver of a search costs a trial, beside bare Ray Tune's, where the trainings themselves cost nothing.
 
-    python benchmarks/driver_time.py [--trials 1000] [--only bare logged ours] [--at-a-time 2] [--output FILE]
+    python benchmarks/driver_time.py [--trials 1000] [--only bare logged ours] [--at-a-time 1] [--output FILE]
 
 One after the other, each in a process and a Ray of its own, on a pseudo-terminal: `bare` is Ray Tune with
 `OptunaSearch` and `ASHAScheduler` that writes and shows nothing, `logged` the same with Ray's own loggers and table as
 they come, `ours` the whole `tune-whisper`. All have the same made-up curves (of `tests/synthetic.py`) and rungs.
 Told are wall seconds and CPU seconds of the driver's process per trial, between the first trial's start and the last
 one's end, its memory, and for ours what waits for MLflow and how long the live table stood still.
+
+One at a time nothing runs beside the driver but the trial that it waits for. Of several, Ray starts a process for each,
+which takes longer than such a trial, and ends it again when the trial before has left its own: noise, for all alike.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class Meter(ray.tune.Callback):
         self.rows: list[dict[str, float]] = []
         """One for the first trial's start, one for each trial's end."""
         self.threads: dict[str, float] = {}
-        """CPU seconds by thread; Ray's own, which Python does not know, together."""
+        """CPU seconds by thread; those that Python does not know, Ray's and BLAS', together."""
         self.results = 0
         self._trials = trials
         self._process = psutil.Process()
@@ -93,7 +96,7 @@ class Meter(ray.tune.Callback):
         names = {thread.native_id: thread.name for thread in threading.enumerate()}
         found: dict[str, float] = {}
         for thread in self._process.threads():
-            name = names.get(thread.id, "Ray's own")
+            name = names.get(thread.id, "Ray and BLAS")
             found[name] = found.get(name, 0.0) + thread.user_time + thread.system_time
         return found
 
@@ -251,7 +254,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--at-a-time", type=int, default=2)
+    parser.add_argument("--at-a-time", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--drive", choices=KINDS, help=argparse.SUPPRESS)

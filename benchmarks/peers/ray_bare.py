@@ -25,7 +25,7 @@ def search(
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not logs:
-        os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+        os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
     import ray
     import ray.tune
     from ray.tune.schedulers import ASHAScheduler
