@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -42,6 +45,13 @@ def small_config(feature_cache: Path) -> TrainConfig:
         generation_max_length=40,
         learning_rate=1e-3,
     )
+
+
+def pytest_sessionstart() -> None:
+    """Remove what searches of runs of yesterday and before shared (see `search_process.share_features`)."""
+    for folder in (Path(tempfile.gettempdir()) / f"tune-whisper-tests-{os.getuid()}").glob("*"):
+        if time.time() - folder.stat().st_mtime > 86_400:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

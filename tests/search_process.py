@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,17 @@ QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "
 """A small part of the demo's data."""
 
 
+def share_features(folder: Path) -> None:
+    """Let the searches in a folder find the features, and the base model's rates, that others of this run computed."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    shared = Path(tempfile.gettempdir()) / f"tune-whisper-tests-{os.getuid()}" / run
+    shared.mkdir(parents=True, exist_ok=True)
+    link = folder / "experiments" / ".feature-cache"
+    link.parent.mkdir(exist_ok=True)
+    if not link.exists():
+        link.symlink_to(shared)
+
+
 class Search:
     """`tune-whisper` with some words; `log` is all that it prints."""
 
@@ -26,6 +38,8 @@ class Search:
         """`curve` stands in for the trainings (see `synthetic.py`)."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        if "--space" in words and "--storage" not in words:
+            share_features(folder)
         self._log = folder / f"log-{time.monotonic_ns()}"
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         command = [*SYNTHETIC, curve] if curve else [sys.executable, "-m", "tune"]

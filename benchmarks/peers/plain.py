@@ -75,7 +75,9 @@ def word_error_rate(processor: WhisperProcessor) -> Callable[[EvalPrediction], d
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         tokenizer = processor.tokenizer
         label_ids = np.where(prediction.label_ids == -100, tokenizer.pad_token_id, prediction.label_ids)
-        texts = tokenizer.batch_decode(prediction.predictions, skip_special_tokens=True)
+        # Batches of other lengths are filled up with -100, too.
+        ids = np.where(prediction.predictions == -100, tokenizer.pad_token_id, prediction.predictions)
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
         references = tokenizer.batch_decode(label_ids, skip_special_tokens=True)
         return {"wer": 100 * jiwer.wer(references, texts)}
 
