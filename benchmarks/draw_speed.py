@@ -20,7 +20,7 @@ NAMES = {"ray_plain": "ray-plain", "hf_search": "hf-search", "ours": "ours"}
 def draw_ratios(axes: Any, found: dict[str, Any]) -> None:
     """How many times as long the hand-made script takes, with the range over the repeats."""
     ratios = {name: values for name, values in found["ratios"].items() if " / " in name}
-    for place, (name, values) in enumerate(reversed(ratios.items())):
+    for place, values in enumerate(reversed(ratios.values())):
         middle = statistics.median(values)
         axes.barh(place, middle, color=COLOURS["ours"], height=0.6)
         axes.plot([min(values), max(values)], [place, place], color="black", linewidth=1.5)

@@ -12,7 +12,7 @@ from made_experiments import made_trial, write_experiment
 from trainer.drops import Drop
 from tune.decisions import Stop
 from tune.records import TrialRecord
-from tune.report import advice_results, advice_settings, advice_trials
+from tune.report import advice_results, advice_settings, advice_trials, advice_window
 from tune.report.advice import RULES, advise
 from tune.report.advice_words import listed
 from tune.report.analysis import Analysis, analyse
@@ -153,6 +153,33 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         ),
         ["Trial 002 is taken, which takes 50 % less time"],
     ),
+    "the short window costs": (
+        *(advice_window.short_window, ladder(3), finalists([25, 26], [26, 27])),
+        ["of the longest clip", "their repeats have 13.00 WER points more", "`--set audio_window=30`"],
+    ),
+    "the short window costs nothing": (
+        *(advice_window.short_window, ladder(3), finalists([11, 12], [13, 14])),
+        ["their repeats have 0.50 WER points less", "no more than seeds make"],
+    ),
+    "a short window of one's own": (
+        advice_window.short_window,
+        ladder(3),
+        {**finalists([25, 26], [26, 27]), "settings": {"audio_window": 8}},
+        ["the audio window of 8 s"],
+    ),
+    "the whole window": (
+        advice_window.short_window,
+        ladder(3),
+        {**finalists([25, 26], [26, 27]), "settings": {"audio_window": 30}},
+        [],
+    ),
+    "trials measured with the whole window": (
+        advice_window.short_window,
+        ladder(3),
+        {**finalists([25, 26], [26, 27]), "settings": {"full_window_evaluation": True}},
+        [],
+    ),
+    "no finalists": (advice_window.short_window, ladder(3), {}, []),
     "no tie": (advice_results.finalists_tie, ladder(3), finalists([12, 12.1], [25, 25.2]), []),
     "usual settings won": (
         advice_results.usual_settings_do,

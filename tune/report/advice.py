@@ -23,11 +23,13 @@ from tune.report.advice_trials import (
     stopping_saved,
     trials_failed,
 )
+from tune.report.advice_window import short_window
 from tune.report.advice_words import Advice
 from tune.report.analysis import Analysis
 
 RULES: tuple[Callable[[Analysis], list[Advice]], ...] = (
     worse_than_base,
+    short_window,
     trials_failed,
     all_diverged,
     diverges_above,
