@@ -89,7 +89,8 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
             baseline = measure_baseline(plan.base, session)
-            base = base.replace(early_eval_clips=early_eval_clips(base, baseline))
+            if part := early_eval_clips(base, baseline):
+                base = base.replace(early_eval_clips=part)
             write_experiment_file(plan, base, data, session.resources, rungs, baseline)
             session.stack.enter_context(begun.pop_all())
         rates = {f"baseline_{name}": rate for name, rate in baseline.rates().items()}
