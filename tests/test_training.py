@@ -125,7 +125,7 @@ def test_loss_is_the_models_own_mean_over_tokens(small_config: TrainConfig, tmp_
         model.config.pad_token_id,
         2 * model.config.max_source_positions,
     )
-    batch = collator(next(plan.micro_batches()))
+    batch = collator(next(plan.passes())[0])
     with torch.no_grad():
         expected = model(input_features=batch["input_features"], labels=batch["labels"]).loss.item()
     assert rows[0]["loss"] == pytest.approx(expected, rel=1e-4)

@@ -69,18 +69,14 @@ class BatchPlan:
         """Whether an evaluation is due after `step` optimiser steps."""
         return self.samples_seen(step) in self.points
 
-    def micro_batches(self, worker: int = 0) -> Iterator[list[int]]:
+    def passes(self, worker: int = 0) -> Iterator[tuple[list[int], int]]:
         """The indices of every forward pass of a worker: `accumulation` lists a step, of at most `batch_size` clips.
 
         A step with fewer clips than passes yields empty lists for the rest (the collator turns those into
         a batch without labels, which adds nothing to the gradient). So all workers make equally many passes.
-        """
-        return (clips for clips, _ in self.passes(worker))
 
-    def passes(self, worker: int = 0) -> Iterator[tuple[list[int], int]]:
-        """Each of the `micro_batches` with the feature frames of the longest clip of its step, 0 where unknown.
-
-        Of the step, not of the pass: however a step is cut into passes and workers, its gradient is the same.
+        Each comes with the feature frames of the longest clip of its step, 0 where they are unknown. Of the step, not
+        of the pass: however a step is cut into passes and workers, its gradient is the same.
         """
         epoch, order = -1, np.empty(0, dtype=np.int64)
         taken: list[int] = []

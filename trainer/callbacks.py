@@ -119,8 +119,9 @@ class ReportingCallback(TrainerCallback):
     ) -> None:
         """Keep the rates for the report that follows the save."""
         found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
-        self._evaluated = {name: found[name] for name in (*_RATES, "wer_error") if name in found}
-        self._evaluated |= {f"eval_{name}": found[name] for name in ("loss", "clips") if name in found}
+        self._evaluated = {**{name: found[name] for name in _RATES}, "eval_loss": found["loss"]}
+        if "clips" in found:  # of a part of the split
+            self._evaluated |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -30,6 +30,7 @@ def search(
     import ray.tune
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.optuna import OptunaSearch
+    from ray_plain import lr_batch
 
     from trainer.config import TrainConfig
 
@@ -39,16 +40,10 @@ def search(
         synthetic._train(curve, TrainConfig(evaluate_at=rungs, **sampled), None)
 
     ray.init("local", log_to_driver=False, include_dashboard=False)
-    space = {
-        "learning_rate": ray.tune.loguniform(1e-4, 1e-2),
-        "warmup_ratio": ray.tune.uniform(0.0, 0.3),
-        "train_batch_size": ray.tune.choice([4, 8, 16]),
-        "gradient_accumulation_steps": ray.tune.choice([1, 2, 4]),
-    }
     with tempfile.TemporaryDirectory() as storage:
         ray.tune.Tuner(
             ray.tune.with_resources(trial, {"cpu": 1}),
-            param_space=space,
+            param_space=lr_batch(),
             tune_config=ray.tune.TuneConfig(
                 metric="wer",
                 mode="min",

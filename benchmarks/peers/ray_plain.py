@@ -25,6 +25,18 @@ def log(output: str, row: dict[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+def lr_batch() -> dict[str, Any]:
+    """The space of `search_spaces/lr_batch.yaml` for the demo's model."""
+    import ray.tune
+
+    return {
+        "learning_rate": ray.tune.loguniform(1e-4, 1e-2),
+        "warmup_ratio": ray.tune.uniform(0.0, 0.3),
+        "train_batch_size": ray.tune.choice([4, 8, 16]),
+        "gradient_accumulation_steps": ray.tune.choice([1, 2, 4]),
+    }
+
+
 def train_whisper(config: dict[str, Any]) -> None:
     """One trial, as people write it: everything loaded here, a report after every epoch."""
     entered = time.time()
@@ -89,10 +101,7 @@ def main(model: str, data: str, trials: int, epochs: int, seed: int, output: str
         log_to_driver=False,
     )
     space = {
-        "learning_rate": ray.tune.loguniform(1e-4, 1e-2),
-        "warmup_ratio": ray.tune.uniform(0.0, 0.3),
-        "train_batch_size": ray.tune.choice([4, 8, 16]),
-        "gradient_accumulation_steps": ray.tune.choice([1, 2, 4]),
+        **lr_batch(),
         **{"model": model, "data": data, "epochs": epochs, "seed": seed, "output": output, "begun": BEGUN},
     }
     with tempfile.TemporaryDirectory() as storage:
