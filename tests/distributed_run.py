@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from transformers import TrainerCallback
 
 from trainer.config import TrainConfig
-from trainer.distributed import leave_group
+from trainer.distributed import leave_group, scratch_folder
 from trainer.prepared import prepare
 from trainer.train import _make_trainer, plan_batches, train
 
@@ -61,9 +62,18 @@ def whole_training(config: TrainConfig, folder: Path) -> None:
     (folder / f"rows-{rank}.json").write_text(json.dumps({"rows": rows, "wer": result.wer}))
 
 
+def share_scratch(config: TrainConfig, folder: Path) -> None:
+    """The first process leaves the shared folder at once, the second still reads there a second later."""
+    torch.distributed.init_process_group("gloo")
+    with scratch_folder(config) as scratch:
+        if os.environ["RANK"] != "0":
+            time.sleep(1.0)
+        list(scratch.iterdir())
+
+
 def act(action: str, target: Path) -> None:
-    """Do one of the two in this process."""
+    """Do one of the three in this process."""
     settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
     torch.set_num_threads(1)
-    {"gradient": first_gradient, "train": whole_training}[action](settings, target)
+    {"gradient": first_gradient, "train": whole_training, "scratch": share_scratch}[action](settings, target)
     leave_group()

@@ -36,6 +36,12 @@ def test_four_workers_have_the_gradient_of_one(small_config: TrainConfig, tmp_pa
         torch.testing.assert_close(value, reference[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
+def test_the_shared_folder_stays_until_the_last_process_leaves_it(
+    small_config: TrainConfig, tmp_path: Path
+) -> None:
+    run("scratch", small_config.replace(workers=2), tmp_path)
+
+
 @pytest.fixture(scope="module")
 def one_worker(
     small_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory

@@ -83,6 +83,13 @@ def any_says(arguments: TrainingArguments, value: bool) -> bool:
     return bool(told)
 
 
+def _wait_for_group() -> None:
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
 def leave_group() -> None:
     """Leave the process group, so that this process can join another one later."""
     import torch
@@ -124,6 +131,7 @@ def scratch_folder(config: TrainConfig) -> Iterator[Path]:
     Path(folder).mkdir(mode=0o700, exist_ok=True)
     try:
         yield Path(folder)
+        _wait_for_group()  # the others may still read there
     finally:
         if local_rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)
