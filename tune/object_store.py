@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import urllib.parse
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tune.cloud_errors import cloud_errors
 from tune.errors import UserError
@@ -116,10 +117,10 @@ class ObjectStore:
         return [(int(info.size), float(info.mtime_ns or 0) / 1e9) if info.is_file else None for info in infos]
 
     def read(self, name: str) -> bytes:
-        """The content of one object."""
-        filesystem, root = self._open()
-        with self._translated(), filesystem.open_input_stream(f"{root}/{name}", compression=None) as stream:
-            return bytes(stream.read())
+        """The content of one object, whole also where it is being replaced meanwhile."""
+        content = io.BytesIO()
+        self._copy(name, content)
+        return content.getvalue()
 
     def write(self, name: str, content: bytes) -> None:
         """Write one object; it appears whole or not at all."""
@@ -138,19 +139,26 @@ class ObjectStore:
 
     def download(self, folder: str, target: Path, skip: tuple[str, ...] = ()) -> None:
         """Copy the files of a folder, but those named in `skip`, to a local folder that is made."""
-        filesystem, root = self._open()
         for name in self.files(folder):
             if Path(name).name in skip:
                 continue
             path = inside(target, name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            source = f"{root}/{folder}/{name}"
-            with (
-                path.open("wb") as file,
-                self._translated(),
-                filesystem.open_input_stream(source, compression=None) as stream,
-            ):
-                shutil.copyfileobj(stream, file, 8 << 20)
+            with path.open("wb") as file:
+                self._copy(f"{folder}/{name}", file)
+
+    def _copy(self, name: str, target: BinaryIO) -> None:
+        filesystem, root = self._open()
+        source = f"{root}/{name}"
+        with self._translated():
+            while True:
+                target.seek(0)
+                target.truncate()
+                with filesystem.open_input_stream(source, compression=None) as stream:
+                    shutil.copyfileobj(stream, target, 8 << 20)
+                # The stream asks for the size first: of a longer object put there since, it gives the beginning.
+                if filesystem.get_file_info([source])[0].size in (target.tell(), None):
+                    return
 
     def _open(self) -> tuple[Any, str]:
         if not hasattr(self, "_opened"):
