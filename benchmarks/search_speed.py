@@ -1,6 +1,6 @@
 """How soon a search has what others come to: `ray-plain`, `hf-search` and ours on the same data, model and machine.
 
-    python benchmarks/search_speed.py [--trials 8] [--epochs 4] [--seeds 0 1 2] [--window demo] [--output FILE]
+    python benchmarks/search_speed.py [--trials 8] [--epochs 4] [--clips 800] [--seeds 0 1 2] [--window demo]
 
 For each seed the three searches run one after the other, the peers to the end of their trials. Ours has as many
 trials as it needs, and ends once it has what both came to, or after the time that the slower of them took. Told are
@@ -25,8 +25,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers"
+LONG_MODEL = ROOT / "build" / "bench" / "model-30s"
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+import long_window  # noqa: E402
 import shapes  # noqa: E402
 
 Timeline = list[tuple[float, float]]
@@ -75,6 +77,7 @@ def run_ours(
     ]
     words += ["--model", model, "--data", "demo", "--experiment", "ours", "--finalists", "0"]
     words += ["--set", "generation_max_length=40", "--set", "log_every_seconds=0"]
+    words += ["--set", f"max_train_clips={arguments.clips}"]
     begun = time.time()
     process = subprocess.Popen(
         [sys.executable, "-m", "tune", *words], cwd=folder, env=environment(), stdout=subprocess.DEVNULL
@@ -144,14 +147,16 @@ def once(arguments: argparse.Namespace, seed: int) -> dict[str, Search]:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
-            model = "demo" if arguments.window == "demo" else str(shapes.lengthen_demo(folder / "model"))
+            model = "demo" if arguments.window == "demo" else str(long_window.make(LONG_MODEL))
             if name == "ours":
                 wanted = min((each.timeline[-1][1] for each in found.values()), default=0.0)
                 most = max((each.seconds for each in found.values()), default=600.0)
                 found[name] = run_ours(folder, model, arguments, seed, wanted, most)
             else:
                 where = str(shapes.DEMO / "model") if model == "demo" else model
-                numbers = [str(number) for number in (arguments.trials, arguments.epochs, seed)]
+                numbers = [
+                    str(number) for number in (arguments.trials, arguments.epochs, seed, arguments.clips)
+                ]
                 found[name] = run_peer(name, folder, [where, str(shapes.DEMO / "data"), *numbers])
         seconds, wer = found[name].timeline[-1]
         print(
@@ -167,6 +172,7 @@ def main() -> None:
     )
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--clips", type=int, default=800, help="to train on")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--window", choices=("demo", "30"), default="demo", help="of the model, in seconds")
     parser.add_argument("--only", nargs="+", default=["ray_plain", "hf_search", "ours"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from warm_process import TUNE, Command
 
 ROOT = Path(__file__).resolve().parent.parent
-SYNTHETIC = [sys.executable, str(ROOT / "tests" / "synthetic.py")]
+SYNTHETIC = [str(ROOT / "tests" / "synthetic.py")]
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
 """A small part of the demo's data."""
 
@@ -42,15 +42,14 @@ class Search:
             share_features(folder)
         self._log = folder / f"log-{time.monotonic_ns()}"
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-        command = [*SYNTHETIC, curve] if curve else [sys.executable, "-m", "tune"]
         with self._log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, *words],
+            self.process = Command(
+                *words,
+                program=[*SYNTHETIC, curve] if curve else TUNE,
                 cwd=folder,
-                env={**inherited, "PYTHONPATH": str(ROOT), **environment},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                environment={**inherited, "PYTHONPATH": str(ROOT), **environment},
+                output=output,
+                session=True,
             )
 
     @property

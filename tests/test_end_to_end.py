@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from warm_process import tune_whisper
 
 from tune.storage import Storage
 from tune.train_plan import TrainRequest, make_train_plan
@@ -25,17 +26,6 @@ scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 3}
 searcher: {startup_trials: 2}
 """
 QUICK = ["--set", "max_train_clips=120", "--set", "max_eval_clips=30", "--set", "log_every_seconds=0.5"]
-
-
-def tune_whisper(*words: str, cwd: Path, timeout: float = 560) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tune", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

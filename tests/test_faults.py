@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from warm_process import Command, tune_whisper
 
 import trainer
 
@@ -29,16 +28,13 @@ WORDS = [
 ]
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, *words: str) -> Command:
     (folder / "space.yaml").write_text(SPACE)
-    output = (folder / "log").open("wb")
-    command = [sys.executable, "-m", "tune", *WORDS, *words]
-    return subprocess.Popen(
-        command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    with (folder / "log").open("wb") as output:
+        return Command(*WORDS, *words, cwd=folder, output=output, session=True)
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], seconds: float = 560) -> Any:
+def wait_for(condition: Callable[[], Any], process: Command, seconds: float = 560) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()
@@ -78,13 +74,7 @@ def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
     assert "Traceback" not in printed
     assert "actor died" in found["trials"][0]["error"]
     assert (tmp_path / "experiments" / "x" / "trials" / "001" / "error.txt").is_file()
-    done = subprocess.run(
-        [sys.executable, "-m", "tune", "export", "x", "--output", "model"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = tune_whisper("export", "x", "--output", "model", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "not measured again" in done.stdout
     assert (tmp_path / "model" / "model.safetensors").is_file()

@@ -13,8 +13,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +22,7 @@ import mlflow
 import optuna
 import psutil
 import pytest
+from warm_process import TUNE, Command
 
 ROOT = Path(__file__).resolve().parent.parent
 SPACE = """\
@@ -87,18 +86,18 @@ class Search:
         self.events: list[float] = []
         """When each event was seen in `state.json`."""
 
-    def start(self, *words: str, program: Sequence[str] = ("-m", "tune")) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, program: Sequence[str] = TUNE) -> Command:
         environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, *program, *words],
+            return Command(
+                *words,
+                program=program,
                 cwd=self.folder,
-                env={**environment, "PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                environment={**environment, "PYTHONPATH": str(ROOT)},
+                output=log,
             )
 
-    def begin(self, **how: Sequence[str]) -> subprocess.Popen[bytes]:
+    def begin(self, **how: Sequence[str]) -> Command:
         return self.start(*WORDS, *ALONE, *(word for text in QUICK for word in ("--set", text)), **how)
 
     def run(self, *words: str) -> None:

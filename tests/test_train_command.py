@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from warm_process import Command, tune_whisper
 
 from trainer.config import TrainConfig
 from tune.cli import main
@@ -147,11 +146,6 @@ def test_another_effective_batch_is_told(here: Path) -> None:
     assert plan_of("--from", "earlier", "--workers", "2", "--set", "train_batch_size=2").notes == ()
 
 
-def tune_whisper(*words: str, cwd: Path, timeout: float = 560) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tune", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
-
-
 def results(folder: Path, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "experiments" / name / "results.json").read_text())
     return found
@@ -197,7 +191,7 @@ def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
     assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [16, 32]
 
 
-def wait_for_evaluation(process: subprocess.Popen[bytes], state: Path) -> None:
+def wait_for_evaluation(process: Command, state: Path) -> None:
     deadline = time.monotonic() + 560
     while not (state.is_file() and json.loads(state.read_text())["trials"][0]["evaluations"]):
         assert process.poll() is None, "ended by itself"
@@ -209,12 +203,7 @@ def wait_for_evaluation(process: subprocess.Popen[bytes], state: Path) -> None:
 def test_retraining_with_deepspeed_goes_on_after_its_driver_was_killed(trained: tuple[Path, str]) -> None:
     folder = trained[0]
     words = ["--from", "one", "--name", "two", "--epochs", "6", "--set", "evaluations=4", "--workers", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tune", "train", *words, "--deepspeed", "ds_config_zero3.json"],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = Command("train", *words, "--deepspeed", "ds_config_zero3.json", cwd=folder)
     try:
         wait_for_evaluation(process, folder / "experiments" / "two" / "state.json")
     finally:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from ray_nodes import Nodes
+from warm_process import Command
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIALS = int(os.environ.get("TRIALS", "6"))
@@ -21,16 +20,14 @@ TRIALS = int(os.environ.get("TRIALS", "6"))
 QUICK = ["--set", "max_train_clips=64", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
 
 
-def search(storage: Path, name: str, address: str, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tune", "--space", "lr_batch.yaml", *QUICK, "--address", address]
+def search(storage: Path, name: str, address: str, *words: str) -> Command:
+    command = ["--space", "lr_batch.yaml", *QUICK, "--address", address]
     command += ["--storage", str(storage), "--experiment", name, *words]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return Command(*command, cwd=ROOT, environment=environment, merged=True)
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 560) -> str:
+def finish(process: Command, seconds: float = 560) -> str:
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, output[-5000:]
     return output

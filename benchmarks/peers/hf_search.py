@@ -1,6 +1,6 @@
 """`Trainer.hyperparameter_search` with its Optuna backend, as transformers' documentation has it.
 
-    python benchmarks/peers/hf_search.py MODEL DATA TRIALS EPOCHS SEED OUTPUT
+    python benchmarks/peers/hf_search.py MODEL DATA TRIALS EPOCHS SEED CLIPS OUTPUT
 
 Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, trial, epoch, WER.
 """
@@ -17,7 +17,7 @@ from typing import Any
 BEGUN = time.time()
 
 
-def main(model: Path, data: Path, trials: int, epochs: int, seed: int, output: Path) -> None:
+def main(model: Path, data: Path, trials: int, epochs: int, seed: int, clips: int, output: Path) -> None:
     """Search and log."""
     import optuna
     import plain
@@ -25,7 +25,7 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, output: P
 
     set_seed(seed)
     processor = plain.load_processor(model)
-    splits = plain.add_features(plain.load_splits(data, {"train": None, "validation": None}), processor)
+    splits = plain.add_features(plain.load_splits(data, {"train": clips, "validation": None}), processor)
     current = {"trial": 0}
 
     class Log(TrainerCallback):
@@ -82,4 +82,4 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, output: P
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    main(Path(words[0]), Path(words[1]), int(words[2]), int(words[3]), int(words[4]), Path(words[5]))
+    main(Path(words[0]), Path(words[1]), *(int(word) for word in words[2:6]), Path(words[6]))

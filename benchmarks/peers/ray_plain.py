@@ -1,6 +1,6 @@
 """A straightforward Ray Tune search: the stock trainer in a Tune function, `OptunaSearch` and `ASHAScheduler`.
 
-    python benchmarks/peers/ray_plain.py MODEL DATA TRIALS EPOCHS SEED OUTPUT
+    python benchmarks/peers/ray_plain.py MODEL DATA TRIALS EPOCHS SEED CLIPS OUTPUT
 
 Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, trial, epoch, WER;
 and for every trial when its function began and when its first step was done.
@@ -47,7 +47,9 @@ def train_whisper(config: dict[str, Any]) -> None:
     trial = ray.tune.get_context().get_trial_id()
     model, data, begun = Path(config["model"]), Path(config["data"]), config["begun"]
     processor = plain.load_processor(model)
-    splits = plain.add_features(plain.load_splits(data, {"train": None, "validation": None}), processor)
+    splits = plain.add_features(
+        plain.load_splits(data, {"train": config["clips"], "validation": None}), processor
+    )
 
     class Report(TrainerCallback):
         """Tells Ray Tune every evaluation, with a checkpoint."""
@@ -87,7 +89,7 @@ def train_whisper(config: dict[str, Any]) -> None:
         trainer.train()
 
 
-def main(model: str, data: str, trials: int, epochs: int, seed: int, output: str) -> None:
+def main(model: str, data: str, trials: int, epochs: int, seed: int, clips: int, output: str) -> None:
     """Search and log."""
     import ray
     import ray.tune
@@ -102,7 +104,15 @@ def main(model: str, data: str, trials: int, epochs: int, seed: int, output: str
     )
     space = {
         **lr_batch(),
-        **{"model": model, "data": data, "epochs": epochs, "seed": seed, "output": output, "begun": BEGUN},
+        **{
+            "model": model,
+            "data": data,
+            "epochs": epochs,
+            "seed": seed,
+            "clips": clips,
+            "output": output,
+            "begun": BEGUN,
+        },
     }
     with tempfile.TemporaryDirectory() as storage:
         ray.tune.Tuner(
@@ -127,5 +137,6 @@ if __name__ == "__main__":
         int(words[2]),
         int(words[3]),
         int(words[4]),
-        str(Path(words[5]).absolute()),
+        int(words[5]),
+        str(Path(words[6]).absolute()),
     )

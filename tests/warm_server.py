@@ -1,0 +1,135 @@
+"""The process that `warm_process.py` forks commands from: it has imported what a search needs and waits for words.
+
+`python warm_server.py FD`: over that socket come requests of one message each, JSON with the program and its words,
+folder and environment, and four file descriptors: the child's stdin, stdout and stderr, and a pipe for its fate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import selectors
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+MODULES = (
+    *(
+        "tune.search_command",
+        "tune.experiment",
+        "tune.results",
+        "tune.mlflow_logging",
+        "tune.study_connection",
+    ),
+    *(
+        "tune.report.writer",
+        "tune.export_command",
+        "tune.train_command",
+        "tune.inspect_command",
+        "trainer.prepared",
+    ),
+    *("transformers.models.whisper.processing_whisper", "transformers.models.auto.configuration_auto"),
+    *(
+        "transformers.models.whisper.feature_extraction_whisper",
+        "transformers.models.whisper.tokenization_whisper",
+    ),
+    *(
+        "tune.report.search_page",
+        "tune.report.analysis",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_svg",
+    ),
+    *("ray.dag", "ray.tune", "mlflow.store.tracking.sqlalchemy_store", "optuna.storages._rdb.storage"),
+)
+READ_BY_IMPORTS = ("CUDA", "HF_", "HOME", "MLFLOW_", "OMP_", "RAY_", "TORCH", "TRANSFORMERS_", "TZ", "XDG_")
+"""Variables with these beginnings may be read when something is imported."""
+READ_LATER = ("HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
+LARGEST = 1 << 20
+
+
+def serve(control: socket.socket) -> dict[str, Any]:
+    """Fork a child for each request; the request is returned in the child, nothing in the parent."""
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not control:
+                pid, fate = key.data
+                selector.unregister(key.fileobj)
+                os.close(key.fd)
+                _, status = os.waitpid(pid, 0)
+                # Nobody may wait for it any more.
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(fate, f" {os.waitstatus_to_exitcode(status)}".encode())
+                os.close(fate)
+                continue
+            message, descriptors, _, _ = socket.recv_fds(control, LARGEST, 4)
+            if not message:
+                os._exit(0)
+            *streams, fate = descriptors
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                os.close(fate)
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                    os.close(stream)
+                request: dict[str, Any] = json.loads(message)
+                return request
+            os.write(fate, str(pid).encode())
+            for stream in streams:
+                os.close(stream)
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, fate))
+
+
+def become(request: dict[str, Any]) -> list[str]:
+    """Take on the folder, the environment and the session; the program and its words."""
+    words: list[str] = request["words"]
+    environment: dict[str, str] = request["environment"]
+    if request["session"]:
+        os.setsid()
+    os.chdir(request["folder"])
+    if _read(environment) != _read(dict(os.environ)):
+        os.execve(sys.executable, [sys.executable, *words], environment)
+    os.environ.clear()
+    os.environ.update(environment)
+    return words
+
+
+def _read(environment: dict[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(READ_BY_IMPORTS) and name not in READ_LATER
+    }
+
+
+def run(words: list[str]) -> None:
+    """What Python does with these words."""
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        exec(words[1], {"__name__": "__main__"})
+    else:
+        sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    from tune.mlflow_client import quiet_mlflow
+
+    before = dict(os.environ)
+    quiet_mlflow()
+    for name in MODULES:
+        importlib.import_module(name)
+    os.environ.clear()
+    os.environ.update(before)
+    # Not below `serve`'s frames: the child ends like any other program, with all that is registered for its end.
+    run(become(serve(socket.socket(fileno=int(sys.argv[1])))))
