@@ -37,6 +37,9 @@ $(STAMP): pyproject.toml constraints.txt
 # A small set of the speed benchmarks, meant for 10 minutes on two quiet cores; benchmarks/README.md has the large ones.
 BENCH := build/bench
 
+bench bench-gpu: export HF_DATASETS_DISABLE_PROGRESS_BARS = 1
+bench bench-gpu: export TRANSFORMERS_VERBOSITY = error
+
 bench: $(STAMP)
 	mkdir -p $(BENCH)
 	$(BIN)/python benchmarks/throughput.py --windows 30 8 --repeats 1 --clips 8 --steps 3 --output $(BENCH)/throughput.json

@@ -2,9 +2,9 @@
 
     python benchmarks/long_window.py FOLDER [--samples 1600]
 
-Lengthening its table of positions is not enough: it never heard 26 s of silence behind a clip, and is lost there. So the
-longer model is taught to say with 30 s of padding what the demo's own says with 4 s, errors and all (distillation on
-the demo's training clips, without their texts): nothing that a search on that data could learn is in it.
+Lengthening its table of positions is not enough: it never heard 26 s of silence behind a clip, and is lost there. So
+the longer model is taught to say with 30 s of padding what the demo's own says with 4 s, errors and all (distillation
+on the demo's training clips, without their texts): nothing that a search on that data could learn is in it.
 """
 
 from __future__ import annotations

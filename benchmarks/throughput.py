@@ -82,6 +82,7 @@ class Bench:
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self.arguments, self.folder = arguments, folder
         self.model = shapes.make_model(folder / "model", arguments.shape)
+        self.model_config = WhisperConfig.from_pretrained(self.model)
         self.processor = plain.load_processor(self.model)
         limits: dict[str, int | None] = {"train": 8 * arguments.batch, "validation": arguments.clips}
         self.splits = plain.add_features(plain.load_splits(shapes.DEMO / "data", limits), self.processor)
@@ -165,7 +166,7 @@ class Bench:
     def efficiency(self, name: str, seconds: float, peak: float) -> dict[str, float]:
         """What a training's step of so many seconds comes to."""
         window = float(name.split()[2]) if "ours" in name else 30.0
-        each = training_flops(WhisperConfig.from_pretrained(self.model), round(100 * window), self.tokens)
+        each = training_flops(self.model_config, round(100 * window), self.tokens)
         rate = self.arguments.batch / seconds
         found = {"clips a second": rate, "TFLOP/s": each * rate / 1e12, "share of peak": each * rate / peak}
         if name in self.memory:
