@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed,vertex,ctranslate2,ggml,onnx]'
 	touch $@
 
-# A small set of the speed benchmarks, meant for 10 minutes on two quiet cores; benchmarks/README.md has the large ones.
+# A small set of the speed benchmarks: 5 minutes on two quiet cores; benchmarks/README.md has the large ones.
 BENCH := build/bench
 
 bench bench-gpu: export HF_DATASETS_DISABLE_PROGRESS_BARS = 1

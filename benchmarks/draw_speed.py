@@ -24,11 +24,12 @@ def draw_ratios(axes: Any, found: dict[str, Any]) -> None:
         middle = statistics.median(values)
         axes.barh(place, middle, color=COLOURS["ours"], height=0.6)
         axes.plot([min(values), max(values)], [place, place], color="black", linewidth=1.5)
-        axes.text(middle + 0.15, place, f"{middle:.2f}", va="center", fontsize=8)
+        axes.text(max(values) + 0.15, place, f"{middle:.2f}", va="center", fontsize=8)
     axes.set_yticks(range(len(ratios)), list(reversed(list(ratios))), fontsize=8)
+    axes.set_xlim(right=1.1 * max(max(values) for values in ratios.values()))
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_xlabel("time of the hand-made script / ours", fontsize=9)
-    axes.set_title(f"One step, one evaluation: whisper-{found['shape']} on {found['device']}", fontsize=10)
+    axes.set_title(f"Steps and evaluations: whisper-{found['shape']}, {found['device']}", fontsize=10)
 
 
 def draw_searches(axes: Any, rows: dict[str, Any], title: str) -> None:
@@ -41,6 +42,7 @@ def draw_searches(axes: Any, rows: dict[str, Any], title: str) -> None:
     for name, colour in COLOURS.items():
         axes.plot([], [], color=colour, label=NAMES[name])
     axes.legend(fontsize=8)
+    axes.set_xlim(left=0)
     axes.set_yscale("log")
     axes.set_yticks([5, 10, 20, 50, 100], ["5", "10", "20", "50", "100"])
     axes.minorticks_off()
@@ -59,7 +61,7 @@ def main() -> None:
     parser.add_argument("--titles", nargs="*", default=["Searches on the demo", "Searches, window of 30 s"])
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    figure = Figure(figsize=(6.4, 3.2 * (1 + len(arguments.searches))), layout="constrained")
+    figure = Figure(figsize=(7.2, 3.0 * (1 + len(arguments.searches))), layout="constrained")
     panels = figure.subplots(1 + len(arguments.searches), 1, squeeze=False)[:, 0]
     draw_ratios(panels[0], json.loads(arguments.throughput.read_text()))
     for axes, path, title in zip(panels[1:], arguments.searches, arguments.titles, strict=False):
