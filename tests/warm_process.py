@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from warm_server import PID_DIGITS
+
 HERE = Path(__file__).resolve().parent
 TUNE = ("-m", "tune")
 
@@ -59,7 +61,7 @@ class Command:
             descriptors = [nothing.fileno(), out, error, told]
             socket.send_fds(_server(), [json.dumps(request).encode()], descriptors)
         os.close(told)
-        self.pid = int(os.read(self._fate, 64))
+        self.pid = int(os.read(self._fate, PID_DIGITS))
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, if it has ended."""

@@ -49,6 +49,8 @@ READ_BY_IMPORTS = ("CUDA", "HF_", "HOME", "MLFLOW_", "OMP_", "RAY_", "TORCH", "T
 """Variables with these beginnings may be read when something is imported."""
 READ_LATER = ("HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
 LARGEST = 1 << 20
+PID_DIGITS = 10
+"""What the pipe tells first; the exit code may follow before anybody has read it."""
 
 
 def serve(control: socket.socket) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def serve(control: socket.socket) -> dict[str, Any]:
                 _, status = os.waitpid(pid, 0)
                 # Nobody may wait for it any more.
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(fate, f" {os.waitstatus_to_exitcode(status)}".encode())
+                    os.write(fate, str(os.waitstatus_to_exitcode(status)).encode())
                 os.close(fate)
                 continue
             message, descriptors, _, _ = socket.recv_fds(control, LARGEST, 4)
@@ -80,7 +82,7 @@ def serve(control: socket.socket) -> dict[str, Any]:
                     os.close(stream)
                 request: dict[str, Any] = json.loads(message)
                 return request
-            os.write(fate, str(pid).encode())
+            os.write(fate, f"{pid:0{PID_DIGITS}}".encode())
             for stream in streams:
                 os.close(stream)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, fate))
