@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tune.scheduler import make_scheduler, rung_grid
+from tune.scheduler import describe_rungs, make_scheduler, rung_grid
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,29 @@ def test_rungs_on_whole_batches_where_they_are_large_enough(
     budget: int, multiple: int, expected: tuple[int, ...]
 ) -> None:
     assert rung_grid(budget, 3, 3, multiple) == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "multiple", "least", "expected"),
+    [
+        (3200, 64, 128, (384, 1088, 3200)),
+        (640, 64, 128, (192, 640)),  # not at 64, where the largest batch has taken one step
+        (400, 64, 128, (128, 400)),
+        (3200, 256, 512, (512, 1024, 3200)),  # not at 356: there instead
+        (240, 64, 128, (240,)),
+        (300, 64, 128, (128, 300)),
+        (96, 128, 256, (96,)),
+    ],
+)
+def test_no_rung_before_the_largest_batch_has_taken_some_steps(
+    budget: int, multiple: int, least: int, expected: tuple[int, ...]
+) -> None:
+    assert rung_grid(budget, 3, 3, multiple, least) == expected
+
+
+def test_rungs_in_words() -> None:
+    assert describe_rungs((384, 1088, 3200), 3) == "rungs at 384, 1,088, 3,200"
+    assert "rungs at 192, 640 (2 of 3: none is before" in describe_rungs((192, 640), 3)
 
 
 @pytest.mark.parametrize(("ends", "answer"), [(True, "STOP"), (False, "CONTINUE")])

@@ -18,7 +18,7 @@ from tune.display import key_settings, print_plan, say, say_notes
 from tune.limits import describe_duration
 from tune.mlflow_store import check_store
 from tune.records import Records
-from tune.scheduler import TRIAL_ID
+from tune.scheduler import TRIAL_ID, describe_rungs
 from tune.search_space import FloatParameter
 from tune.searcher import make_searcher
 from tune.simulated_controller import Limits
@@ -149,7 +149,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     say(
         console,
         f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / counts['train']:.2f} epochs), "
-        f"rungs at {', '.join(f'{rung:,}' for rung in rungs)}",
+        f"{describe_rungs(rungs, plan.space.scheduler.rungs)}",
     )
 
     def most_samples(config: dict[str, Any]) -> float:

@@ -30,6 +30,7 @@ from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import check_store, default_artifact_root, is_server
 from tune.mlflow_story import search_begins, trial_ended
 from tune.results import SearchOutcome, keep_measured, write_experiment_file
+from tune.scheduler import describe_rungs
 from tune.search_callback import error_line
 from tune.search_state import SearchState
 from tune.share import start_share
@@ -206,7 +207,7 @@ def _say_what_a_trial_is(session: Session, base: TrainConfig, rungs: tuple[int, 
         each += f" for {resources.workers} workers"
     say(
         session.console,
-        f"each trial sees up to {rungs[-1]:,} samples; rungs at {', '.join(f'{rung:,}' for rung in rungs)}; "
+        f"each trial sees up to {rungs[-1]:,} samples; {describe_rungs(rungs, session.plan.space.scheduler.rungs)}; "
         f"{resources.concurrent} at a time with {each}",
     )
     if base.early_eval_clips:

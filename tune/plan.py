@@ -18,7 +18,7 @@ from tune.errors import ConfigError, ExperimentError
 from tune.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.limits import Budgets
 from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
-from tune.scheduler import rung_grid
+from tune.scheduler import LEAST_STEPS, rung_grid
 from tune.search_space import ChoiceParameter, load_space
 from tune.storage import Storage
 from tune.study_database import default_study_url
@@ -147,8 +147,13 @@ class SearchPlan:
     def rungs(self, n_train: int) -> tuple[int, ...]:
         """Samples seen at which trials are measured; the last one is the full budget."""
         settings = self.space.scheduler
-        common = math.lcm(*self.batch_sizes)
-        return rung_grid(self.budget(n_train), settings.reduction_factor, settings.rungs, common)
+        return rung_grid(
+            self.budget(n_train),
+            settings.reduction_factor,
+            settings.rungs,
+            multiple=math.lcm(*self.batch_sizes),
+            least=LEAST_STEPS * self.batch_sizes[-1],
+        )
 
 
 def make_plan(request: SearchRequest) -> SearchPlan:
