@@ -19,6 +19,7 @@ from tune.records import Outcome, Records, TrialRecord
 from tune.search_space import load_space
 from tune.searcher import TRIAL_ID, make_searcher
 from tune.study_database import StudyDatabase, check_study, default_study_url
+from tune.study_table import StudyTable
 
 SPACE = load_space("lr_batch").resolve(1e-3)
 
@@ -33,7 +34,7 @@ class Search:
         self.database = StudyDatabase(
             self.url,
             "exp",
-            SPACE.to_optuna(),
+            StudyTable(self.url, "exp", SPACE.to_optuna()),
             self.records,
             **{"goes_on": False, "warn": self.warnings.append, **options},
         )

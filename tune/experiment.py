@@ -21,17 +21,15 @@ from tune.cluster import (
     ray_session,
     trial_resources,
 )
-from tune.display import SearchDisplay, key_settings, print_plan, say, say_notes, short_path
+from tune.databases import databases_apart, new_runs, old_runs, open_study
+from tune.display import SearchDisplay, print_plan, say, say_notes, short_path
 from tune.errors import ConfigError, ExperimentError
 from tune.features import prepare_features
 from tune.final_round import drop_losers, make_limits, remove_leftovers, run_finalists
-from tune.mlflow_journal import JOURNAL_FILE
 from tune.mlflow_logging import MlflowRecorder
-from tune.mlflow_store import check_store, default_artifact_root, is_server
-from tune.mlflow_story import search_begins, trial_ended
+from tune.mlflow_store import check_store
 from tune.results import SearchOutcome, keep_measured, write_experiment_file
 from tune.scheduler import describe_rungs
-from tune.search_callback import error_line
 from tune.search_state import SearchState
 from tune.share import start_share
 from tune.study_database import StudyDatabase, check_study
@@ -72,7 +70,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
     Raises:
         UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
     """
-    with _session(plan, console) as session:
+    with databases_apart(plan) as databases, _session(plan, console) as session:
         plan, data = session.plan, session.data
         with new_folder(plan), contextlib.ExitStack() as begun:
             (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
@@ -82,10 +80,12 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
             state = SearchState(plan.folder)
             state.lock()
             check_shared_storage(plan)
-            study = open_study(plan, state, session, begun, goes_on=False)
+            study = open_study(plan, databases, state, console, begun, goes_on=False)
             rungs = plan.rungs(len(data.splits["train"]))
             base = plan.base.replace(evaluate_at=rungs)
-            state.recorder = recorder = begun.enter_context(_new_runs(plan, base, session.resources, console))
+            state.recorder = recorder = begun.enter_context(
+                new_runs(plan, databases, base, session.resources, console)
+            )
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
@@ -106,7 +106,7 @@ def resume_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
         UserError: the data, the cluster or the tracking store cannot be used; the experiment stays as it is.
     """
     plan, state = resumed.plan, resumed.state
-    with _session(plan, console, goes_on=True) as session:
+    with databases_apart(plan) as databases, _session(plan, console, goes_on=True) as session:
         check_shared_storage(plan)
         clips = len(session.data.splits["train"])
         if clips != resumed.n_train:
@@ -117,8 +117,8 @@ def resume_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
         if session.plan is not plan:
             plan = session.plan
             keep_measured(plan)
-        study = open_study(plan, state, session, session.stack, goes_on=True)
-        state.recorder = session.stack.enter_context(_old_runs(plan, state, console))
+        study = open_study(plan, databases, state, console, session.stack, goes_on=True)
+        state.recorder = session.stack.enter_context(old_runs(plan, databases, state, console))
         ended = sum(record.status != "running" for record in state.records.all())
         say(console, f"{ended} of {plan.request.trials} trials have ended; the search goes on")
         remove_leftovers(plan, state)
@@ -226,22 +226,6 @@ def check_gpu_hours(plan: SearchPlan, resources: TrialResources) -> None:
         raise ConfigError(f"--gpu-hours {hours:g}: the trials take no GPU here; use --time-budget")
 
 
-def open_study(
-    plan: SearchPlan, state: SearchState, session: Session, stack: contextlib.ExitStack, *, goes_on: bool
-) -> StudyDatabase:
-    """The Optuna study's database, closed in the end."""
-    study = StudyDatabase(
-        plan.study_url,
-        plan.name,
-        plan.space.to_optuna(),
-        state.records,
-        goes_on=goes_on,
-        warn=lambda text: say(session.console, f"warning: {text}"),
-    )
-    stack.callback(study.finish)
-    return study
-
-
 def check_shared_storage(plan: SearchPlan) -> None:
     """Raise `ResourceError` where the experiment is in a folder that some nodes do not see."""
     if not plan.experiment_folder.remote:
@@ -264,81 +248,4 @@ def new_folder(plan: SearchPlan) -> Iterator[None]:
         for path in made[1:]:
             if not any(path.iterdir()):
                 path.rmdir()
-        raise
-
-
-@contextlib.contextmanager
-def _new_runs(
-    plan: SearchPlan, base: TrainConfig, resources: TrialResources, console: Console
-) -> Iterator[MlflowRecorder]:
-    """The open MLflow store with a parent run for the search."""
-    recorder = make_recorder(plan)
-    with console.status("opening the MLflow store ..."):
-        recorder.start(
-            params={
-                "trials": plan.request.trials,
-                "seed": plan.request.seed,
-                "space": plan.space.path.name,
-                **{"gpus_per_trial": f"{resources.gpus:g}", "cpus_per_trial": f"{resources.cpus:g}"},
-                **{f"search.{name}": text for name, text in plan.space.describe()},
-                **base.to_dict(),
-            },
-            tags={"role": "experiment", "model": plan.base.model, "data": plan.base.data},
-            description=search_begins(plan),
-            artifacts=[plan.folder / "space.yaml"],
-            compare=list(plan.space.parameters),
-        )
-    with run_ended(recorder, console):
-        yield recorder
-
-
-@contextlib.contextmanager
-def _old_runs(plan: SearchPlan, state: SearchState, console: Console) -> Iterator[MlflowRecorder]:
-    """The open MLflow store with the runs of the search that goes on."""
-    recorder = make_recorder(plan)
-    records = {record.trial_id: record for record in (*state.records.all(), *state.repeats.all())}
-    ended = {key: state.run_ids.get(key) for key, record in records.items() if record.status != "running"}
-    with console.status("opening the MLflow store ..."):
-        untold = recorder.still_open(ended)
-        names = {
-            key: f"{key} {key_settings(record.config)}"
-            for key, record in records.items()
-            if record.status == "running" or key in untold
-        }
-        recorder.resume(
-            str(state.parent_run_id),
-            {key: (name, state.run_ids.get(key)) for key, name in names.items()},
-            ended={key: run_id for key, run_id in state.run_ids.items() if key not in names},
-        )
-        for key in names:
-            record = records[key]
-            recorder.catch_up(key, record.evaluations)
-            if record.status != "running":
-                error = error_line(record.error) if record.error else None
-                recorder.trial_ended(key, record.status, **trial_ended(record, error))
-    with run_ended(recorder, console):
-        yield recorder
-
-
-def make_recorder(plan: SearchPlan) -> MlflowRecorder:
-    local = not is_server(plan.tracking_uri)
-    root = default_artifact_root(plan.folder) if local else None
-    return MlflowRecorder(
-        plan.tracking_uri,
-        plan.name,
-        root,
-        journal=plan.folder / JOURNAL_FILE,
-        storage=plan.request.storage.address,
-    )
-
-
-@contextlib.contextmanager
-def run_ended(recorder: MlflowRecorder, console: Console) -> Iterator[None]:
-    """A block that fails ends the parent run as failed."""
-    try:
-        yield
-    except BaseException as error:
-        problem = recorder.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        if problem:
-            say(console, f"warning: {problem}")
         raise

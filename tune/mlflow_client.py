@@ -256,6 +256,22 @@ class TrackingStore:
             raise TrackingError(f"MLflow store {shown}: cannot open it: {_reason(error)}") from error
 
 
+def ready_store(tracking_uri: str, experiment: str, artifact_root: Path | None) -> TrackingStore:
+    """A store with all that it needs imported (2 s), so that `connect` is quick."""
+    quiet_mlflow()
+    if is_server(tracking_uri):
+        import mlflow.store.tracking.rest_store
+    else:
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+    return TrackingStore(tracking_uri, experiment, artifact_root)
+
+
+def killed_store(store: TrackingStore) -> TrackingError:
+    """For `tune.apart`: the process that wrote to the store was killed; `store` is a new one in its place."""
+    store.connect(create=False)
+    return TrackingError(f"MLflow store {hide_password(store.uri)}: the process that wrote to it was killed")
+
+
 @contextmanager
 def _alone_with(file: Path | None) -> Iterator[None]:
     """Keep two processes here from making the tables of one new SQLite file: MLflow's migrations would collide."""

@@ -61,11 +61,16 @@ class MlflowRecorder:
         *,
         journal: Path | None = None,
         storage: str | None = None,
+        store: TrackingStore | None = None,
         flush_seconds: float = 5.0,
         patience: float = 30.0,
     ) -> None:
-        """`storage` is what `--storage` must be given to find the experiment again; None for the default."""
-        self._store = TrackingStore(tracking_uri, experiment, artifact_root)
+        """`storage` is what `--storage` must be given to find the experiment again; None for the default.
+
+        `store` is of these three, in another process (`tune.apart`); None is one in this.
+        """
+        self._experiment = experiment
+        self._store = store or TrackingStore(tracking_uri, experiment, artifact_root)
         self._journal = None if journal is None else Journal(journal)
         self._storage = storage
         self._writer = StoreWriter(
@@ -112,7 +117,7 @@ class MlflowRecorder:
             "role": "experiment",
             **tags,
         }
-        run_id = store.create_run(store.experiment, dict(tag_pairs(all_tags)), now_ms())
+        run_id = store.create_run(self._experiment, dict(tag_pairs(all_tags)), now_ms())
         try:
             for pairs in in_parts("params", param_pairs(params)):
                 store.log_batch(run_id, params=pairs)
@@ -331,7 +336,7 @@ class MlflowRecorder:
         if self._journal is None or not waiting or self._journal.problem:
             also = f" {self._journal.problem}" if waiting and self._journal else ""
             return f"{lost + waiting} MLflow records could not be written. {reason}{also}"
-        words = ["tune-whisper", "sync", self._store.experiment]
+        words = ["tune-whisper", "sync", self._experiment]
         words += [] if self._storage is None else ["--storage", self._storage]
         refused = f"{lost} MLflow records were refused ({self._writer.lost_reason}), " if lost else ""
         return (

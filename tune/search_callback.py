@@ -175,10 +175,14 @@ class SearchCallback(ray.tune.Callback):
         return self._records[trial.config[TRIAL_ID]]
 
     def _end(self, record: TrialRecord, outcome: Outcome) -> None:
+        kept = record.last_checkpoint, record.earlier_checkpoint
+        over = [path for path in record.checkpoints if path != record.checkpoint]
         with self._records.lock:
             outcome = record.end(outcome)
-        self._state.save()
-        self._drop_what_is_over(record)
+            record.last_checkpoint = record.earlier_checkpoint = None
+        self._state.save()  # before the files go: what it names is there
+        if not self._drop_what_is_over(record, over):
+            record.last_checkpoint, record.earlier_checkpoint = kept
         stop = record.stop
         error = error_line(record.error) if record.error else None
         self._recorder.trial_ended(record.trial_id, outcome, **trial_ended(record, error))
@@ -189,10 +193,10 @@ class SearchCallback(ray.tune.Callback):
             )
         self._display.trial_ended()
 
-    def _drop_what_is_over(self, record: TrialRecord) -> None:
-        """A trial that has ended needs its best weights, and nothing to go on with."""
-        if not self._remove(record, [path for path in record.checkpoints if path != record.checkpoint]):
-            return
+    def _drop_what_is_over(self, record: TrialRecord, over: list[str]) -> bool:
+        """A trial that has ended needs its best weights, and nothing to go on with; whether the rest is gone."""
+        if not self._remove(record, over):
+            return False
         try:
             if record.checkpoint:
                 self._files.strip(record.checkpoint, is_only_for_resume)
@@ -200,9 +204,8 @@ class SearchCallback(ray.tune.Callback):
             self._display.event(
                 f"[yellow]the checkpoint of trial {record.trial_id} stays whole[/]: {escape(str(error))}"
             )
-        else:
-            record.last_checkpoint = record.earlier_checkpoint = None
-            self._state.save()
+            return False
+        return True
 
     def _remove(self, record: TrialRecord, checkpoints: list[str]) -> bool:
         """Remove checkpoints that nobody needs any more; whether that could be done."""

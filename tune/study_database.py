@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import math
 import threading
 import time
@@ -18,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from tune.errors import ExperimentError
 from tune.mlflow_store import without_password
-from tune.records import TrialRecord
-from tune.study_connection import StudyDatabaseError, connect, database_calls, shown_place
+from tune.study_connection import StudyDatabaseError, shown_place
+from tune.study_table import News, StudyTable
 
 if TYPE_CHECKING:
-    import optuna
-
-    from tune.records import Records, Status
+    from tune.records import Records, TrialRecord
 
 STUDY_FILE = "optuna.db"
 _SPACING = 1.0
@@ -38,17 +35,6 @@ def default_study_url(folder: Path) -> str:
     return f"sqlite:///{folder / STUDY_FILE}"
 
 
-@dataclasses.dataclass
-class _News:
-    """What has become known of a trial since it was last written."""
-
-    params: dict[str, Any] | None = None
-    """None where it was written before."""
-    evaluations: list[tuple[int, float]] = dataclasses.field(default_factory=list)
-    status: Status = "running"
-    best_wer: float | None = None
-
-
 class StudyDatabase:
     """The searcher's `Mirror`: one thread writes what it hears, in order."""
 
@@ -56,7 +42,7 @@ class StudyDatabase:
         self,
         url: str,
         experiment: str,
-        distributions: Mapping[str, Any],
+        table: StudyTable,
         records: Records,
         *,
         goes_on: bool,
@@ -65,9 +51,9 @@ class StudyDatabase:
         """Open the database and write the trials that there are.
 
         Args:
-            url: as SQLAlchemy takes it.
+            url: of the database, to be named where it fails.
             experiment: the study's name.
-            distributions: the searched parameters.
+            table: the study in it, in this process or in another.
             records: all trials.
             goes_on: the experiment is resumed: a study of its name is its own, and written anew.
             warn: is told once when the database is away.
@@ -75,24 +61,28 @@ class StudyDatabase:
         Raises:
             ExperimentError: the database cannot be used, or has a study of this name already.
         """
-        self._url, self._experiment = url, experiment
-        self._distributions, self._records, self._warn = distributions, records, warn
+        self._url, self._table, self._records, self._warn = url, table, records, warn
         self._lock = threading.Lock()
-        self._waiting: dict[str, _News] = {}
+        self._waiting: dict[str, News] = {}
         """What the thread has yet to write, by trial."""
         self._began = -math.inf
         """When it last began to."""
         self._closing = threading.Event()
         self._behind = False
         self._bug: BaseException | None = None
-        self._numbers: dict[str, int] = {}
-        """Optuna's numbers of the trials in the database."""
+        self._proposed: set[str] = set()
+        """Trials that were written, or are about to be."""
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="study-database")
-        check_study(url, None if goes_on else experiment)
-        self._open(replace=goes_on)
+        try:
+            if not goes_on and table.exists():
+                raise _taken(url, experiment)
+            table.open(records.all(), replace=goes_on)
+        except StudyDatabaseError as error:
+            raise _not_opened(url, error) from error
 
     def proposed(self, trial_id: str, params: Mapping[str, Any]) -> None:
         """A trial has got its settings."""
+        self._proposed.add(trial_id)
         with self._news(trial_id) as news:
             news.params = dict(params)
 
@@ -120,36 +110,21 @@ class StudyDatabase:
         if bug is not None:
             raise RuntimeError(f"writing {shown_place(self._url)} went wrong: {bug!r}") from bug
 
-    def _open(self, *, replace: bool) -> None:
-        import optuna
-
-        storage = connect(self._url)
-        with database_calls():
-            if replace and self._experiment in optuna.get_all_study_names(storage):
-                optuna.delete_study(study_name=self._experiment, storage=storage)
-            self._study: optuna.Study = optuna.create_study(
-                storage=storage, study_name=self._experiment, direction="minimize"
-            )
-        self._storage = storage
-        self._numbers.clear()
-        for record in self._records.all():
-            self._add(record)
-
     def _complete(self) -> None:
         records = self._records.all()
         known = {record.trial_id for record in records}
-        if self._behind or not self._numbers.keys() <= known:  # some were proposed and never began
-            self._open(replace=True)
+        if self._behind or not self._proposed <= known:  # some were proposed and never began
+            self._table.open(records, replace=True)
         for record in records:
             if record.status == "running":
-                self._tell(record.trial_id, "interrupted", None)
+                self._table.end(record.trial_id, "interrupted", None)
 
     @contextlib.contextmanager
-    def _news(self, trial_id: str) -> Iterator[_News]:
+    def _news(self, trial_id: str) -> Iterator[News]:
         """What the thread is to write of a trial, to be added to; several events of a moment are written in one."""
         with self._lock:
             first = not self._waiting
-            yield self._waiting.setdefault(trial_id, _News())
+            yield self._waiting.setdefault(trial_id, News())
         if first:
             self._thread.submit(self._try_news).add_done_callback(self._note_bug)
 
@@ -167,61 +142,16 @@ class StudyDatabase:
         if self._behind:
             return
         try:
-            for trial_id, news in waiting.items():
-                self._write(trial_id, news)
+            self._table.write(waiting)
         except StudyDatabaseError as error:  # told, and mended in `finish`
             self._behind = True
             self._warn(f"{shown_place(self._url)} cannot be written now: {error}; the search goes on")
-
-    def _write(self, trial_id: str, news: _News) -> None:
-        if news.params is not None:
-            self._add(
-                TrialRecord(
-                    trial_id,
-                    news.params,
-                    status=news.status,
-                    best_wer=news.best_wer,
-                    evaluations=news.evaluations,
-                )
-            )
-            return
-        for samples_seen, wer in news.evaluations:
-            self._report(trial_id, samples_seen, wer)
-        if news.status != "running":
-            self._tell(trial_id, news.status, news.best_wer)
 
     def _try_last(self) -> None:
         try:
             self._complete()
         except StudyDatabaseError as error:  # nothing depends on it
             self._warn(f"{shown_place(self._url)} lacks some trials: {error}")
-
-    def _add(self, record: TrialRecord) -> None:
-        from tune.searcher import frozen_trial
-
-        self._numbers[record.trial_id] = len(self._numbers)
-        value = record.best_wer if record.status == "completed" else None
-        if record.status == "early_stopped" and record.evaluations:
-            value = record.evaluations[-1][1]  # as Optuna does where it is told of one
-        trial = frozen_trial(record.config, record.evaluations, value, self._distributions, record)
-        with database_calls():
-            self._study.add_trial(trial)
-
-    def _report(self, trial_id: str, samples_seen: int, wer: float) -> None:
-        import optuna
-
-        number = self._numbers[trial_id]
-        with database_calls():
-            stored = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
-            optuna.trial.Trial(self._study, stored).report(wer, samples_seen)
-
-    def _tell(self, trial_id: str, status: str, best_wer: float | None) -> None:
-        from tune.searcher import trial_state
-
-        number, state = self._numbers[trial_id], trial_state(status)
-        value = best_wer if status == "completed" else None
-        with database_calls(ValueError):  # somebody else has ended it, or deleted it: in the dashboard maybe
-            self._study.tell(number, value, state=state)
 
 
 def check_study(url: str, experiment: str | None) -> None:
@@ -230,18 +160,19 @@ def check_study(url: str, experiment: str | None) -> None:
     Raises:
         ExperimentError: it cannot, or it has.
     """
-    import optuna
-
     try:
-        storage = connect(url)
-        with database_calls():
-            names = optuna.get_all_study_names(storage)
+        taken = StudyTable(url, experiment or "", {}).exists()
     except StudyDatabaseError as error:
-        raise ExperimentError(
-            f"--optuna-storage {without_password(url)}: cannot be opened: {error}"
-        ) from error
-    if experiment in names:
-        raise ExperimentError(
-            f"--optuna-storage {without_password(url)}: has a study {experiment!r} already; choose another "
-            "--experiment"
-        )
+        raise _not_opened(url, error) from error
+    if taken:
+        raise _taken(url, str(experiment))
+
+
+def _not_opened(url: str, error: StudyDatabaseError) -> ExperimentError:
+    return ExperimentError(f"--optuna-storage {without_password(url)}: cannot be opened: {error}")
+
+
+def _taken(url: str, experiment: str) -> ExperimentError:
+    return ExperimentError(
+        f"--optuna-storage {without_password(url)}: has a study {experiment!r} already; choose another --experiment"
+    )

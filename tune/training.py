@@ -14,15 +14,14 @@ from rich.markup import escape
 
 from tune.baseline import measure_baseline
 from tune.cluster import check_precision, ray_session
+from tune.databases import make_recorder, run_ended
 from tune.display import say, short_path
 from tune.errors import ExperimentError
 from tune.experiment import (
     DROPPED_FILE,
     Session,
     check_shared_storage,
-    make_recorder,
     new_folder,
-    run_ended,
 )
 from tune.features import prepare_features
 from tune.mailbox import MailboxReader, start_mailbox
