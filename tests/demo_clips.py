@@ -11,7 +11,7 @@ import numpy as np
 import soundfile
 
 from trainer.audio import SAMPLE_RATE
-from trainer.model import DEMO_MODEL
+from trainer.pretrained import DEMO_MODEL
 
 DATA = DEMO_MODEL.parent / "data"
 

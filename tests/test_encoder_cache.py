@@ -25,8 +25,8 @@ from trainer.batches import BatchPlan
 from trainer.checkpoints import seal
 from trainer.config import TrainConfig
 from trainer.encoder_store import KEPT_DAYS, EncoderStore, remove_old
-from trainer.model import DEMO_MODEL
 from trainer.prepared import PreparedData, PreparedSplit, prepare
+from trainer.pretrained import DEMO_MODEL
 from trainer.train import _make_trainer, train
 
 

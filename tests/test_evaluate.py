@@ -20,7 +20,7 @@ from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from trainer.config import TrainConfig
-from trainer.model import DEMO_MODEL
+from trainer.pretrained import DEMO_MODEL
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import Reference, Scores, score

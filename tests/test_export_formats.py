@@ -26,7 +26,7 @@ from trainer.conversion.formats import FORMATS, Target, resolve_targets
 from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisper_layout
 from trainer.errors import ModelError
 from trainer.export import write_model
-from trainer.model import DEMO_MODEL
+from trainer.pretrained import DEMO_MODEL
 from tune.card_use import usage
 from tune.cli import main
 from tune.export_command import export_parser
@@ -356,7 +356,7 @@ def test_a_model_of_the_hub_says_its_language_itself(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As cards on the hub have the command: without --language."""
-    for module in ("trainer.hub_models", "trainer.model"):
+    for module in ("trainer.hub_models", "trainer.pretrained"):
         monkeypatch.setattr(f"{module}.fetch_model", lambda repo, weights: str(model))
     assert main(["export", "--from-model", "me/x", "--output", str(tmp_path / "out")]) == 0
     assert read_decoding(tmp_path / "out") == read_decoding(model)

@@ -10,8 +10,9 @@ from transformers import GenerationConfig, GenerationMixin, WhisperForConditiona
 
 from trainer.config import TrainConfig
 from trainer.greedy import decode, is_plain_greedy
-from trainer.model import load_model, load_processor
+from trainer.model import load_model
 from trainer.prepared import prepare
+from trainer.processor import load_processor
 
 
 @pytest.fixture(scope="module")

@@ -165,7 +165,8 @@ def test_data_sets_that_cannot_be_had(hub: Hub, tmp_path: Path, settings: str, w
 def test_the_whole_way_from_the_hub(hub: Hub, tmp_path: Path) -> None:
     code = f"""
         import warnings
-        from trainer.model import load_model, load_processor
+        from trainer.model import load_model
+        from trainer.processor import load_processor
         from trainer.prepared import prepare
 
         config = TrainConfig(
@@ -191,7 +192,7 @@ def test_the_whole_way_from_the_hub(hub: Hub, tmp_path: Path) -> None:
     assert found["parameters"] > 10_000
 
 
-LOAD_MODEL = "from trainer.model import load_processor, load_model_config\n"
+LOAD_MODEL = "from trainer.model import load_model_config\nfrom trainer.processor import load_processor\n"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,8 @@ def test_no_hub_at_all(tmp_path: Path) -> None:
 def test_the_hub_goes_away_after_the_first_run(hub: Hub, tmp_path: Path) -> None:
     code = """
         import time
-        from trainer.model import load_model, load_processor
+        from trainer.model import load_model
+        from trainer.processor import load_processor
 
         config = TrainConfig(model="org/whisper-mini")
         started = time.monotonic()

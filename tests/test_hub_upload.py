@@ -13,7 +13,7 @@ import pytest
 from hub_server import READ, WRITE, DroppedError, Hub, RefusedError, serve
 
 from trainer.conversion.decoding import read_decoding
-from trainer.model import DEMO_MODEL
+from trainer.pretrained import DEMO_MODEL
 from tune.card_use import usage
 from tune.hub_upload import hub_card
 from tune.model_card import PLACE

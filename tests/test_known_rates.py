@@ -11,8 +11,8 @@ import pytest
 
 from trainer.config import TrainConfig
 from trainer.known_rates import keep_rates, recall_rates
-from trainer.model import DEMO_MODEL
 from trainer.prepared import PreparedData, prepare
+from trainer.pretrained import DEMO_MODEL
 from trainer.train import Evaluation, evaluate
 
 

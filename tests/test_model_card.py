@@ -15,7 +15,7 @@ from made_experiments import made_trial, write_experiment
 
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import Decoding
-from trainer.model import DEMO_MODEL
+from trainer.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.export_command import export_parser
 from tune.model_card import PLACE, CardFacts, model_card

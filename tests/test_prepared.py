@@ -15,8 +15,8 @@ import trainer.build
 from trainer.audio import read_audio
 from trainer.config import TrainConfig
 from trainer.features import FEATURE_TOLERANCE, pad_features
-from trainer.model import load_processor
 from trainer.prepared import prepare
+from trainer.processor import load_processor
 
 
 @pytest.fixture(scope="module")

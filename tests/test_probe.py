@@ -16,9 +16,10 @@ from transformers import WhisperForConditionalGeneration
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
 from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
-from trainer.model import load_model, load_processor
+from trainer.model import load_model
 from trainer.prepared import PreparedData, prepare
 from trainer.probe import Measured, probe_step
+from trainer.processor import load_processor
 from trainer.train import train
 from tune.attempts import ACCUMULATION, MICRO_BATCH, train_persistently
 

@@ -11,8 +11,8 @@ from make_data import examples, records, write_clips, write_common_voice, write_
 from trainer.config import TrainConfig
 from trainer.data import load_clips
 from trainer.errors import DataError
-from trainer.model import load_processor
 from trainer.prepared import features_key
+from trainer.processor import load_processor
 from trainer.scoring.split_clips import load_split
 from trainer.scoring.split_data import prepare_split
 

@@ -26,8 +26,10 @@ from trainer.collator import IGNORED, WhisperCollator
 from trainer.config import TrainConfig
 from trainer.errors import ModelError
 from trainer.features import pad_features
-from trainer.model import DEMO_MODEL, default_learning_rate, load_model, load_processor
+from trainer.model import default_learning_rate, load_model
 from trainer.prepared import prepare
+from trainer.pretrained import DEMO_MODEL
+from trainer.processor import load_processor
 from trainer.train import _make_trainer, evaluate, train
 
 
@@ -233,7 +235,9 @@ def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig, 
         [split.fill(clip) for clip in clips],
         2 * model.config.max_source_positions,
     )
-    texts = processor.batch_decode(model.generate(input_features=features), skip_special_tokens=True)
+    texts = processor.tokenizer.batch_decode(
+        model.generate(input_features=features), skip_special_tokens=True
+    )
     assert found.predictions == [text.strip() for text in texts]
     assert found.clips == len(split) == 16
 
@@ -484,7 +488,7 @@ def test_english_models_transcribe_english(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, task: str, refused: bool
 ) -> None:
     # the demo's vocabulary stands for an English one, which is told by the number of its end token
-    monkeypatch.setattr("trainer.model._is_english_only", lambda processor: True)
+    monkeypatch.setattr("trainer.processor._is_english_only", lambda processor: True)
     config = TrainConfig(language=language, task=task)
     if refused:
         with pytest.raises(ModelError, match="only transcribes English"):

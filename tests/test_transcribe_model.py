@@ -16,7 +16,7 @@ from trainer.config import TrainConfig
 from trainer.errors import DataError, ModelError
 from trainer.languages import LANGUAGES
 from trainer.metrics import WordErrorRate
-from trainer.model import DEMO_MODEL
+from trainer.pretrained import DEMO_MODEL
 from trainer.train import evaluate
 from trainer.transcription.recogniser import Decoded, Decoding, Recogniser
 from trainer.transcription.recordings import find_recordings, read_blocks, read_spans

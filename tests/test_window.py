@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from trainer.config import ConfigError, TrainConfig
-from trainer.model import load_model, load_processor
+from trainer.model import load_model
 from trainer.prepared import PreparedData, prepare
+from trainer.processor import load_processor
 from trainer.train import evaluate, train
 from trainer.window import hearing, window_frames
 

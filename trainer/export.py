@@ -6,7 +6,8 @@ from pathlib import Path
 
 from trainer.config import TrainConfig
 from trainer.conversion.quiet import quiet_libraries
-from trainer.model import load_model, load_processor
+from trainer.model import load_model
+from trainer.processor import load_processor
 
 
 def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:

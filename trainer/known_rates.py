@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.hub_models import fetch_model
-from trainer.model import model_path
+from trainer.pretrained import model_path
 from trainer.utterances import UtteranceErrors
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from trainer.data import ClipTable, load_clips
 from trainer.drops import Drop, check_drops, check_usable, count_by_reason
 from trainer.features import extractor_settings, window_seconds
 from trainer.labels import TOO_LONG_TEXT, Labels, make_labels
-from trainer.model import load_model_config, load_processor
+from trainer.model import load_model_config
+from trainer.processor import load_processor
 
 if TYPE_CHECKING:
     import numpy as np

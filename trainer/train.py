@@ -20,7 +20,8 @@ from trainer.distributed import check_world, process_group_of_one, scratch_folde
 from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
 from trainer.memory import within_micro_batch
-from trainer.model import default_learning_rate, load_model, load_processor
+from trainer.model import default_learning_rate, load_model
+from trainer.processor import load_processor
 from trainer.report import Report, ignore
 from trainer.scoring.normalizers import make_normalizer
 from trainer.window import varies, window_frames

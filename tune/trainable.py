@@ -77,7 +77,8 @@ def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
 
 def check_model(config: TrainConfig) -> float:
     """The learning rate known to be good for the model's size; `ModelError` where the model cannot be tuned so."""
-    from trainer.model import default_learning_rate, load_processor
+    from trainer.model import default_learning_rate
+    from trainer.processor import load_processor
 
     load_processor(config)
     return default_learning_rate(config)
@@ -86,7 +87,7 @@ def check_model(config: TrainConfig) -> float:
 def find_model(config: TrainConfig) -> Path:
     """The folder that has the model's settings, fetched from the hub where it is not here; raises `ModelError`."""
     from trainer.hub_models import fetch_model
-    from trainer.model import model_path
+    from trainer.pretrained import model_path
 
     path = model_path(config)
     return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=False))

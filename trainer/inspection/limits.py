@@ -15,7 +15,8 @@ from trainer.inspection.entries import Entry
 from trainer.inspection.findings import Finding, Suspect
 from trainer.inspection.sound import Unusable
 from trainer.labels import make_labels
-from trainer.model import load_model_config, load_processor
+from trainer.model import load_model_config
+from trainer.processor import load_processor
 
 if TYPE_CHECKING:
     from transformers import WhisperProcessor

@@ -14,7 +14,9 @@ from trainer.errors import ConfigError, DivergedError
 from trainer.features import extract_features, pad_features, window_seconds
 from trainer.hub_models import fetch_model
 from trainer.memory import is_out_of_memory
-from trainer.model import load_model, load_model_config, load_processor, model_path
+from trainer.model import load_model, load_model_config
+from trainer.pretrained import model_path
+from trainer.processor import load_processor
 
 if TYPE_CHECKING:
     import numpy as np

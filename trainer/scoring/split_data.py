@@ -16,8 +16,9 @@ from trainer.drops import Drop, check_drops
 from trainer.errors import DataError, ModelError
 from trainer.features import window_seconds
 from trainer.labels import Labels, make_labels
-from trainer.model import load_model_config, load_processor
+from trainer.model import load_model_config
 from trainer.prepared import PreparedSplit, features_key
+from trainer.processor import load_processor
 from trainer.scoring.split_clips import SplitClips
 
 if TYPE_CHECKING:

@@ -15,7 +15,9 @@ from trainer.config import TrainConfig
 from trainer.errors import ModelError
 from trainer.hub_models import fetch_model
 from trainer.memory import is_out_of_memory
-from trainer.model import is_multilingual, load_model, load_processor, model_path
+from trainer.model import load_model
+from trainer.pretrained import model_path
+from trainer.processor import is_multilingual, load_processor
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.transcription.transcripts import Doubt
 
