@@ -6,7 +6,8 @@ One after the other, each in a process and a Ray of its own, on a pseudo-termina
 `OptunaSearch` and `ASHAScheduler` that writes and shows nothing, `logged` the same with Ray's own loggers and table as
 they come, `ours` the whole `tune-whisper`. All have the same made-up curves (of `tests/synthetic.py`) and rungs.
 Told are wall seconds and CPU seconds of the driver's process per trial, between the first trial's start and the last
-one's end, its memory, and for ours what waits for MLflow and how long the live table stood still.
+one's end, its memory, and for ours those of the processes that it forked to write to MLflow and to Optuna's database,
+what waits for MLflow and how long the live table stood still.
 
 One at a time nothing runs beside the driver but the trial that it waits for. Of several, Ray starts a process for each,
 which takes longer than such a trial, and ends it again when the trial before has left its own: noise, for all alike.
@@ -54,6 +55,7 @@ class Meter(ray.tune.Callback):
         self.results = 0
         self._trials = trials
         self._process = psutil.Process()
+        self._children: list[psutil.Process] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Ray pickles its callbacks into files that are never read."""
@@ -77,9 +79,10 @@ class Meter(ray.tune.Callback):
 
     def note(self, waiting: int = 0) -> None:
         """What this process has come to; `waiting` are the records that MLflow has not taken."""
-        used = self._process.cpu_times()
-        row = {"at": time.time(), "cpu": used.user + used.system, "loop": time.thread_time()}
-        self.rows.append({**row, "rss": self._process.memory_info().rss, "waiting": waiting})
+        row = {"at": time.time(), "cpu": _seconds(self._process), "loop": time.thread_time()}
+        row |= {"forked": sum(map(_seconds, self._forked())), "waiting": waiting}
+        memory = [process.memory_info().rss for process in (self._process, *self._forked())]
+        self.rows.append({**row, "rss": memory[0], "forked_rss": sum(memory[1:])})
         if len(self.rows) == self._trials + 1:
             before = self.threads
             self.threads = {n: s - before.get(n, 0.0) for n, s in self._thread_seconds().items()}
@@ -92,6 +95,13 @@ class Meter(ray.tune.Callback):
             )
         )
 
+    def _forked(self) -> list[psutil.Process]:
+        """Children that are this program too, as Ray's are not."""
+        if self._children is None:
+            own = self._process.cmdline()
+            self._children = [child for child in self._process.children() if child.cmdline() == own]
+        return self._children
+
     def _thread_seconds(self) -> dict[str, float]:
         names = {thread.native_id: thread.name for thread in threading.enumerate()}
         found: dict[str, float] = {}
@@ -99,6 +109,11 @@ class Meter(ray.tune.Callback):
             name = names.get(thread.id, "Ray and BLAS")
             found[name] = found.get(name, 0.0) + thread.user_time + thread.system_time
         return found
+
+
+def _seconds(process: psutil.Process) -> float:
+    used = process.cpu_times()
+    return used.user + used.system
 
 
 def drive_bare(trials: int, at_a_time: int, output: Path, *, logs: bool) -> None:
@@ -109,7 +124,7 @@ def drive_bare(trials: int, at_a_time: int, output: Path, *, logs: bool) -> None
     from tune.search_space import load_space
 
     settings = load_space("lr_batch").scheduler
-    rungs = rung_grid(CLIPS * EPOCHS, settings.reduction_factor, settings.rungs, 64)
+    rungs = rung_grid(CLIPS * EPOCHS, settings.reduction_factor, settings.rungs, 64, least=128)
     meter = Meter(trials)
     ray_bare.search(trials, at_a_time, rungs, CURVE, meter, logs=logs)
     meter.write(output)
@@ -218,13 +233,18 @@ def per_trial(rows: list[dict[str, float]], key: str) -> tuple[float, float, flo
 def show(found: dict[str, dict[str, Any]]) -> None:
     """A table, and ours beside the others."""
     print(f"{'ms a trial (first quarter, last quarter)':42}" + "".join(f"{kind:>24}" for kind in found))
-    for key, name in (("at", "wall"), ("cpu", "CPU of the driver's process"), ("loop", "of its main thread")):
+    for key, name in (
+        ("at", "wall"),
+        ("cpu", "CPU of the driver's process"),
+        ("loop", "of its main thread"),
+        ("forked", "of those it forked"),
+    ):
         cells = [per_trial(each["rows"], key) for each in found.values()]
         print(f"{name:42}" + "".join(f"{a:10.0f} ({b:5.0f}, {c:5.0f})" for a, b, c in cells))
     for kind, each in found.items():
         rows = each["rows"]
         quarters = [rows[round(part * (len(rows) - 1) / 4)] for part in range(5)]
-        memory = ", ".join(f"{row['rss'] / 1e6:.0f}" for row in quarters)
+        memory = ", ".join(f"{row['rss'] / 1e6:.0f} + {row['forked_rss'] / 1e6:.0f}" for row in quarters)
         print(
             f"{kind}: {each['trials']} trials, {each['results'] / each['trials']:.2f} evaluations each; MB {memory}"
         )

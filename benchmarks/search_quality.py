@@ -65,7 +65,7 @@ def search(method: str, space: SearchSpace, curves: LearningCurves, seed: int, s
     from ray.tune.search.optuna import OptunaSearch
 
     settings = space.scheduler
-    rungs = rung_grid(BUDGET, settings.reduction_factor, settings.rungs, 64)
+    rungs = rung_grid(BUDGET, settings.reduction_factor, settings.rungs, 64, least=128)
     limits = Limits(samples=CAP * BUDGET)
     where: dict[str, Any] = {"seed": seed, "slots": slots}
     if method == "ours":

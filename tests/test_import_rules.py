@@ -83,3 +83,21 @@ def test_nothing_heavy_on_the_way_to_the_command_line() -> None:
     code = f"import sys, tune.cli, tune.plan\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, tune.experiment\n"
+        "from tune.plan import SearchRequest, make_plan\n"
+        "from tune.databases import databases_apart\n"
+        "from tune.storage import Storage\n"
+        "plan = make_plan(SearchRequest(space='lr_batch', trials=1, storage=Storage.parse('nowhere')))\n"
+        "with databases_apart(plan):\n"
+        "    pass\n"
+        "print(sorted({'mlflow', 'transformers.processing_utils', 'transformers.trainer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import psutil
 import pytest
 from locked_database import locked
 from optuna.trial import TrialState
 
+from tune.apart import apart
 from tune.errors import ExperimentError
 from tune.records import Outcome, Records, TrialRecord
 from tune.search_space import load_space
 from tune.searcher import TRIAL_ID, make_searcher
 from tune.study_database import StudyDatabase, check_study, default_study_url
-from tune.study_table import StudyTable
+from tune.study_table import StudyTable, killed_table
 
 SPACE = load_space("lr_batch").resolve(1e-3)
 
@@ -34,7 +36,7 @@ class Search:
         self.database = StudyDatabase(
             self.url,
             "exp",
-            StudyTable(self.url, "exp", SPACE.to_optuna()),
+            options.pop("table", None) or StudyTable(self.url, "exp", SPACE.to_optuna()),
             self.records,
             **{"goes_on": False, "warn": self.warnings.append, **options},
         )
@@ -218,6 +220,23 @@ def test_a_database_that_goes_away_is_written_anew_in_the_end(tmp_path: Path) ->
     assert [trial.state for trial in search.study.trials] == [TrialState.COMPLETE, TrialState.FAIL]
     assert search.study.best_value == 50.0
     assert len(search.warnings) == 1
+
+
+def test_a_process_that_is_killed_is_done_without_in_the_end(tmp_path: Path) -> None:
+    url = default_study_url(tmp_path)
+    before = set(psutil.Process().children())
+    with apart(lambda: StudyTable(url, "exp", SPACE.to_optuna()), gone=killed_table) as table:
+        (writer,) = set(psutil.Process().children()) - before
+        search = Search(tmp_path, table=table)
+        first, _ = search.begin(), search.begin()
+        search.measure(first, 900, 50.0)
+        search.end(first, "completed")
+        search.database._thread.submit(lambda: None).result(60)
+        writer.kill()
+        search.database.finish()
+    assert search.warnings == []
+    assert [trial.state for trial in search.study.trials] == [TrialState.COMPLETE, TrialState.FAIL]
+    assert search.study.best_value == 50.0
 
 
 def test_a_database_that_stays_away_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from trainer.drops import Drop
 from trainer.text import prepare_target
 
 if TYPE_CHECKING:
-    from transformers import WhisperProcessor
+    from trainer.processor import Processor
 
 TOO_LONG_TEXT = "too_long_text"
 """The only reason for a drop that depends on how texts are written."""
@@ -31,7 +31,7 @@ class Labels:
 
 def make_labels(
     config: TrainConfig,
-    processor: WhisperProcessor,
+    processor: Processor,
     longest: int,
     *,
     split: str,

@@ -26,7 +26,9 @@ from trainer.processor import load_processor
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import WhisperFeatureExtractor, WhisperProcessor
+    from transformers import WhisperFeatureExtractor
+
+    from trainer.processor import Processor
 
 
 class PreparedSplit:
@@ -107,7 +109,7 @@ class PreparedSplit:
         return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels)
 
     def with_labels(
-        self, config: TrainConfig, processor: WhisperProcessor, longest: int, role: str
+        self, config: TrainConfig, processor: Processor, longest: int, role: str
     ) -> tuple[PreparedSplit, list[Drop]]:
         """The same clips with labels made for `config`, and those whose texts are too long for it."""
         labels, drops = make_labels(config, processor, longest, split=role, index=self._index)

@@ -50,8 +50,8 @@ def databases_apart(plan: SearchPlan) -> Iterator[Databases]:
         return StudyTable(plan.study_url, plan.name, plan.space.to_optuna())
 
     with (
-        apart(store, gone=killed_store) as there,
-        apart(study, gone=killed_table) as table,
+        apart(store, gone=killed_store, repeatable=("connect",)) as there,
+        apart(study, gone=killed_table, repeatable=("exists",)) as table,
     ):
         yield Databases(there, table)
 

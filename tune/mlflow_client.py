@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -259,10 +259,11 @@ class TrackingStore:
 def ready_store(tracking_uri: str, experiment: str, artifact_root: Path | None) -> TrackingStore:
     """A store with all that it needs imported (2 s), so that `connect` is quick."""
     quiet_mlflow()
-    if is_server(tracking_uri):
-        import mlflow.store.tracking.rest_store
-    else:
-        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+    with suppress(ImportError):  # which `connect` tells
+        if is_server(tracking_uri):
+            import mlflow.store.tracking.rest_store
+        else:
+            import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
     return TrackingStore(tracking_uri, experiment, artifact_root)
 
 

@@ -47,8 +47,8 @@ def describe_rungs(rungs: tuple[int, ...], asked: int) -> str:
     if len(rungs) == asked:
         return places
     return (
-        f"{places} ({len(rungs)} of {asked}: none is before the space's largest effective batch has taken "
-        f"{LEAST_STEPS} steps)"
+        f"{places} ({len(rungs)} of {asked}: too few samples for more; none but the last is before {LEAST_STEPS} "
+        "steps of the space's largest effective batch)"
     )
 
 

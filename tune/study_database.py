@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tune.errors import ExperimentError
 from tune.mlflow_store import without_password
 from tune.study_connection import StudyDatabaseError, shown_place
-from tune.study_table import News, StudyTable
+from tune.study_table import News, StudyTable, TableKilledError
 
 if TYPE_CHECKING:
     from tune.records import Records, TrialRecord
@@ -149,7 +149,11 @@ class StudyDatabase:
 
     def _try_last(self) -> None:
         try:
-            self._complete()
+            try:
+                self._complete()
+            except TableKilledError:
+                self._behind = True
+                self._complete()
         except StudyDatabaseError as error:  # nothing depends on it
             self._warn(f"{shown_place(self._url)} lacks some trials: {error}")
 

@@ -114,6 +114,10 @@ class StudyTable:
             optuna.trial.Trial(self._study, stored).report(wer, samples_seen)
 
 
-def killed_table(table: StudyTable) -> StudyDatabaseError:
-    """For `tune.apart`: the process that wrote to the study was killed; `table` is a new one, to be opened."""
-    return StudyDatabaseError("the process that wrote to it was killed")
+class TableKilledError(StudyDatabaseError):
+    """The process that wrote to the study was killed; what the table was told since it was opened may be lost."""
+
+
+def killed_table(table: StudyTable) -> TableKilledError:
+    """For `tune.apart`: `table` is a new one, to be opened."""
+    return TableKilledError("the process that wrote to it was killed")

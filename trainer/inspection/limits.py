@@ -19,7 +19,7 @@ from trainer.model import load_model_config
 from trainer.processor import load_processor
 
 if TYPE_CHECKING:
-    from transformers import WhisperProcessor
+    from trainer.processor import Processor
 
 WHISPER_SECONDS, WHISPER_TOKENS = 30, 448
 """Of every Whisper model that OpenAI published."""
@@ -37,7 +37,7 @@ class Limits:
     """The window at 16 kHz."""
     max_tokens: int
     """Most tokens of a text, with those around it."""
-    processor: WhisperProcessor | None
+    processor: Processor | None
 
     @property
     def window(self) -> float:
