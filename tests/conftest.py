@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from mlflow_tables import copy_tables
 
 from trainer.config import TrainConfig
 
@@ -17,6 +19,8 @@ from trainer.config import TrainConfig
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Several tests run at a time: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What the processes of one run share lies under this name (see `mlflow_tables.shared_folder`).
+os.environ.setdefault("TEST_RUN", str(os.getpid()))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -47,8 +51,14 @@ def small_config(feature_cache: Path) -> TrainConfig:
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _copied_tables() -> None:
+    if "mlflow" in sys.modules:  # else no test here makes a database in this process
+        copy_tables()
+
+
 def pytest_sessionstart() -> None:
-    """Remove what searches of runs of yesterday and before shared (see `search_process.share_features`)."""
+    """Remove what searches of runs of yesterday and before shared (see `mlflow_tables.shared_folder`)."""
     for folder in (Path(tempfile.gettempdir()) / f"tune-whisper-tests-{os.getuid()}").glob("*"):
         if time.time() - folder.stat().st_mtime > 86_400:
             shutil.rmtree(folder, ignore_errors=True)

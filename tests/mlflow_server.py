@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from mlflow_tables import empty_database
 
 
 class Server:
@@ -28,6 +31,8 @@ class Server:
 
     def start(self) -> None:
         """Start the process and wait until it answers: 5 s and more."""
+        if not self.database.exists():
+            shutil.copy(empty_database(), self.database)
         words = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(self.port)]
         words += ["--backend-store-uri", f"sqlite:///{self.database}"]
         words += ["--artifacts-destination", str(self.folder / "artifacts")]
