@@ -8,13 +8,14 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
-from ray_cluster import RAY, free_port
+from ray_cluster import free_port
+from warm_process import Command, ray_command
+from warm_workers import family
 
 
 class Nodes:
@@ -62,7 +63,7 @@ class Nodes:
         resources = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--object-store-memory=150000000"]
         ports = ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
         node = subprocess.Popen(
-            [RAY, "start", *words, *resources, *ports, "--node-ip-address=127.0.0.1", "--block"],
+            [*ray_command(), "start", *words, *resources, *ports, "--node-ip-address=127.0.0.1", "--block"],
             stdout=log.open("wb"),
             stderr=subprocess.STDOUT,
             env={
@@ -85,14 +86,14 @@ class Nodes:
         """End a node's processes as a power cut would."""
         with contextlib.suppress(psutil.NoSuchProcess):
             first = psutil.Process(node.pid)
-            for process in [first, *first.children(recursive=True)]:
+            for process in [first, *family(first)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         node.wait(30)
 
     def suspend(self, node: subprocess.Popen[bytes]) -> None:
         """Hold what computes on a node, for good."""
-        for process in psutil.Process(node.pid).children(recursive=True):
+        for process in family(psutil.Process(node.pid)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if " ".join(process.cmdline()).startswith("ray::"):
                     process.suspend()
@@ -105,7 +106,7 @@ class Nodes:
             f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
             "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        total, free = json.loads(done.stdout.splitlines()[-1])
+        seen, _ = Command(program=("-c", code), cwd=self.folder).communicate(60)
+        total, free = json.loads(seen.splitlines()[-1])
         kinds = ("CPU", "GPU")
         return {kind: total.get(kind, 0.0) for kind in kinds}, {kind: free.get(kind, 0.0) for kind in kinds}

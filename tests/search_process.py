@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
+from mlflow_tables import shared_folder
 from warm_process import TUNE, Command
+from warm_workers import family
 
 ROOT = Path(__file__).resolve().parent.parent
 SYNTHETIC = [str(ROOT / "tests" / "synthetic.py")]
@@ -22,13 +23,10 @@ QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "
 
 def share_features(folder: Path) -> None:
     """Let the searches in a folder find the features, and the base model's rates, that others of this run computed."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    shared = Path(tempfile.gettempdir()) / f"tune-whisper-tests-{os.getuid()}" / run
-    shared.mkdir(parents=True, exist_ok=True)
     link = folder / "experiments" / ".feature-cache"
     link.parent.mkdir(exist_ok=True)
     if not link.exists():
-        link.symlink_to(shared)
+        link.symlink_to(shared_folder())
 
 
 class Search:
@@ -78,8 +76,8 @@ class Search:
 
     def kill(self) -> None:
         """SIGKILL it and all of its Ray."""
-        family = [psutil.Process(self.process.pid)] if self.process.poll() is None else []
-        for process in [*family, *(child for parent in family for child in parent.children(recursive=True))]:
+        first = [psutil.Process(self.process.pid)] if self.process.poll() is None else []
+        for process in [*first, *(child for parent in first for child in family(parent))]:
             if process.is_running():
                 process.kill()
         self.process.wait(30)

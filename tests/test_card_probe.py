@@ -18,6 +18,7 @@ from made_experiments import made_trial, write_experiment
 from ray_nodes import Nodes
 from rich.console import Console
 from search_process import QUICK, Search
+from warm_process import fork_workers
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.probe import Measured
@@ -184,6 +185,7 @@ def test_the_plan_with_what_was_found(tmp_path: Path) -> None:
 def one_gpu() -> Iterator[None]:
     """A Ray that was told of a GPU."""
     ray.shutdown()
+    fork_workers()
     ray.init("local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()

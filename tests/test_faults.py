@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from warm_process import Command, tune_whisper
+from warm_workers import family
 
 import trainer
 
@@ -60,8 +61,7 @@ def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
     log = tmp_path / "log"
     wait_for(lambda: "trial 001 epoch" in log.read_text(), process)
     shutil.rmtree(tmp_path / "recordings")
-    workers = [p for p in psutil.process_iter() if p.name().startswith("ray::ImplicitFunc")]
-    mine = [p for p in workers if process.pid in [parent.pid for parent in p.parents()]]
+    mine = [p for p in family(psutil.Process(process.pid)) if p.name().startswith("ray::ImplicitFunc")]
     assert len(mine) == 1
     mine[0].kill()
     assert process.wait(560) == 0, log.read_text()

@@ -23,6 +23,8 @@ from typing import Any
 
 import psutil
 import pytest
+from warm_process import ray_command
+from warm_workers import family
 
 from tune.cli import main
 
@@ -61,7 +63,7 @@ class Head:
             [
                 # As from `nohup ray start ... &` in a script: SIGINT is ignored by all that the head starts.
                 *("sh", "-c", "trap '' INT; exec \"$@\"", "sh"),
-                *(str(RAY), "start", "--head", "--block", "--num-cpus=2", "--num-gpus=0"),
+                *(*ray_command(), "start", "--head", "--block", "--num-cpus=2", "--num-gpus=0"),
                 *("--node-ip-address=127.0.0.1", f"--port={gcs}", f"--temp-dir={self.folder}"),
                 *("--include-dashboard=true", f"--dashboard-port={dashboard}"),
                 *(f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"),
@@ -89,11 +91,13 @@ class Head:
         raise AssertionError((self.folder / "head.log").read_text())
 
     def close(self) -> None:
-        family = psutil.Process(self._process.pid).children(recursive=True)
+        processes = family(psutil.Process(self._process.pid))
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(20)
-        for each in [*family, psutil.Process(self._process.pid)] if self._process.poll() is None else family:
+        for each in (
+            [*processes, psutil.Process(self._process.pid)] if self._process.poll() is None else processes
+        ):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         self._process.wait(10)

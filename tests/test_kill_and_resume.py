@@ -23,6 +23,7 @@ import optuna
 import psutil
 import pytest
 from warm_process import TUNE, Command
+from warm_workers import family
 
 ROOT = Path(__file__).resolve().parent.parent
 SPACE = """\
@@ -130,13 +131,13 @@ class Search:
             time.sleep(0.02)
         time.sleep(moment.seconds)
         assert process.poll() is None, f"ended before it was to be killed, {moment}\n{self.log}"
-        family = psutil.Process(process.pid).children(recursive=True)
+        processes = family(psutil.Process(process.pid))
         process.kill()
-        for each in family:
+        for each in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         process.wait(60)
-        psutil.wait_procs(family, timeout=60)
+        psutil.wait_procs(processes, timeout=60)
 
     @property
     def log(self) -> str:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from ray_nodes import Nodes
 from warm_process import Command
+from warm_workers import family
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIALS = int(os.environ.get("TRIALS", "6"))
@@ -91,8 +92,8 @@ def test_a_worker_that_is_killed_fails_its_trial_which_goes_on(tmp_path: Path) -
             assert time.monotonic() < deadline
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.2)
-        family = psutil.Process(nodes.nodes[0].pid).children(recursive=True)
-        second = [each for each in family if each.name().startswith("ray::Worker")][-1]
+        processes = family(psutil.Process(nodes.nodes[0].pid))
+        second = [each for each in processes if each.name().startswith("ray::Worker")][-1]
         second.kill()
         output = finish(process)
         assert "trial 001 failed and goes on from its checkpoint" in output

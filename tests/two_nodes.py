@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import ray
+from warm_process import ray_command
 
-RAY = Path(sys.executable).with_name("ray")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -53,9 +52,9 @@ def two_nodes(hidden: Sequence[Path], home: Path, *, head_cpus: int, second_cpus
     environment.pop("RAY_ADDRESS", None)
     environment.pop("XDG_CACHE_HOME", None)
     common = ["--num-gpus", "0", "--object-store-memory", "200000000", "--block"]
-    head = [str(RAY), "start", "--head", "--port", str(port), "--temp-dir"]
+    head = [*ray_command(), "start", "--head", "--port", str(port), "--temp-dir"]
     head += [str(session), "--include-dashboard", "false", "--num-cpus", str(head_cpus), *common]
-    second = [str(RAY), "start", "--address", f"{host}:{port}", "--num-cpus", str(second_cpus), *common]
+    second = [*ray_command(), "start", "--address", f"{host}:{port}", "--num-cpus", str(second_cpus), *common]
     mounts = " && ".join(f"mount -t tmpfs tmpfs '{folder}'" for folder in hidden)
     started = []
     log = (session / "nodes.log").open("wb")

@@ -15,10 +15,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import warm_workers
 from warm_server import PID_DIGITS
 
 HERE = Path(__file__).resolve().parent
@@ -59,7 +61,7 @@ class Command:
         self._fate, told = os.pipe()
         with Path(os.devnull).open("rb") as nothing:
             descriptors = [nothing.fileno(), out, error, told]
-            socket.send_fds(_server(), [json.dumps(request).encode()], descriptors)
+            socket.send_fds(_server()[0], [json.dumps(request).encode()], descriptors)
         os.close(told)
         self.pid = int(os.read(self._fate, PID_DIGITS))
 
@@ -109,15 +111,42 @@ def tune_whisper(
     return subprocess.CompletedProcess(command.words, command.wait(), out, error)
 
 
+def ray_command() -> list[str]:
+    """`ray`, whose nodes have their workers forked."""
+    folder = _workers()
+    code = "import sys, warm_workers, pathlib; warm_workers.use(pathlib.Path(sys.argv.pop(1)));"
+    code += "sys.path.pop(1); from ray.scripts.scripts import main; sys.exit(main())"
+    return [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(HERE)!r}); {code}", str(folder)]
+
+
+def fork_workers() -> None:
+    """Have the workers forked of the Ray that this process itself starts."""
+    warm_workers.use(_workers())
+
+
 @functools.cache
-def _server() -> socket.socket:
-    """One for each process that runs tests; it ends with it."""
+def _workers() -> Path:
+    """The folder where Ray's processes are forked, which has begun: Ray waits half a minute for some of them."""
+    folder = _server()[1]
+    while not (folder / "python").exists():
+        time.sleep(0.1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as question:
+        question.connect(str(folder / "socket"))
+        question.shutdown(socket.SHUT_WR)
+        question.recv(1)  # nothing, once it has come to us
+    return folder
+
+
+@functools.cache
+def _server() -> tuple[socket.socket, Path]:
+    """One for each process that runs tests, and its folder; it ends with it."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-", dir="/tmp"))  # the first line of a script must be short
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     subprocess.Popen(
-        [sys.executable, str(HERE / "warm_server.py"), str(theirs.fileno())],
+        [sys.executable, str(HERE / "warm_server.py"), str(theirs.fileno()), str(folder)],
         cwd=HERE.parent,
         pass_fds=[theirs.fileno()],
         start_new_session=True,
     )
     theirs.close()
-    return ours
+    return ours, folder

@@ -1,7 +1,8 @@
 """The process that `warm_process.py` forks commands from: it has imported what a search needs and waits for words.
 
-`python warm_server.py FD`: over that socket come requests of one message each, JSON with the program and its words,
-folder and environment, and four file descriptors: the child's stdin, stdout and stderr, and a pipe for its fate.
+`python warm_server.py FD FOLDER`: over that socket come requests of one message each, JSON with the program and its
+words, folder and environment, and four file descriptors: the child's stdin, stdout and stderr, and a pipe for its fate.
+The folder is where Ray's workers are asked for (see `warm_workers.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import json
 import os
 import runpy
 import selectors
+import shutil
 import socket
 import sys
 from pathlib import Path
 from typing import Any
+
+import warm_workers
+from mlflow_tables import copy_tables
 
 MODULES = (
     *(
@@ -47,14 +52,26 @@ MODULES = (
 )
 READ_BY_IMPORTS = ("CUDA", "HF_", "HOME", "MLFLOW_", "OMP_", "RAY_", "TORCH", "TRANSFORMERS_", "TZ", "XDG_")
 """Variables with these beginnings may be read when something is imported."""
-READ_LATER = ("HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
+READ_LATER = (
+    "HF_TOKEN",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_URI",
+    "RAY_ADDRESS",
+    "RAY_AUTH_TOKEN",
+    "RAY_USAGE_STATS_ENABLED",
+)
 LARGEST = 1 << 20
 PID_DIGITS = 10
 """What the pipe tells first; the exit code may follow before anybody has read it."""
 
 
-def serve(control: socket.socket) -> dict[str, Any]:
-    """Fork a child for each request; the request is returned in the child, nothing in the parent."""
+def serve(control: socket.socket, folder: Path) -> dict[str, Any]:
+    """Fork a child for each request; the request is returned in the child, nothing in the parent.
+
+    Args:
+        control: where requests come.
+        folder: of `warm_workers.py`; it is gone in the end.
+    """
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
     while True:
@@ -71,6 +88,7 @@ def serve(control: socket.socket) -> dict[str, Any]:
                 continue
             message, descriptors, _, _ = socket.recv_fds(control, LARGEST, 4)
             if not message:
+                shutil.rmtree(folder, ignore_errors=True)
                 os._exit(0)
             *streams, fate = descriptors
             pid = os.fork()
@@ -125,13 +143,25 @@ def run(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    control = socket.socket(fileno=int(sys.argv[1]))
+    folder = Path(sys.argv[2])
+    listener = warm_workers.listen(folder)
+    if os.fork() == 0:
+        control.close()
+        run(warm_workers.become(warm_workers.serve(listener)))
+        sys.exit()
+    listener.close()
+
     from tune.mlflow_client import quiet_mlflow
 
     before = dict(os.environ)
     quiet_mlflow()
     for name in MODULES:
         importlib.import_module(name)
+    copy_tables()
     os.environ.clear()
     os.environ.update(before)
     # Not below `serve`'s frames: the child ends like any other program, with all that is registered for its end.
-    run(become(serve(socket.socket(fileno=int(sys.argv[1])))))
+    asked = serve(control, folder)
+    warm_workers.use(folder)
+    run(become(asked))
