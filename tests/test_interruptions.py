@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -56,6 +57,17 @@ def command_lines() -> str:
     return "\n".join(found)
 
 
+def rays_of_session(session: int) -> list[str]:
+    """Those of Ray's processes that a search, which began a session, has started: also where it has ended."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            name = process.name()
+            if name.startswith(("ray::", "raylet", "gcs_server")) and os.getsid(process.pid) == session:
+                found.append(name)
+    return found
+
+
 @pytest.mark.slow
 def test_interrupted_by_every_signal_and_no_secret_told(tmp_path: Path) -> None:
     """Ctrl-C once, resumed, Ctrl-C twice, resumed, SIGTERM, resumed to the end."""
@@ -107,8 +119,10 @@ def test_interrupted_by_every_signal_and_no_secret_told(tmp_path: Path) -> None:
     finally:
         server.stop()
     assert "Traceback" not in printed
-    left = [p for p in psutil.process_iter() if p.name().startswith(("ray::", "raylet", "gcs_server"))]
-    assert not [p for p in left if os.getsid(p.pid) == search.process.pid]
+    deadline = time.monotonic() + 30
+    while left := rays_of_session(search.process.pid):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
     check_files(experiment, tmp_path, told + printed)
 
 
