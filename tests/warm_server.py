@@ -48,6 +48,7 @@ MODULES = (
         "matplotlib.figure",
         "matplotlib.backends.backend_svg",
     ),
+    *("ray.dashboard.optional_deps", "ray.autoscaler.v2.utils", "trainer.inspection.quick"),
     *("ray.dag", "ray.tune", "mlflow.store.tracking.sqlalchemy_store", "optuna.storages._rdb.storage"),
 )
 READ_BY_IMPORTS = ("CUDA", "HF_", "HOME", "MLFLOW_", "OMP_", "RAY_", "TORCH", "TRANSFORMERS_", "TZ", "XDG_")
