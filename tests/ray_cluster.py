@@ -7,14 +7,12 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
-
-RAY = str(Path(sys.executable).with_name("ray"))
+from warm_process import Command, ray_command
 
 
 def free_port() -> int:
@@ -47,7 +45,13 @@ class RayCluster:
         self._wait_for_nodes(nodes)
 
     def _start(self, *arguments: str) -> None:
-        command = [RAY, "start", *arguments, "--disable-usage-stats", "--object-store-memory=100000000"]
+        command = [
+            *ray_command(),
+            "start",
+            *arguments,
+            "--disable-usage-stats",
+            "--object-store-memory=100000000",
+        ]
         command += ["--min-worker-port=0", "--max-worker-port=0"]
         command += [f"--dashboard-agent-listen-port={free_port()}"]
         with (self.folder / "start.log").open("w") as log:
@@ -62,15 +66,17 @@ class RayCluster:
         assert done.returncode == 0, (self.folder / "start.log").read_text()
 
     def _wait_for_nodes(self, count: int) -> None:
-        command = [sys.executable, "-m", "tune", "cluster", "--json", "--address", self.url]
         for _ in range(60):
-            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-            view = json.loads(done.stdout) if done.returncode == 0 else None
+            asked = Command(
+                "cluster", "--json", "--address", self.url, cwd=self.folder, environment=self.environment
+            )
+            out, error = asked.communicate(300)
+            view = json.loads(out) if asked.returncode == 0 else None
             # What is free comes a few seconds after the node itself.
             if view and len(view["nodes"]) >= count and view["totals"]["free_cpus"] is not None:
                 return
             time.sleep(0.5)
-        raise AssertionError(f"the cluster has not got {count} nodes: {done.stdout}{done.stderr}")
+        raise AssertionError(f"the cluster has not got {count} nodes: {out}{error}")
 
     @property
     def url(self) -> str:

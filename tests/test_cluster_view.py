@@ -13,21 +13,19 @@ from pathlib import Path
 
 import pytest
 from ray_cluster import RayCluster, free_port
+from warm_process import Command
 
 from tune.cluster_commands import cluster_parser, create_parser, delete_parser, scale_parser
 from tune.cluster_view import ClusterView, versions_line
 
+ROOT = Path(__file__).resolve().parent.parent
+
 
 def run_cluster(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return subprocess.run(
-        [sys.executable, "-m", "tune", "cluster", *words],
-        env={**known, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    command = Command("cluster", *words, cwd=ROOT, environment={**known, **environment})
+    out, error = command.communicate(300)
+    return subprocess.CompletedProcess(command.words, command.wait(), out, error)
 
 
 @pytest.fixture(scope="module")
