@@ -34,7 +34,12 @@ from trainer.train import _make_trainer, train
 def frozen(small_config: TrainConfig) -> TrainConfig:
     """Two epochs of 48 clips, 8 at a time, with an evaluation of 16 clips after each; every loss is reported."""
     return small_config.replace(
-        freeze_encoder=True, max_steps=12, train_batch_size=8, evaluations=2, log_every_seconds=0.0
+        freeze_encoder=True,
+        max_steps=12,
+        train_batch_size=8,
+        evaluations=2,
+        log_every_seconds=0.0,
+        generation_max_length=12,
     )
 
 
