@@ -14,6 +14,7 @@ import pytest
 import yaml
 from warm_process import tune_whisper
 
+from tune.cli import main
 from tune.storage import Storage
 from tune.train_plan import TrainRequest, make_train_plan
 
@@ -25,7 +26,7 @@ gradient_accumulation_steps: {type: choice, values: [1, 2]}
 scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 3}
 searcher: {startup_trials: 2}
 """
-QUICK = ["--set", "max_train_clips=120", "--set", "max_eval_clips=30", "--set", "log_every_seconds=0.5"]
+QUICK = ["--set", "max_train_clips=64", "--set", "max_eval_clips=30", "--set", "log_every_seconds=0.5"]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_results_file(search: tuple[Path, str]) -> None:
         assert set(trial["config"]) == {
             *("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"),
         }
-        assert [row["samples_seen"] for row in trial["evaluations"]] == [64, 128, 240][
+        assert [row["samples_seen"] for row in trial["evaluations"]] == [32, 64, 128][
             : len(trial["evaluations"])
         ]
         assert trial["best_wer"] == min(row["wer"] for row in trial["evaluations"])
@@ -95,7 +96,7 @@ def test_finalists_are_trained_again_and_one_wins(search: tuple[Path, str]) -> N
     for name, repeat in repeats.items():
         assert repeat["status"] == "completed"
         assert repeat["config"] == {**trials[name[:3]]["config"], "seed": 3 + int(name[-1])}
-        assert [row["samples_seen"] for row in repeat["evaluations"]] == [64, 128, 240]
+        assert [row["samples_seen"] for row in repeat["evaluations"]] == [32, 64, 128]
     standings = found["finalists"]["standings"]
     for standing in standings:
         wers = [repeats[run]["best_wer"] for run in standing["runs"]]
@@ -140,18 +141,23 @@ def test_what_the_screen_shows(search: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_experiment_file_is_enough_to_run_it_again(search: tuple[Path, str]) -> None:
+def test_experiment_file_is_enough_to_run_it_again(
+    search: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = search[0] / "experiments" / "small"
     settings = yaml.safe_load((folder / "experiment.yaml").read_text())
-    assert settings["rungs"] == [64, 128, 240]
-    assert settings["clips"]["train"] == 120
+    assert settings["rungs"] == [32, 64, 128]
+    assert settings["clips"]["train"] == 64
     assert settings["versions"]["ray"]
     command = settings["run_again"].split()
     assert command[0] == "tune-whisper"
-    done = tune_whisper(*command[1:], "--dry-run", cwd=search[0])
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(search[0])
+    assert main([*command[1:], "--dry-run"]) == 0
     first = results(search)["trials"][0]["config"]
-    assert f"batch={first['train_batch_size']} accum={first['gradient_accumulation_steps']}" in done.stdout
+    assert (
+        f"batch={first['train_batch_size']} accum={first['gradient_accumulation_steps']}"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
@@ -263,8 +269,11 @@ print(WordErrorRate().compute(predictions=texts, references=[row["text"] for row
 
 
 @pytest.mark.slow
-def test_what_export_refuses(search: tuple[Path, str]) -> None:
+def test_what_export_refuses(
+    search: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = search[0]
+    monkeypatch.chdir(folder)
     found = results(search)
     other = next(run["trial_id"] for run in found["repeats"] if run["trial_id"] != found["best"]["run"])
     (folder / "taken").mkdir()
@@ -275,10 +284,10 @@ def test_what_export_refuses(search: tuple[Path, str]) -> None:
         (["small", "--output", "new", "--trial", other], "--keep-checkpoints all keeps them"),
         (["smal", "--output", "new"], "there is small"),
     ]:
-        refused = tune_whisper("export", *words, cwd=folder)
-        assert refused.returncode == 2
-        assert len(refused.stderr.splitlines()) == 1
-        assert text in refused.stderr
+        assert main(["export", *words]) == 2
+        error = capsys.readouterr().err
+        assert len(error.splitlines()) == 1
+        assert text in error
     assert not (folder / "new").exists()
 
 
