@@ -42,8 +42,9 @@ def main(python: str, address: str, environment: Mapping[str, str]) -> None:
     """Do what `python` would with this command's words; `environment` is that of the process that forks."""
     words = sys.argv[1:]
     forked = words[words[0] == "-u" :]
-    if forked[0].endswith(SETUP):
-        forked = set_up(python, forked)
+    if forked[0].endswith(SETUP) and (after := set_up(python, forked)):
+        # As Ray does: the variables are on no command line any more.
+        os.execv(sys.argv[0], [sys.argv[0], *after])
     if forked[0].endswith(PROGRAMS) and read_by_imports(os.environ) == environment:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -56,16 +57,16 @@ def main(python: str, address: str, environment: Mapping[str, str]) -> None:
 
 
 def set_up(python: str, words: Sequence[str]) -> list[str]:
-    """What Ray's program for a worker's own environment runs, once that is set up; these words where it does more."""
+    """What Ray's program for a worker's own environment runs, once that is set up; nothing where it does more."""
     given = next((word for word in words if word.startswith(CONTEXT)), CONTEXT + "{}")
     context = json.loads(given.removeprefix(CONTEXT))
     first, variables = context.get("command_prefix") or [], context.get("env_vars") or {}
     if first and (len(first), first[0], first[-1]) != (3, "cd", "&&"):
-        return [*words]
+        return []
     if context.get("override_worker_entrypoint") or context.get("py_executable", python) != python:
-        return [*words]
+        return []
     if any("$" in value for value in variables.values()):
-        return [*words]
+        return []
     os.environ.update(variables)
     if first:
         os.chdir(first[1])
