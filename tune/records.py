@@ -61,6 +61,16 @@ class TrialRecord:
     wer_errors: dict[int, float] = dataclasses.field(default_factory=dict)
     """Standard error of the WER, in points, at the samples seen where only a part of the clips was measured."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Count changes, so that what was made of the record need not be made again while there is none."""
+        super().__setattr__(name, value)
+        self.__dict__["_changes"] = self.changes + 1
+
+    @property
+    def changes(self) -> int:
+        """How often an attribute was set. The containers are replaced by others, never added to."""
+        return int(self.__dict__.get("_changes", 0))
+
     def add_checkpoint(self, path: str) -> None:
         """Take in the checkpoint of the evaluation that was added last."""
         before = self.last_checkpoint
@@ -146,7 +156,7 @@ class TrialRecord:
         self.losses = [found[seen][1] for seen in sorted(found)]
         partial = "eval_clips" in metrics
         if partial:
-            self.wer_errors[self.samples_seen] = float(metrics["wer_error"])
+            self.wer_errors = {**self.wer_errors, self.samples_seen: float(metrics["wer_error"])}
         # Of equal evaluations the later one counts, as in Ray, which keeps its checkpoint. One on all clips goes
         # before one on a part of them.
         if self.best_wer is None or (partial, wer) <= (self.best_is_partial, self.best_wer):
