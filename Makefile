@@ -9,9 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/tune-whisper --space lr_batch.yaml --trials 8
 
-# Four files at a time, in the order of conftest.py: most tests wait for Ray's processes rather than compute.
+# Three files at a time, in the order of conftest.py: most tests wait for Ray's processes rather than compute.
 test: lint
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"
