@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Processor:
-    """Both parts of transformers' `WhisperProcessor`, whose module alone takes as long to import as all else that
-    a search imports before its first trial (2 s): it is there for images and video as well.
+    """Both parts of transformers' `WhisperProcessor`, whose module takes 2 s more to import: it is there for images
+    and video as well.
     """
 
     feature_extractor: WhisperFeatureExtractor

@@ -61,16 +61,6 @@ class TrialRecord:
     wer_errors: dict[int, float] = dataclasses.field(default_factory=dict)
     """Standard error of the WER, in points, at the samples seen where only a part of the clips was measured."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Count changes, so that what was made of the record need not be made again while there is none."""
-        super().__setattr__(name, value)
-        self.__dict__["_changes"] = self.changes + 1
-
-    @property
-    def changes(self) -> int:
-        """How often an attribute was set. The containers are replaced by others, never added to."""
-        return int(self.__dict__.get("_changes", 0))
-
     def add_checkpoint(self, path: str) -> None:
         """Take in the checkpoint of the evaluation that was added last."""
         before = self.last_checkpoint

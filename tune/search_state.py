@@ -184,18 +184,18 @@ class _RecordTexts:
     """Each record as `state.json` holds it; of hundreds that have ended none is put into words again and again."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[TrialRecord | None, int, bytes]] = {}
+        self._kept: dict[str, tuple[list[Any], bytes]] = {}
 
     def of(self, records: Iterable[TrialRecord]) -> list[bytes]:
         """The JSON of the records, those that changed since the last time put into words anew."""
         texts = []
         for record in records:
-            before, changes, text = self._kept.get(record.trial_id, (None, 0, b""))
+            values = list(vars(record).values())  # whose containers are replaced by others, never added to
+            before, text = self._kept.get(record.trial_id, ([], b""))
             # The clock of a trial that has no seconds yet goes on.
-            if record is not before or record.changes != changes or not record.seconds:
-                changes = record.changes
+            if values != before or not record.seconds:
                 text = _dump(record.to_dict(), indent=1).replace(b"\n", b"\n  ")
-                self._kept[record.trial_id] = record, changes, text
+                self._kept[record.trial_id] = values, text
             texts.append(text)
         return texts
 
