@@ -1,0 +1,285 @@
+"""What can happen in an experiment: one frozen class an event, and its line in the log.
+
+A line is a JSON object with the event's number `n` from 1 on, its `time` in seconds since the epoch, the name of its
+class (`event`), the version `v` of the class, its fields (`data`) and `sum`, the CRC-32 of all before it.
+
+A new field has a default, so that older logs can be read; a field that is not known here is left out. An event that
+is not known here is read as `UnknownEvent`: the log can be read around it, and not written behind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from tune.search.records import Outcome, Stop
+
+VERSION = 1
+EndReason = Literal["time_budget", "gpu_hours", "plateau", "failures", "space"]
+SearchStatus = Literal["completed", "failed", "interrupted"]
+_SUM = b', "sum": "'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SessionStarted:
+    """A process begins to run the experiment, or goes on with it; what it was asked for holds from here on."""
+
+    session: int
+    """1 for the first process, one more for each `--resume`."""
+    owner: str
+    """Random name of the process."""
+    began: float
+    """When its command began, in seconds since the epoch: time budgets count from there."""
+    kind: Literal["search", "training"] = "search"
+    trials: int = 1
+    finalists: int = 0
+    repeats: int = 0
+    budgets: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of `Budgets`."""
+    keep_checkpoints: str = "best"
+    asked_resources: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What a trial takes and how many run, as it was asked for."""
+    gpus_per_trial: float = 0.0
+    """GPUs that a trial holds."""
+    micro_batch: int | None = None
+    """Largest micro-batch that fits, where that was measured."""
+    package: str = ""
+    """Version of tune-whisper."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataPrepared:
+    """The clips that are trained on and measured."""
+
+    features_key: str
+    """Names the features of all splits: the same key, the same clips, texts and features."""
+    clips: dict[str, int]
+    """Clips of each split."""
+    splits: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Digest of each split's clips and texts."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaselineMeasured:
+    """The untouched base model on the validation split."""
+
+    rates: dict[str, float]
+    """`wer`, `cer`, ... in percent, `loss`, `clips`."""
+    seconds: float | None = None
+    """What measuring took; None where it was known from before."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialProposed:
+    """The searcher has chosen settings; or the final round trains those of a finalist again."""
+
+    trial_id: str
+    config: dict[str, Any]
+    kind: Literal["trial", "repeat", "average"] = "trial"
+    effective_batch: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialStarted:
+    """A process trains it; also after a failure, and when the search goes on."""
+
+    trial_id: str
+    folder: str
+    """Below `trials/`, where its checkpoints go."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """A trial was measured at a rung, and what was decided on it."""
+
+    trial_id: str
+    samples_seen: int
+    epoch: float
+    metrics: dict[str, float | None]
+    """`wer`, `cer`, ... in percent, `eval_loss` and what the training reported with them; None for no finite number."""
+    finished: bool
+    """Whether this was the full budget."""
+    stop: Stop | None = None
+    """Why the trial ends here, before its budget."""
+    checkpoint: str | None = None
+    """Its checkpoint, relative to the experiment."""
+    objective: str = "wer"
+    """The metric that decides; lower is better."""
+    sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """Rates by the source of the clips, where there are several."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialRecovered:
+    """A trial's process failed, and it is tried again."""
+
+    trial_id: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialEnded:
+    """Nothing more comes of a trial."""
+
+    trial_id: str
+    status: Outcome
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialsOver:
+    """No further trials are begun; `reason` is None where all that were asked for have ended."""
+
+    reason: EndReason | None = None
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinalRoundPlanned:
+    """The best trials are trained again with other seeds."""
+
+    finalists: list[str]
+    repeats: dict[str, dict[str, Any]]
+    """Settings of every repeat by its name, as `005-r1`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinalistsCompared:
+    """What the repeats came to."""
+
+    verdict: dict[str, Any] | None
+    """`Verdict.to_dict()`; None where a finalist has no repeat that came to its end."""
+    text: str = ""
+    """Why there is none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportChosen:
+    """The run that is exported. Only behind this event may the best weights of other runs go."""
+
+    run: str
+    keep: list[str] = dataclasses.field(default_factory=list)
+    """Other runs whose weights stay."""
+    beaten: list[str] = dataclasses.field(default_factory=list)
+    """Trials that lost in the final round; they are not compared again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightsDropped:
+    """The weights of these runs are removed."""
+
+    runs: list[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldOutMeasured:
+    """A run, and the base model, on the test split, which chose nothing."""
+
+    run: str
+    rates: dict[str, float]
+    baseline: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchEnded:
+    """The session is over."""
+
+    status: SearchStatus
+    reason: EndReason | None = None
+    """What ended it before all that was asked for."""
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnknownEvent:
+    """An event of a later version."""
+
+    name: str
+    version: int
+
+
+Event: TypeAlias = (
+    SessionStarted
+    | DataPrepared
+    | BaselineMeasured
+    | TrialProposed
+    | TrialStarted
+    | Evaluated
+    | TrialRecovered
+    | TrialEnded
+    | TrialsOver
+    | FinalRoundPlanned
+    | FinalistsCompared
+    | ExportChosen
+    | WeightsDropped
+    | HeldOutMeasured
+    | SearchEnded
+    | UnknownEvent
+)
+_CLASSES: dict[str, Any] = {kind.__name__: kind for kind in Event.__args__ if kind is not UnknownEvent}
+_FIELDS = {
+    name: frozenset(field.name for field in dataclasses.fields(kind)) for name, kind in _CLASSES.items()
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An event with its place in the log."""
+
+    number: int
+    time: float
+    """When it happened, in seconds since the epoch."""
+    event: Event
+
+
+class LineError(ValueError):
+    """A line is not what was written."""
+
+
+def encode(entry: Entry) -> bytes:
+    """The line of an event, with its line break.
+
+    Raises:
+        ValueError: a number in it is not finite.
+    """
+    event = entry.event
+    # Not `asdict`, which copies every container: only `Stop` is a class of ours.
+    data = {
+        name: dataclasses.asdict(value) if isinstance(value, Stop) else value
+        for name, value in vars(event).items()
+    }
+    content = {"n": entry.number, "time": round(entry.time, 6), "event": type(event).__name__, "v": VERSION}
+    body = json.dumps({**content, "data": data}, allow_nan=False).encode()[:-1]
+    return body + _SUM + b'%08x"}\n' % zlib.crc32(body)
+
+
+def decode(line: bytes) -> Entry:
+    """The event of a whole line.
+
+    Raises:
+        LineError: the line is damaged.
+    """
+    body, found, rest = line.rstrip(b"\n").rpartition(_SUM)
+    if not found or rest != b'%08x"}' % zlib.crc32(body):
+        raise LineError("its check sum does not fit")
+    try:
+        content: Mapping[str, Any] = json.loads(body + b"}")
+        name, data = content["event"], content["data"]
+        return Entry(content["n"], content["time"], _event(name, content["v"], data))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LineError(f"it is no event ({error})") from error
+
+
+def _event(name: str, version: int, data: Mapping[str, Any]) -> Event:
+    kind = _CLASSES.get(name)
+    if kind is None or version > VERSION:
+        return UnknownEvent(name=name, version=version)
+    known = _FIELDS[name]
+    values = dict(data) if data.keys() <= known else {key: data[key] for key in data if key in known}
+    if values.get("stop"):
+        values["stop"] = Stop(**values["stop"])
+    event: Event = kind(**values)
+    return event

@@ -1,0 +1,237 @@
+"""`events.jsonl`: what happened in an experiment, written once, before anything acts on it.
+
+A decision (an evaluation, an end, a choice, a removal) is on the disk when `append` returns. A process that is killed
+in the middle of a line leaves a torn last line, which is cut off; a damaged line before it is an error that names it.
+`progress.jsonl` beside it holds losses between evaluations, written once a second and never folded: it may be lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from tune.errors import ExperimentError
+from tune.experiments.events import (
+    Entry,
+    Evaluated,
+    Event,
+    ExportChosen,
+    FinalRoundPlanned,
+    LineError,
+    SearchEnded,
+    TrialEnded,
+    TrialsOver,
+    UnknownEvent,
+    WeightsDropped,
+    decode,
+    encode,
+)
+from tune.experiments.state import SearchState
+
+EVENTS_FILE = "events.jsonl"
+PROGRESS_FILE = "progress.jsonl"
+_DECISIONS = (Evaluated, TrialEnded, TrialsOver, FinalRoundPlanned, ExportChosen, WeightsDropped, SearchEnded)
+
+
+def parse(content: bytes, path: Path, first: int = 1) -> Iterator[Entry]:
+    """The events of whole lines; a last line without its end is left out.
+
+    Args:
+        content: of the log, from a line's beginning.
+        path: of the file, to be named.
+        first: number of the first event.
+
+    Raises:
+        ExperimentError: a line is damaged, or does not follow the one before it.
+    """
+    end = content.rfind(b"\n") + 1
+    for number, line in enumerate(content[:end].splitlines(), start=first):
+        try:
+            entry = decode(line)
+        except LineError as error:
+            raise ExperimentError(
+                f"{path}: line {number} is damaged, {error}; bring the file back from a copy. What came before "
+                "is whole: cut the file before that line to go on from there"
+            ) from error
+        if entry.number != number:
+            raise ExperimentError(
+                f"{path}: line {number} holds event {entry.number}: lines are missing or out of order; bring the "
+                "file back from a copy"
+            )
+        yield entry
+
+
+def read_log(path: Path) -> SearchState:
+    """The state to which a log folds, also while a process appends to it.
+
+    Raises:
+        ExperimentError: there is none, it cannot be read, or a line of it is damaged.
+    """
+    state = SearchState()
+    for entry in parse(_read(path), path):
+        state.apply(entry)
+    return state
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+class ExperimentLog:
+    """The log of one experiment, open for appending by the one process that runs it, and the state it folds to."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open the log, making it if need be; a torn last line is cut off.
+
+        Args:
+            path: of `events.jsonl`.
+            clock: seconds since the epoch.
+
+        Raises:
+            ExperimentError: it cannot be read or written, a line is damaged, or a later version wrote to it.
+        """
+        self.path = path
+        self.state = SearchState()
+        """What the log folds to; changed by `append` alone."""
+        self.on_append: Callable[[], None] = lambda: None
+        """Called after each time that something was written."""
+        self.problem: ExperimentError | None = None
+        """Why it could not be written; what it said before stays."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        content = _read(path) if path.exists() else b""
+        for entry in parse(content, path):
+            self.state.apply(entry)
+            if isinstance(entry.event, UnknownEvent):
+                raise ExperimentError(
+                    f"{path}: line {entry.number} is of a later version of tune-whisper ({entry.event.name}); go on "
+                    "with that version"
+                )
+        self._size = content.rfind(b"\n") + 1
+        try:
+            self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            if self._size < len(content):
+                os.ftruncate(self._file, self._size)
+            _sync_folder(path.parent)
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._size
+
+    def append(self, *events: Event) -> None:
+        """Write events down, decisions through to the disk, and fold them into the state.
+
+        Raises:
+            ExperimentError: they cannot be written. The log and the state stay as they were, and the search must end:
+                nothing may be done that is not known.
+        """
+        with self._lock:
+            if self.problem is not None:
+                raise self.problem
+            now = self._clock()
+            number = self.state.events
+            entries = [Entry(number + place, now, event) for place, event in enumerate(events, start=1)]
+            content = b"".join(map(encode, entries))
+            try:
+                _write_all(self._file, content)
+                if any(isinstance(event, _DECISIONS) for event in events):
+                    os.fdatasync(self._file)
+            except OSError as error:
+                self.problem = self._cannot(error)
+                os.ftruncate(self._file, self._size)  # a disk that is full still gives back
+                raise self.problem from error
+            self._size += len(content)
+            for entry in entries:
+                self.state.apply(entry)
+        self.on_append()
+
+    def close(self) -> None:
+        """Bring all of it to the disk, and close the file."""
+        if self._file >= 0:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def _cannot(self, error: OSError) -> ExperimentError:
+        return ExperimentError(
+            f"{self.path}: cannot be written: {error.strerror}; mend that, and "
+            f"tune-whisper --resume {self.path.parent.name} goes on from what it holds"
+        )
+
+
+class ProgressLog:
+    """`progress.jsonl`: losses and learning rates between evaluations. A disk that takes none of it stops nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / PROGRESS_FILE
+        self._waiting: list[str] = []
+        self._file: IO[str] | None = None
+
+    def add(self, trial_id: str, metrics: Mapping[str, float], timestamp: float) -> None:
+        """Take in what a trial reported at a time, in seconds since the epoch."""
+        row = {"trial_id": trial_id, "time": round(timestamp, 3), "metrics": dict(metrics)}
+        self._waiting.append(json.dumps(row) + "\n")
+
+    def flush(self) -> None:
+        """Write what came since the last time: to be called about once a second, from one thread.
+
+        Raises:
+            OSError: it cannot be written; what waited is gone.
+        """
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        if self._file is None:
+            self._file = self._path.open("a", encoding="utf-8")
+        self._file.write("".join(waiting))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write the rest and close the file; raises OSError as `flush` does."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def parse_progress(content: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Whole rows of `progress.jsonl`, those that cannot be read left out, and the bytes that they take."""
+    end = content.rfind(b"\n") + 1
+    rows = []
+    for line in content[:end].splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:  # torn by a kill; it may be lost
+            continue
+        if isinstance(row, dict) and {"trial_id", "time", "metrics"} <= row.keys():
+            rows.append(row)
+    return rows, end
+
+
+def _write_all(file: int, content: bytes) -> None:
+    """`os.write` until all is written: a disk that is nearly full takes a part."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the name of a new file to the disk, where folders can be asked to."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:  # buckets mounted as folders know no such thing
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,279 @@
+"""`SearchState`: what an experiment's log folds to. Nothing else changes it; folding is the only way to know it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tune.experiments.events import (
+    BaselineMeasured,
+    DataPrepared,
+    Entry,
+    Evaluated,
+    ExportChosen,
+    FinalistsCompared,
+    FinalRoundPlanned,
+    HeldOutMeasured,
+    SearchEnded,
+    SessionStarted,
+    TrialEnded,
+    TrialProposed,
+    TrialsOver,
+    TrialStarted,
+    UnknownEvent,
+    WeightsDropped,
+)
+from tune.search.records import Records, TrialRecord, rank, trial_of
+
+
+class SearchState:
+    """All that is known of a search or a training."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        """Number of the last event."""
+        self.heard = 0.0
+        """When it happened, in seconds since the epoch."""
+        self.session: SessionStarted | None = None
+        """The latest; what it was asked for holds."""
+        self.created = 0.0
+        """When the first session began."""
+        self.data: DataPrepared | None = None
+        self.baseline: BaselineMeasured | None = None
+        self.records = Records()
+        """The trials."""
+        self.repeats = Records()
+        """The best of them trained again with other seeds."""
+        self.final_round: FinalRoundPlanned | None = None
+        self.compared: FinalistsCompared | None = None
+        """What the final round came to; None once trials were added since."""
+        self.chosen: ExportChosen | None = None
+        """The run whose weights are safe."""
+        self.beaten: frozenset[str] = frozenset()
+        """Trials that lost in a final round."""
+        self.held_out: HeldOutMeasured | None = None
+        self.over: TrialsOver | None = None
+        """Set once no further trial is begun in this session."""
+        self.ended: SearchEnded | None = None
+        """Set once the session is over, and nothing happened since."""
+        self.plateau_since = 0.0
+        """Trials that ended before count for no plateau: one was found then, and more trials were wanted."""
+        self.unknown: list[UnknownEvent] = []
+        self._earlier_seconds = 0.0
+
+    def apply(self, entry: Entry) -> None:
+        """Take in the next event.
+
+        Raises:
+            ValueError: it is not the next one.
+        """
+        if entry.number != self.events + 1:
+            raise ValueError(f"event {entry.number} does not follow event {self.events}")
+        with self.records.lock, self.repeats.lock:
+            event = entry.event
+            if not isinstance(event, SearchEnded):
+                self.ended = None
+            _fold(event, self, entry.time)
+            self.events, self.heard = entry.number, entry.time
+
+    def run(self, name: str) -> TrialRecord:
+        """The trial or repeat of this name; KeyError where there is none."""
+        return self.records[name] if name in self.records else self.repeats[name]
+
+    @property
+    def runs(self) -> list[TrialRecord]:
+        """Trials, then repeats."""
+        return [*self.records.all(), *self.repeats.all()]
+
+    @property
+    def seconds(self) -> float:
+        """Wall time over all sessions, up to the last event."""
+        began = self.session.began if self.session else self.heard
+        return self._earlier_seconds + max(0.0, self.heard - began)
+
+    def seconds_at(self, now: float) -> float:
+        """Wall time over all sessions, where this one still runs; `now` in seconds since the epoch."""
+        began = self.session.began if self.session else now
+        return self._earlier_seconds + max(0.0, now - began)
+
+    @property
+    def open_repeats(self) -> list[str]:
+        """Planned repeats that have not ended."""
+        planned = self.final_round.repeats if self.final_round else {}
+        return [
+            name for name in planned if name not in self.repeats or self.repeats[name].status == "running"
+        ]
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether all trials that were asked for have ended."""
+        asked = self.session.trials if self.session else 0
+        return len(self.records) >= asked and not self.records.running()
+
+    @property
+    def end(self) -> TrialsOver | SearchEnded | None:
+        """What ended the session, or its trials, before all that was asked for; None where nothing did."""
+        if self.ended is not None and self.ended.reason is not None:
+            return self.ended
+        return self.over if self.over is not None and self.over.reason is not None else None
+
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """The comparison of the finalists, where it stands."""
+        return self.compared.verdict if self.compared else None
+
+    def best(self) -> TrialRecord | None:
+        """The run to export: it has weights. None before the first evaluation.
+
+        That of the finalists' verdict where it stands; else that of the trial with the lowest WER, without those that
+        an earlier final round had beaten: trials are compared with trials, as repeats, which are measured otherwise,
+        are with repeats.
+        """
+        verdict = self.verdict
+        if verdict is not None:
+            runs = self.weights_of(verdict["winner"], repeats_first=True)
+            if runs:
+                return runs[0]
+        for trial in sorted(
+            (record for record in self.records.all() if record.best_wer is not None), key=rank
+        ):
+            if trial.trial_id in self.beaten:
+                continue
+            runs = self.weights_of(trial.trial_id)
+            if runs:
+                chosen = self.chosen.run if self.chosen else None
+                return next((run for run in runs if run.trial_id == chosen), runs[0])
+        return None
+
+    def weights_of(self, trial_id: str, *, repeats_first: bool = False) -> list[TrialRecord]:
+        """The runs of a trial's settings that have weights: itself, then its repeats from the lowest WER on."""
+        own = [self.records[trial_id]] if trial_id in self.records else []
+        repeats = sorted(
+            (run for run in self.repeats.all() if trial_of(run.trial_id) == trial_id and run.finished),
+            key=rank,
+        )
+        order = [*repeats, *own] if repeats_first else [*own, *repeats]
+        return [run for run in order if run.has_weights]
+
+    @property
+    def winner(self) -> str | None:
+        """The trial whose settings won so far."""
+        if self.verdict is not None:
+            return str(self.verdict["winner"])
+        best = self.best()
+        return None if best is None else trial_of(best.trial_id)
+
+
+@functools.singledispatch
+def _fold(event: Any, state: SearchState, now: float) -> None:
+    """Events that change nothing but what was heard last."""
+
+
+@_fold.register
+def _(event: SessionStarted, state: SearchState, now: float) -> None:
+    for run in state.runs:
+        run.pause(state.heard)  # of a process that was killed; what came after the last event is not known
+        if run.status == "running" and run.outcome != "running":  # killed after that was decided
+            _end(run, state, run.outcome, state.heard)
+    if state.session is not None:
+        state._earlier_seconds += max(0.0, state.heard - state.session.began)
+    else:
+        state.created = now
+    if state.over is not None and state.over.reason == "plateau":
+        state.plateau_since = state.heard
+    state.session, state.over = event, None
+
+
+@_fold.register
+def _(event: DataPrepared, state: SearchState, now: float) -> None:
+    state.data = event
+
+
+@_fold.register
+def _(event: BaselineMeasured, state: SearchState, now: float) -> None:
+    state.baseline = event
+
+
+@_fold.register
+def _(event: TrialProposed, state: SearchState, now: float) -> None:
+    records = state.repeats if event.kind == "repeat" else state.records
+    if event.trial_id not in records:
+        records.add(TrialRecord(event.trial_id, event.config, event.effective_batch))
+        state.compared = None
+
+
+@_fold.register
+def _(event: TrialStarted, state: SearchState, now: float) -> None:
+    run = state.run(event.trial_id)
+    run.folder = event.folder
+    run.started = run.started or now
+
+
+@_fold.register
+def _(event: Evaluated, state: SearchState, now: float) -> None:
+    records = state.records if event.trial_id in state.records else state.repeats
+    metrics = {
+        **event.metrics,
+        "samples_seen": event.samples_seen,
+        "epoch": event.epoch,
+        "finished": event.finished,
+    }
+    records.add_evaluation(event.trial_id, metrics, event.stop, event.checkpoint)
+
+
+@_fold.register
+def _(event: TrialEnded, state: SearchState, now: float) -> None:
+    run = state.run(event.trial_id)
+    run.error = event.error
+    _end(run, state, event.status, now)
+
+
+def _end(run: TrialRecord, state: SearchState, status: Any, now: float) -> None:
+    run.pause(now)
+    run.status, run.ended = status, now
+    run.session = state.session.session if state.session else 0
+    run.last_checkpoint = run.earlier_checkpoint = None
+
+
+@_fold.register
+def _(event: TrialsOver, state: SearchState, now: float) -> None:
+    state.over = event
+
+
+@_fold.register
+def _(event: FinalRoundPlanned, state: SearchState, now: float) -> None:
+    state.final_round, state.compared = event, None
+
+
+@_fold.register
+def _(event: FinalistsCompared, state: SearchState, now: float) -> None:
+    state.compared = event
+
+
+@_fold.register
+def _(event: ExportChosen, state: SearchState, now: float) -> None:
+    state.chosen = event
+    state.beaten |= frozenset(event.beaten)
+
+
+@_fold.register
+def _(event: WeightsDropped, state: SearchState, now: float) -> None:
+    for name in event.runs:
+        state.run(name).weights_dropped = True
+
+
+@_fold.register
+def _(event: HeldOutMeasured, state: SearchState, now: float) -> None:
+    state.held_out = event
+
+
+@_fold.register
+def _(event: SearchEnded, state: SearchState, now: float) -> None:
+    state.ended = event
+    for run in state.runs:
+        run.pause(now)
+
+
+@_fold.register
+def _(event: UnknownEvent, state: SearchState, now: float) -> None:
+    state.unknown.append(event)

@@ -1,0 +1,1 @@
+"""A search or a training, from its plan to its outcome."""

@@ -1,0 +1,1 @@
+"""What decides on trials: rules over records, without files, a running Ray, MLflow or a screen."""

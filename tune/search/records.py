@@ -1,0 +1,286 @@
+"""What is known of every trial: made by folding the experiment's log, read by scheduler, searcher and screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
+Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
+Status = Literal["running"] | Outcome
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Why a trial was ended before its budget."""
+
+    reason: Reason
+    samples_seen: int
+    """The rung, or wherever a loss or WER was no finite number."""
+    value: float | None = None
+    """The trial's WER there, in percent; None where it was no number."""
+    cutoff: float | None = None
+    """The WER, in percent, that it would have had to reach; None where there is no such number."""
+    population: int = 0
+    """Trials that had reached the rung, itself included."""
+
+    def describe(self) -> str:
+        """The reason in words, for the screen and MLflow."""
+        if self.reason == "diverged":
+            return f"loss or WER was no finite number at {self.samples_seen:,} samples"
+        text = f"WER {self.value:.2f} % at {self.samples_seen:,} samples is above {self.cutoff:.2f} %, "
+        if self.reason == "asha":
+            return f"{text}the cutoff among {self.population} trials"
+        if self.reason == "above_baseline":
+            return f"{text}a multiple of the base model's"
+        return f"{text}its WER at the rung before, and rises while the loss falls"
+
+
+def trial_of(run: str) -> str:
+    """The trial that a repeat (`005-r1`) is of; a trial itself as it is."""
+    return run.split("-r", maxsplit=1)[0]
+
+
+def role_of(run: str) -> str:
+    """What MLflow calls a training of this name: `trial` or `repeat`."""
+    return "trial" if trial_of(run) == run else "repeat"
+
+
+def trial_order(run: str) -> tuple[int, str]:
+    """Sorts trials by number: `1000` comes after `999`; repeats follow their trial."""
+    number = trial_of(run)
+    return (int(number) if number.isdigit() else 0, run)
+
+
+@dataclasses.dataclass
+class TrialRecord:
+    """One training: a trial, or the repeat of one. Error rates in percent, times in seconds."""
+
+    trial_id: str
+    config: dict[str, Any]
+    """The settings that the searcher chose."""
+    effective_batch: int = 0
+    """Clips in one optimiser step: micro-batch x accumulation x workers."""
+    status: Status = "running"
+    wer: float | None = None
+    """WER of the last evaluation."""
+    best_wer: float | None = None
+    best_cer: float | None = None
+    best_samples_seen: int = 0
+    samples_seen: int = 0
+    """At the last evaluation."""
+    epoch: float = 0.0
+    evaluations: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    """Samples seen and WER of every evaluation."""
+    losses: list[float] = dataclasses.field(default_factory=list)
+    """Evaluation loss of each of them."""
+    finished: bool = False
+    """Whether the last of them was at the full budget."""
+    stop: Stop | None = None
+    """Why the trial was ended before that."""
+    started: float = 0.0
+    """When it began to run in this session, in seconds since the epoch; 0 where it does not run."""
+    seconds: float = 0.0
+    """How long it ran, without what `started` counts."""
+    ended: float = 0.0
+    """When it ended, in seconds since the epoch."""
+    session: int = 0
+    """The session in which it ended."""
+    error: str | None = None
+    folder: str = ""
+    """Name of the folder that Ray gave it; another one each time that the search is resumed."""
+    checkpoint: str | None = None
+    """The best evaluation's checkpoint, relative to the experiment's folder."""
+    last_checkpoint: str | None = None
+    """The last evaluation's, from which the trial can go on."""
+    earlier_checkpoint: str | None = None
+    """The one before the last, where the last is also the best: something to go on from if it is damaged."""
+    weights_dropped: bool = False
+    """Whether nothing but small files is left of the checkpoint."""
+    checkpoint_epoch: float = 0.0
+    """Epoch of the last checkpoint's evaluation."""
+    wer_errors: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Standard error of the WER, in points, at the samples seen where only a part of the clips was measured."""
+    samples_per_second: float | None = None
+    """Speed of the training steps alone, of the last process that trained it."""
+    train_seconds: float = 0.0
+    """Time in training steps, by that speed, of all samples seen."""
+    progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Where it stands between two evaluations (`samples_seen`, `epoch`, `loss`); not in the log."""
+
+    def add_evaluation(self, metrics: Mapping[str, Any], stop: Stop | None = None) -> None:
+        """Take in one evaluation and what was decided on it; a WER that is not a number leaves no rate."""
+        self.samples_seen = int(metrics["samples_seen"])
+        self.stop = stop
+        wer = _number(metrics.get("wer"))
+        if wer is None:
+            return
+        self.finished = bool(metrics.get("finished"))
+        self.epoch = float(metrics["epoch"])
+        self.wer = wer
+        loss = _number(metrics.get("eval_loss")) or 0.0
+        if not self.evaluations or self.evaluations[-1][0] < self.samples_seen:
+            self.evaluations.append((self.samples_seen, wer))
+            self.losses.append(loss)
+        else:
+            # A trial whose checkpoint was lost comes by the same rungs again; at those behind it nothing is forgotten.
+            found = {
+                seen: (old, before) for (seen, old), before in zip(self.evaluations, self.losses, strict=True)
+            }
+            found[self.samples_seen] = (wer, loss)
+            self.evaluations = [(seen, found[seen][0]) for seen in sorted(found)]
+            self.losses = [found[seen][1] for seen in sorted(found)]
+        partial = "eval_clips" in metrics
+        if partial:
+            self.wer_errors[self.samples_seen] = float(metrics["wer_error"])
+        if metrics.get("train_seconds"):
+            self.samples_per_second = float(metrics["train_samples"]) / float(metrics["train_seconds"])
+            self.train_seconds = self.samples_seen / max(self.samples_per_second, 1e-9)
+        # Of equal evaluations the later one counts, as in Ray, which keeps its checkpoint. One on all clips goes
+        # before one on a part of them.
+        if self.best_wer is None or (partial, wer) <= (self.best_is_partial, self.best_wer):
+            self.best_wer, self.best_cer = wer, _number(metrics.get("cer"))
+            self.best_samples_seen = self.samples_seen
+
+    def add_checkpoint(self, path: str) -> None:
+        """Take in the checkpoint of the evaluation that was added last."""
+        before = self.last_checkpoint
+        self.last_checkpoint, self.checkpoint_epoch = path, self.epoch
+        is_best = self.best_samples_seen == self.samples_seen
+        if is_best:
+            self.checkpoint = path
+        if before != path:
+            self.earlier_checkpoint = before if is_best else None
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """All that are kept, the first choice for going on first: the last, then the best, or the one before it."""
+        kept = (self.last_checkpoint, self.checkpoint, self.earlier_checkpoint)
+        return list(dict.fromkeys(path for path in kept if path))
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is something of it to export."""
+        return self.checkpoint is not None and not self.weights_dropped
+
+    @property
+    def best_is_partial(self) -> bool:
+        """Whether the best WER is that of a part of the clips, since the trial never came to measure all."""
+        return self.best_samples_seen in self.wer_errors
+
+    @property
+    def best_wer_error(self) -> float:
+        """Standard error of the best WER, in points; 0 where all clips were measured."""
+        return self.wer_errors.get(self.best_samples_seen, 0.0)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the trial has taken, or took."""
+        return self.seconds + (max(0.0, time.time() - self.started) if self.started else 0.0)
+
+    @property
+    def outcome(self) -> Status:
+        """How the trial ended, or ends by what was decided; `running` where nothing was."""
+        if self.status != "running":
+            return self.status
+        if self.stop is not None:
+            return "diverged" if self.stop.reason == "diverged" else "early_stopped"
+        return "completed" if self.finished else "running"
+
+    def pause(self, now: float) -> None:
+        """Stop its clock."""
+        if self.started:
+            self.seconds += max(0.0, now - self.started)
+            self.started = 0.0
+
+    def add_progress(self, metrics: Mapping[str, float]) -> None:
+        """Take in loss and position between two evaluations."""
+        if self.status == "running" and metrics["samples_seen"] >= self.samples_seen:
+            self.progress = metrics
+
+    @property
+    def samples_now(self) -> int:
+        """Samples seen by what was last heard, also between two evaluations."""
+        return max(self.samples_seen, int(self.progress.get("samples_seen", 0)))
+
+    @property
+    def epoch_now(self) -> float:
+        """The epoch by what was last heard."""
+        return max(self.epoch, float(self.progress.get("epoch", 0.0)))
+
+
+class Records:
+    """All trials, or all repeats; safe to read from several threads while one folds events into it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._trials: dict[str, TrialRecord] = {}
+        self._sorted: list[TrialRecord] | None = None
+        self._at: dict[int, dict[str, float]] = {}
+
+    def __getitem__(self, trial_id: str) -> TrialRecord:
+        return self._trials[trial_id]
+
+    def __contains__(self, trial_id: str) -> bool:
+        return trial_id in self._trials
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def add(self, record: TrialRecord) -> TrialRecord:
+        """Add a trial, which may have evaluations already."""
+        with self.lock:
+            self._trials[record.trial_id] = record
+            self._sorted = None
+            for seen, wer in record.evaluations:
+                self._at.setdefault(seen, {})[record.trial_id] = wer
+        return record
+
+    def add_evaluation(
+        self, trial_id: str, metrics: Mapping[str, Any], stop: Stop | None, checkpoint: str | None
+    ) -> None:
+        """Take in an evaluation, what was decided on it, and its checkpoint."""
+        with self.lock:
+            record = self._trials[trial_id]
+            record.add_evaluation(metrics, stop)
+            wer = _number(metrics.get("wer"))
+            if wer is not None:
+                self._at.setdefault(record.samples_seen, {})[trial_id] = wer
+                if checkpoint is not None:
+                    record.add_checkpoint(checkpoint)
+
+    def at(self, samples_seen: int) -> Mapping[str, float]:
+        """The WERs, by trial, of those that were measured after so many samples."""
+        return self._at.get(samples_seen, {})
+
+    def all(self) -> Sequence[TrialRecord]:
+        """The trials by number."""
+        with self.lock:
+            if self._sorted is None:
+                self._sorted = [self._trials[key] for key in sorted(self._trials, key=trial_order)]
+            return self._sorted
+
+    def running(self) -> list[TrialRecord]:
+        """Those that have not ended."""
+        return [record for record in self.all() if record.status == "running"]
+
+    def best(self) -> TrialRecord | None:
+        """The trial with the lowest WER at any of its evaluations, also where it failed or diverged later.
+
+        One that was measured on a part of the clips only where none was on all.
+        """
+        return min((record for record in self.all() if record.best_wer is not None), key=rank, default=None)
+
+
+def rank(record: TrialRecord) -> tuple[bool, float]:
+    """Sorts runs that were evaluated from the best on; those measured on a part of the clips come last."""
+    return record.best_is_partial, math.inf if record.best_wer is None else record.best_wer
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; None for anything else."""
+    return float(value) if value is not None and math.isfinite(float(value)) else None
