@@ -17,12 +17,12 @@ from trainer.train import Evaluation
 from tune.cluster import TrialResources
 from tune.comparison import Repeat, Verdict, judge_finalists
 from tune.curves import FamilyName, LearningCurves, draw_curves
-from tune.decisions import Stop
+from tune.search.records import Stop
 from tune.experiment_folder import ExperimentFolder
 from tune.final_round import FinalRound
 from tune.finalists import trial_of
 from tune.plan import SearchPlan, SearchRequest, make_plan
-from tune.records import Records, TrialRecord
+from tune.search.records import Records, TrialRecord
 from tune.results import RESULTS_FILE, SearchOutcome, write_experiment_file
 from tune.search_state import SearchState
 from tune.simulated_controller import Limits

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tune.decisions import NEVER_STOP, Judge, Stop
-from tune.records import Records, TrialRecord
+from tune.decisions import NEVER_STOP, Judge
+from tune.search.records import Records, Stop, TrialRecord
 from tune.search_space import SchedulerSettings
 
 RUNGS = (100, 300, 900)

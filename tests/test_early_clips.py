@@ -11,7 +11,7 @@ from trainer.config import ConfigError, TrainConfig
 from trainer.early_clips import early_clips, enough_clips, wer_error
 from trainer.train import train
 from trainer.utterances import UtteranceErrors
-from tune.records import Records
+from tune.search.records import Records
 
 
 def made_up(n_clips: int, wer: float, seed: int = 0) -> UtteranceErrors:

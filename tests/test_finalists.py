@@ -19,7 +19,7 @@ from tune.finalists import (
     role_of,
 )
 from tune.plan import SearchRequest
-from tune.records import Outcome, Records, TrialRecord
+from tune.search.records import Outcome, Records, TrialRecord
 from tune.scheduler import TRIAL_ID
 from tune.storage import Storage
 

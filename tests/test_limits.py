@@ -9,8 +9,8 @@ import pytest
 
 from tune.errors import ConfigError
 from tune.finalists import finalists_cost
-from tune.limits import Budgets, Limits, describe_duration, parse_duration
-from tune.records import Outcome, Records, TrialRecord
+from tune.search.budgets import Budgets, Limits, describe_duration, parse_duration
+from tune.search.records import Outcome, Records, TrialRecord
 
 
 class Search:

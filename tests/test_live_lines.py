@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tune.display import SearchDisplay
-from tune.records import Records
+from tune.search.records import Records
 
 
 def display(*, terminal: bool) -> tuple[SearchDisplay, io.StringIO]:

@@ -20,10 +20,10 @@ from test_ui import free_port, running_ui, write_experiment
 
 from trainer.train import Evaluation
 from tune.comparison import Standing, Verdict
-from tune.decisions import Stop
+from tune.search.records import Stop
 from tune.errors import TrackingError
 from tune.experiment_folder import ExperimentFolder
-from tune.limits import Budgets, End
+from tune.search.budgets import Budgets, End
 from tune.mlflow_attach import attach_folder
 from tune.mlflow_client import TrackingStore
 from tune.mlflow_journal import JOURNAL_FILE, Journal
@@ -34,7 +34,7 @@ from tune.mlflow_story import search_begins, search_ended, training_ended, trial
 from tune.mlflow_view import trials_view
 from tune.mlflow_writer import StoreWriter
 from tune.plan import SearchRequest, make_plan
-from tune.records import TrialRecord
+from tune.search.records import TrialRecord
 from tune.results import SearchOutcome
 from tune.storage import Storage
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tune.decisions import Stop
-from tune.records import Records
+from tune.search.records import Stop
+from tune.search.records import Records
 from tune.search_state import SearchState
 
 

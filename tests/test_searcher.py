@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from tune.records import Outcome, Records, TrialRecord
+from tune.search.records import Outcome, Records, TrialRecord
 from tune.search_space import SearchSpace, load_space
 from tune.searcher import TRIAL_ID, EarlierTrial, make_searcher
 

@@ -14,7 +14,7 @@ import pytest
 from optuna.trial import TrialState
 
 from tune.curves import FAMILIES, LearningCurves, draw_curves
-from tune.records import Records, TrialRecord
+from tune.search.records import Records, TrialRecord
 from tune.search_space import SearchSpace, load_space
 from tune.simulated_controller import Limits, Simulation, TrialFailure
 from tune.simulation import simulate_ray, simulate_search

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from tune.apart import apart
 from tune.errors import ExperimentError
-from tune.records import Outcome, Records, TrialRecord
+from tune.search.records import Outcome, Records, TrialRecord
 from tune.search_space import load_space
 from tune.searcher import TRIAL_ID, make_searcher
 from tune.study_database import StudyDatabase, check_study, default_study_url

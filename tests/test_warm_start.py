@@ -13,7 +13,7 @@ import yaml
 from trainer.config import TrainConfig
 from tune.cli import main
 from tune.errors import ExperimentError
-from tune.records import Records
+from tune.search.records import Records
 from tune.search_space import SearchSpace, load_space
 from tune.searcher import TRIAL_ID, EarlierTrial, make_searcher
 from tune.storage import Storage

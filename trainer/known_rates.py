@@ -30,18 +30,19 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "jiwer")
 _WEIGHTS = (".safetensors", ".bin")
 
 
-def recall_rates(config: TrainConfig, data: PreparedData, device: str) -> Evaluation | None:
-    """The rates of `config.model` on the validation split as `keep_rates` wrote them down, without transcripts.
+def recall_rates(config: TrainConfig, data: PreparedData, device: str, split: str) -> Evaluation | None:
+    """The rates of `config.model` on a split as `keep_rates` wrote them down, without transcripts.
 
     Args:
         config: the model and what it decodes and is judged with.
         data: the prepared data.
         device: `cpu` or the name of a GPU.
+        split: `validation` or `test`.
     """
     from trainer.train import Evaluation
 
     try:
-        kept = json.loads(_file(config, data, device).read_text(encoding="utf-8"))
+        kept = json.loads(_file(config, data, device, split).read_text(encoding="utf-8"))
         utterances = UtteranceErrors(**kept.pop("utterances"))
         return Evaluation(**kept, utterances=utterances, predictions=[])
     except FileNotFoundError:
@@ -50,15 +51,17 @@ def recall_rates(config: TrainConfig, data: PreparedData, device: str) -> Evalua
         return None
 
 
-def keep_rates(config: TrainConfig, data: PreparedData, device: str, found: Evaluation) -> None:
-    """Write down the rates of `config.model` on the validation split for `recall_rates`.
+def keep_rates(
+    config: TrainConfig, data: PreparedData, device: str, split: str, found: Evaluation
+) -> None:
+    """Write down the rates of `config.model` on a split for `recall_rates`.
 
     Raises:
         OSError: they cannot be written.
     """
     if found.utterances is None:
         return
-    path = _file(config, data, device)
+    path = _file(config, data, device, split)
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     content = {**found.rates(), "utterances": dataclasses.asdict(found.utterances)}
@@ -66,9 +69,9 @@ def keep_rates(config: TrainConfig, data: PreparedData, device: str, found: Eval
     temporary.replace(path)
 
 
-def _file(config: TrainConfig, data: PreparedData, device: str) -> Path:
+def _file(config: TrainConfig, data: PreparedData, device: str, name: str) -> Path:
     """Beside the features; named by all that the rates come from."""
-    split = data.splits["validation"]
+    split = data.splits[name]
     clips = [(split.name(clip), split.text(clip), split.labels(clip)) for clip in range(len(split))]
     parts: list[Any] = [CODE_VERSION, device, data.folder.name, clips, _fingerprint(config)]
     parts += [getattr(config, name) for name in _SETTINGS]

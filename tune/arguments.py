@@ -122,6 +122,27 @@ def add_running(group: Any, what: str) -> None:
     )
 
 
+def add_track(group: Any) -> None:
+    """`--track`."""
+    group.add_argument(
+        "--track",
+        nargs="+",
+        choices=("mlflow", "tensorboard"),
+        default=["mlflow"],
+        metavar="STORE",
+        help="where results are shown: mlflow, tensorboard or both (default: mlflow)",
+    )
+
+
+def add_take_over(group: Any) -> None:
+    """`--take-over`."""
+    group.add_argument(
+        "--take-over",
+        action="store_true",
+        help="with --resume, of an object store: also where another machine seems to run it still",
+    )
+
+
 def add_dashboard(group: Any) -> None:
     """`--address` of a cluster's dashboard, where jobs are sent, with `--project` and `--location`."""
     group.add_argument(

@@ -1,17 +1,20 @@
-"""The base model's error rates, with which an experiment begins."""
+"""The base model's error rates, with which an experiment begins, and the test split, with which it ends."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tune.display import say
 from tune.errors import UserError
-from tune.trainable import evaluate_shared, keep_rates, recall_rates
+from tune.object_store import StorageError
+from tune.share import start_share
+from tune.trainable import evaluate_shared, keep_rates, local_folders, recall_rates
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import Evaluation
-    from tune.experiment import Session
+    from tune.experiments.opened import OpenExperiment
+    from tune.runs.search import Session
+    from tune.search.records import TrialRecord
 
 
 def measure_baseline(base: TrainConfig, session: Session) -> Evaluation:
@@ -20,32 +23,62 @@ def measure_baseline(base: TrainConfig, session: Session) -> Evaluation:
     Raises:
         UserError: the model cannot be used.
     """
-    device = "gpu" if session.resources.gpus else "cpu"
-    known = recall_rates(base, session.data, device) if base.reuse_baseline else None
-    found = known or _measure(base, session)
+    found, known = _measure_base(base, session, "validation")
     how = " (measured before)" if known else ""
-    say(
-        session.console,
+    session.say(
         f"baseline: {base.model} untouched has WER {found.wer:.2f} %, CER {found.cer:.2f} % "
-        f"on {found.clips} validation clips{how}",
+        f"on {found.clips} validation clips{how}"
     )
-    if known is None and base.reuse_baseline:
-        try:
-            keep_rates(base, session.data, device, found)
-        except OSError as error:
-            say(session.console, f"note: the next search measures the base model again: {error}")
     return found
 
 
-def _measure(base: TrainConfig, session: Session) -> Evaluation:
+def measure_held_out(
+    session: Session, experiment: OpenExperiment, base: TrainConfig, run: TrialRecord
+) -> tuple[Evaluation, Evaluation] | None:
+    """A run's best checkpoint, and the base model, on the test split; None where the weights cannot be had.
+
+    Args:
+        session: the cluster and the data.
+        experiment: has the checkpoint.
+        base: all settings that the run had.
+        run: the training.
+    """
+    folder = experiment.folder
+    try:
+        with folder.checkpoint(f"/{run.checkpoint}") as checkpoint:
+            config = base.replace(model=str(checkpoint))
+            found = _measure(config, session, "test", start_share(local_folders(config, session.data)))
+        return found, _measure_base(session.plan.base, session, "test")[0]
+    except (UserError, StorageError) as error:
+        session.say(f"warning: the best run is not measured on the test split: {error}")
+        return None
+
+
+def _measure_base(base: TrainConfig, session: Session, split: str) -> tuple[Evaluation, bool]:
+    """The base model on a split, and whether it was measured before."""
+    device = "gpu" if session.resources.gpus else "cpu"
+    known = recall_rates(base, session.data, device, split) if base.reuse_baseline else None
+    if known is not None:
+        return known, True
+    found = _measure(base, session, split, session.share)
+    if base.reuse_baseline:
+        try:
+            keep_rates(base, session.data, device, split, found)
+        except OSError as error:
+            session.say(f"note: the next search measures the base model again: {error}")
+    return found, False
+
+
+def _measure(config: TrainConfig, session: Session, split: str, share: Any) -> Evaluation:
     """In a process with what one worker of a trial has."""
     import ray
 
     cpus = session.resources.cpus_per_worker
     remote = ray.remote(num_cpus=cpus, num_gpus=session.resources.gpus_per_worker)(evaluate_shared)
-    with session.console.status(f"measuring the base model {base.model} ..."):
+    what = f"the base model {config.model}" if split == "validation" else "the test split"
+    with session.console.status(f"measuring {what} ..."):
         try:
-            found: Evaluation = ray.get(remote.remote(base, session.data, session.share, cpus))
+            found: Evaluation = ray.get(remote.remote(config, session.data, share, cpus, split))
         except ray.exceptions.RayTaskError as error:
             # A user's mistake that only shows in the worker (weights that do not load) is still told in one line.
             if isinstance(error.cause, UserError):

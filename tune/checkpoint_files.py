@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,19 @@ class CheckpointFiles:
             content: bytes = stream.read()
         return content
 
+    def flush(self, checkpoint: str) -> None:
+        """Bring a checkpoint's files through to the disk, where the storage is a folder: Ray's copy may not be yet."""
+        from pyarrow import fs
+
+        if not isinstance(self._filesystem, fs.LocalFileSystem):
+            return
+        for entry in self._entries(checkpoint, recursive=True):
+            descriptor = os.open(entry.path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
     def remove(self, checkpoint: str) -> None:
         """Remove a whole checkpoint; one that is not there is no error."""
         if self._entries(checkpoint):
@@ -45,15 +59,32 @@ class CheckpointFiles:
             if entry.is_file and dropped(name):
                 self._filesystem.delete_file(entry.path)
 
-    def keep_only(self, wanted: Collection[str]) -> None:
-        """Remove all other checkpoints, such as those that a killed search had written and not noted."""
+    def set_aside(self, wanted: Collection[str], *, remove: bool) -> None:
+        """Rename all other checkpoints, such as those that a killed search had written and not noted, or remove them.
+
+        In an object store, where another machine may still write, they are only renamed (`aside_...`).
+        """
         for trial in self._entries(TRIALS_FOLDER):
             if trial.is_file:
                 continue
             for entry in self._entries(f"{TRIALS_FOLDER}/{trial.base_name}"):
                 path = f"{TRIALS_FOLDER}/{trial.base_name}/{entry.base_name}"
-                if not entry.is_file and entry.base_name.startswith(_PREFIX) and path not in wanted:
+                if entry.is_file or not entry.base_name.startswith(_PREFIX) or path in wanted:
+                    continue
+                if remove:
                     self._filesystem.delete_dir(entry.path)
+                else:
+                    aside = f"{self._root}/{TRIALS_FOLDER}/{trial.base_name}/aside_{entry.base_name}"
+                    self._copy(entry.path, aside)
+                    self._filesystem.delete_dir(entry.path)
+
+    def _copy(self, source: str, target: str) -> None:
+        """Object stores know no folders that could be renamed."""
+        from pyarrow import fs
+
+        fs.copy_files(
+            source, target, source_filesystem=self._filesystem, destination_filesystem=self._filesystem
+        )
 
     def _entries(self, path: str, *, recursive: bool = False) -> list[Any]:
         from pyarrow import fs

@@ -61,6 +61,15 @@ class Verdict:
     tie: bool
     """Whether others are as good within noise, and the winner is the cheapest of them."""
 
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Verdict:
+        """What `to_dict` gave, also in an earlier version."""
+        standings = [
+            Standing(**{**standing, "interval": tuple(standing["interval"])})
+            for standing in saved["standings"]
+        ]
+        return cls(standings, saved["winner"], bool(saved["tie"]))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `results.json`."""
         return dataclasses.asdict(self)

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from tune.search.records import Stop
 from tune.space_settings import SchedulerSettings
 
 if TYPE_CHECKING:
-    from tune.records import Records, TrialRecord
-
-Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Stop:
-    """Why a trial was ended before its budget."""
-
-    reason: Reason
-    samples_seen: int
-    """The rung, or wherever a loss or WER was no finite number."""
-    value: float | None = None
-    """The trial's WER there, in percent; None where it was no number."""
-    cutoff: float | None = None
-    """The WER, in percent, that it would have had to reach; None where there is no such number."""
-    population: int = 0
-    """Trials that had reached the rung, itself included."""
-
-    def describe(self) -> str:
-        """The reason in words, for the screen and MLflow."""
-        if self.reason == "diverged":
-            return f"loss or WER was no finite number at {self.samples_seen:,} samples"
-        text = f"WER {self.value:.2f} % at {self.samples_seen:,} samples is above {self.cutoff:.2f} %, "
-        if self.reason == "asha":
-            return f"{text}the cutoff among {self.population} trials"
-        if self.reason == "above_baseline":
-            return f"{text}a multiple of the base model's"
-        return f"{text}its WER at the rung before, and rises while the loss falls"
-
+    from tune.search.records import Records, TrialRecord
 
 NEVER_STOP = SchedulerSettings(min_trials_per_rung=1_000_000, max_wer_to_baseline=0, rising_rungs=0)
 """Only a loss or WER that is no number ends a trial."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tune.plan import SearchPlan
-    from tune.records import Records, TrialRecord
+    from tune.search.records import Records, TrialRecord
 
 SHORT_NAMES = {
     "learning_rate": "lr",
@@ -115,10 +115,10 @@ def trial_table(trials: list[TrialRecord], best: TrialRecord | None, *, title: s
             _STATUS[trial.status],
             *(short_value(trial.config.get(name, "")) for name in names),
             *([str(trial.effective_batch)] if effective else []),
-            f"{trial.epoch:.2f}",
+            f"{trial.epoch_now:.2f}",
             "" if trial.wer is None else f"{trial.wer:.2f}",
             "" if trial.best_wer is None else best_rate(trial) + (" *" if chosen else ""),
-            clock(trial.seconds or time.monotonic() - trial.started),
+            clock(trial.elapsed),
             style="bold" if chosen else None,
         )
     return table
@@ -136,13 +136,13 @@ def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> f
     running ones to go to the end.
     """
     trials = records.all()
-    seen = sum(trial.samples_seen for trial in trials)
+    seen = sum(trial.samples_now for trial in trials)
     if not seen or elapsed <= 0:
         return None
     ended = [trial for trial in trials if trial.status != "running"]
-    expected = sum(trial.samples_seen for trial in ended) / len(ended) if ended else budget
+    expected = sum(trial.samples_now for trial in ended) / len(ended) if ended else budget
     to_come = (n_trials - len(trials)) * expected
-    running = sum(max(0, budget - trial.samples_seen) for trial in trials if trial.status == "running")
+    running = sum(max(0, budget - trial.samples_now) for trial in trials if trial.status == "running")
     return (to_come + running) * elapsed / seen
 
 
@@ -234,7 +234,7 @@ class SearchDisplay(LiveDisplay):
         return Group(Text(self.summary(), style="bold"), trial_table(shown, best), *more)
 
 
-def most_telling(trials: list[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:
+def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:
     """At most `rows` trials by number: the running ones and the best first, then those that ended last."""
 
     def rank(trial: TrialRecord) -> tuple[bool, bool, str]:

@@ -15,10 +15,10 @@ from rich.console import Console
 from tune.cluster import check_precision, this_machine, trial_resources
 from tune.curves import FamilyName, draw_curves
 from tune.display import key_settings, print_plan, say, say_notes
-from tune.limits import describe_duration
 from tune.mlflow_store import check_store
-from tune.records import Records
 from tune.scheduler import TRIAL_ID, describe_rungs
+from tune.search.budgets import describe_duration
+from tune.search.records import Records
 from tune.search_space import FloatParameter
 from tune.searcher import make_searcher
 from tune.simulated_controller import Limits

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from tune.errors import ExperimentError, ModelError
 from tune.experiment_folder import EXPERIMENT_FILE
-from tune.results import load_results
+from tune.experiments.saved import load_results
 
 if TYPE_CHECKING:
     from tune.storage import Storage

@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from tune.errors import ExperimentError
+from tune.experiment_folder import EXPERIMENT_FILE
+from tune.experiments.log import EVENTS_FILE, fold, read_log
+from tune.experiments.old_form import STATE_FILE, how_it_had_ended
+from tune.experiments.opened import LOCK_FILE
+from tune.experiments.results import RESULTS_FILE, how_it_ended
+
 if TYPE_CHECKING:
+    from tune.experiments.state import SearchState
     from tune.storage import Storage
 
-_SETTINGS, _STATE, _RESULTS, _LOCK = "experiment.yaml", "state.json", "results.json", ".running"
+_SETTINGS, _STATE, _RESULTS, _LOCK = EXPERIMENT_FILE, STATE_FILE, RESULTS_FILE, LOCK_FILE
 _FILES = (_SETTINGS, _STATE, _RESULTS)
-"""What is read of each. The names stand here too because the modules that write the files import Ray."""
+"""What is read of each, beside its log."""
 _ALIVE_SECONDS = 600.0
 """An experiment in an object store whose files changed no longer ago is taken to run, wherever that is."""
 _READERS = 16
-_BUDGETS = ("time_budget", "gpu_hours")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML has it: ten times as fast."""
 
@@ -78,6 +85,8 @@ class _Found:
     """When the newest file was written, in seconds since the epoch."""
     remote: bool = False
     """Whether locks of other machines cannot be seen."""
+    state: SearchState | None = None
+    """What its log folds to; None for an experiment of an earlier version."""
 
     @property
     def runs(self) -> Sequence[Mapping[str, Any]]:
@@ -111,16 +120,21 @@ def _began(pair: tuple[ExperimentLine, float]) -> tuple[float, str]:
 def _in_folder(folder: Path) -> list[_Found]:
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        present = [path / name for name in (*_FILES, _LOCK) if (path / name).is_file()]
+        present = [path / name for name in (*_FILES, EVENTS_FILE, _LOCK) if (path / name).is_file()]
         if path.name.startswith(".") or not present:
             continue
-        files, problem = _parse(lambda name, path=path: (path / name).read_bytes())  # type: ignore[misc]
+        log = path / EVENTS_FILE
+        names = (_SETTINGS,) if log.is_file() else _FILES
+        files, problem = _parse(lambda name, path=path: (path / name).read_bytes(), names)  # type: ignore[misc]
+        state, broken = _fold(lambda log=log: read_log(log)) if log.is_file() else (None, None)  # type: ignore[misc]
         changed = max(file.stat().st_mtime for file in present)
-        found.append(_Found(path.name, files, problem, _is_locked(path / _LOCK), changed))
+        locked = _is_locked(path / _LOCK)
+        found.append(_Found(path.name, files, problem or broken, locked, changed, state=state))
     return found
 
 
 def _in_store(storage: Storage) -> list[_Found]:
+    from tune.experiments.segments import read_segments
     from tune.object_store import ObjectStore
 
     store = ObjectStore(storage.text)
@@ -131,15 +145,26 @@ def _in_store(storage: Storage) -> list[_Found]:
 
     def find(name: str) -> _Found | None:
         present = [file for file in _FILES if f"{name}/{file}" in times]
-        if not present:
+        lines = read_segments(store, name)
+        if not present and not lines:
             return None
-        files, problem = _parse(lambda file: store.read(f"{name}/{file}"), present)
-        changed = max(times[f"{name}/{file}"] for file in present)
+        place = Path(f"{store.address}/{name}/{EVENTS_FILE}")
+        files, problem = _parse(lambda file: store.read(f"{name}/{file}"), [_SETTINGS] if lines else present)
+        state, broken = _fold(lambda: fold(b"".join(lines), place)) if lines else (None, None)
+        changed = max([*(times[f"{name}/{file}"] for file in present), state.heard if state else 0.0])
         locked = _is_locked(storage.experiment(name).path / _LOCK)
-        return _Found(name, files, problem, locked, changed, remote=True)
+        return _Found(name, files, problem or broken, locked, changed, remote=True, state=state)
 
     with ThreadPoolExecutor(_READERS) as readers:
         return [found for found in readers.map(find, names) if found is not None]
+
+
+def _fold(read: Callable[[], SearchState]) -> tuple[SearchState | None, str | None]:
+    """What a log folds to, or what is wrong with it."""
+    try:
+        return read(), None
+    except ExperimentError as error:
+        return None, str(error)
 
 
 def _parse(
@@ -192,6 +217,8 @@ def _line(found: _Found) -> ExperimentLine:
             problem += ": it was killed before its first trial, and can be removed"
     if problem is None:
         try:
+            if found.state is not None:
+                return _line_of_log(found, found.state)
             return _whole_line(found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"a file of it does not say what it should ({type(error).__name__}: {error})"
@@ -225,6 +252,36 @@ def _whole_line(found: _Found) -> ExperimentLine:
     )
 
 
+def _line_of_log(found: _Found, state: SearchState) -> ExperimentLine:
+    settings, asked = found.files[_SETTINGS], state.session
+    train, trials = settings["train_config"], state.records.all()
+    ended = how_it_ended(state)
+    alive = found.remote and state.ended is None and time.time() - found.changed < _ALIVE_SECONDS
+    running = found.locked or (alive and ended is None)
+    best = state.best()
+    verdict = state.verdict
+    mean = (
+        next((each["mean"] for each in verdict["standings"] if each["trial_id"] == verdict["winner"]), None)
+        if verdict
+        else None
+    )
+    return ExperimentLine(
+        name=found.name,
+        state="running" if running else ended or "interrupted",
+        kind="training" if settings.get("kind") == "training" else "search",
+        trials_ended=sum(trial.status != "running" for trial in trials),
+        trials_asked=asked.trials if asked else None,
+        baseline_wer=state.baseline.rates["wer"] if state.baseline else None,
+        best_wer=mean if mean is not None else best.best_wer if best else None,
+        seconds=state.seconds_at(time.time()) if running else state.seconds,
+        started=str(settings["created"]),
+        model=_short(str(train["model"])),
+        data=_short(str(train["data"])),
+        language=train.get("language"),
+        note=state.end.text if state.end else None,
+    )
+
+
 def _is_current(found: _Found) -> bool:
     """Whether nothing happened after the results were written, as when an ended search got more trials."""
     if _STATE not in found.files:
@@ -240,33 +297,12 @@ def _state(found: _Found, results: Mapping[str, Any]) -> State:
     """`results` are those of the state as it is; empty where they are older or there are none."""
     if found.locked:
         return "running"
-    ended = how_it_ended(found.files[_SETTINGS], results) if results else None
+    ended = how_it_had_ended(found.files[_SETTINGS], results) if results else None
     if ended is not None:
         return ended
     interrupted = bool(results)
     alive = found.remote and not interrupted and time.time() - found.changed < _ALIVE_SECONDS
     return "running" if alive else "interrupted"
-
-
-def how_it_ended(
-    settings: Mapping[str, Any], results: Mapping[str, Any]
-) -> Literal["finished", "failed"] | None:
-    """How an experiment ended; None where it was interrupted, or had trials added since.
-
-    Args:
-        settings: `experiment.yaml`.
-        results: `results.json`, no older than the state.
-    """
-    reason = (results.get("ended_by") or {}).get("reason")
-    trials = results.get("trials", [])
-    if results.get("interrupted") or (reason is None and len(trials) < int(settings["trials"])):
-        return None
-    if settings.get("kind") == "training":
-        return "finished" if any(trial["status"] == "completed" for trial in trials) else "failed"
-    spent = reason in _BUDGETS and not any(trial.get("error") for trial in trials)
-    if reason == "failures" or (results.get("best") is None and not spent):
-        return "failed"
-    return "finished"
 
 
 def _best_wer(found: _Found, results: Mapping[str, Any]) -> float | None:

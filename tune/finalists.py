@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.scheduler import METRIC, TRIAL_ID
-from tune.trainable import UTTERANCES_FILE
+from tune.search.records import trial_of, trial_order
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
-    from tune.checkpoint_files import CheckpointFiles
-    from tune.comparison import Repeat, Verdict
-    from tune.records import Records, TrialRecord
+    from tune.search.records import Records, TrialRecord
 
 LEAST_TRIALS = 8
 """Searches of so many trials and more have finalists unless told otherwise."""
@@ -26,7 +23,7 @@ def choose_finalists(records: Records, count: int) -> list[TrialRecord]:
     completed = [
         record for record in records.all() if record.status == "completed" and record.best_wer is not None
     ]
-    return sorted(completed, key=lambda record: (record.best_wer, record.trial_id))[:count]
+    return sorted(completed, key=lambda record: (record.best_wer, trial_order(record.trial_id)))[:count]
 
 
 def repeat_settings(finalists: Sequence[TrialRecord], repeats: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -38,16 +35,6 @@ def repeat_settings(finalists: Sequence[TrialRecord], repeats: int, seed: int) -
     }
 
 
-def role_of(run: str) -> str:
-    """What MLflow calls a training of this name: `trial` or `repeat`."""
-    return "trial" if trial_of(run) == run else "repeat"
-
-
-def trial_of(run: str) -> str:
-    """The trial that a repeat is of; a trial itself as it is."""
-    return run.split("-r", maxsplit=1)[0]
-
-
 def describe_repeats(settings: dict[str, dict[str, Any]]) -> str:
     """What is trained again, in one line."""
     finalists = list(dict.fromkeys(trial_of(name) for name in settings))
@@ -55,19 +42,13 @@ def describe_repeats(settings: dict[str, dict[str, Any]]) -> str:
     return f"finalists: trials {', '.join(finalists)} once more at full budget, with {seeds} new seeds each"
 
 
-def finalists_cost(records: Records, runs: int, slots: int) -> tuple[float, float]:
-    """Wall seconds and trial-hours that so many repeats will take, from the trials that had their whole budget."""
-    full = [record.seconds for record in records.all() if record.status == "completed"]
-    if not full:
-        return 0.0, 0.0
-    mean = sum(full) / len(full)
-    return mean * -(-runs // max(1, slots)), mean * runs / 3600
-
-
 def make_repeater(
-    settings: dict[str, dict[str, Any]], records: Records, capacity: Callable[[], int]
+    settings: dict[str, dict[str, Any]],
+    records: Records,
+    capacity: Callable[[], int],
+    proposed: Callable[[str, dict[str, Any]], None] = lambda name, config: None,
 ) -> Searcher:
-    """A searcher that hands out given settings, but for those that have ended."""
+    """A searcher that hands out given settings, but for those that have ended, and calls `proposed` with each."""
     import ray.tune.search
 
     class Repeater(ray.tune.search.Searcher):
@@ -82,7 +63,7 @@ def make_repeater(
 
         def __reduce__(self) -> tuple[Any, ...]:
             """A word in its place: Ray pickles the searcher into files that are never read."""
-            return str, ("see state.json",)
+            return str, ("see events.jsonl",)
 
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
             """The next repeat; None while none has room."""
@@ -92,6 +73,7 @@ def make_repeater(
                 return None
             self._open.add(trial_id)
             name = self._left.pop(0)
+            proposed(name, settings[name])
             return {**settings[name], TRIAL_ID: name}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
@@ -104,39 +86,3 @@ def make_repeater(
             """Nothing to do: a resumed search begins with its records."""
 
     return Repeater()
-
-
-def compare_finalists(repeats: Records, names: Sequence[str], files: CheckpointFiles) -> Verdict | None:
-    """The verdict over the repeats that came to an end; None where none did.
-
-    Raises:
-        OSError: what a checkpoint says of its clips cannot be read.
-    """
-    import numpy as np
-
-    from tune.comparison import Repeat, judge_finalists
-
-    found: dict[str, list[Repeat]] = {}
-    for name in names:
-        if name not in repeats:
-            continue
-        record = repeats[name]
-        if record.status != "completed" or record.checkpoint is None or record.best_wer is None:
-            continue
-        clips = json.loads(files.read(record.checkpoint, UTTERANCES_FILE))
-        found.setdefault(trial_of(name), []).append(
-            Repeat(
-                run=name,
-                wer=record.best_wer,
-                seconds=record.seconds,
-                word_errors=np.asarray(clips["word_errors"]),
-                words=np.asarray(clips["words"]),
-            )
-        )
-    return judge_finalists(found) if found else None
-
-
-def best_run(verdict: Verdict, repeats: Records) -> TrialRecord:
-    """The winner's repeat with the lowest WER: what is exported."""
-    runs = next(standing.runs for standing in verdict.standings if standing.trial_id == verdict.winner)
-    return min((repeats[run] for run in runs), key=lambda record: record.best_wer or 0.0)

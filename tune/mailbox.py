@@ -45,12 +45,17 @@ def post(mailbox: Any, trial_id: str, metrics: Mapping[str, float]) -> None:
 
 
 class MailboxReader(threading.Thread):
-    """Fetches messages every second and hands each to `receive`, until `stop` is called."""
+    """Fetches messages every second and hands each to `receive`, then calls `fetched`, until `stop` is called."""
 
-    def __init__(self, mailbox: Any, receive: Callable[[str, dict[str, float], float], None]) -> None:
+    def __init__(
+        self,
+        mailbox: Any,
+        receive: Callable[[str, dict[str, float], float], None],
+        fetched: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(name="mailbox-reader", daemon=True)
         self._mailbox = mailbox
-        self._receive = receive
+        self._receive, self._fetched = receive, fetched
         self._done = threading.Event()
         self.error: Exception | None = None
         """Why no more messages are fetched; the search itself goes on without progress between rungs."""
@@ -73,5 +78,6 @@ class MailboxReader(threading.Thread):
         try:
             for trial_id, metrics, timestamp in ray.get(self._mailbox.drain.remote()):
                 self._receive(trial_id, metrics, timestamp)
+            self._fetched()
         except (ray.exceptions.RayError, OSError) as error:
             self.error = error

@@ -16,18 +16,20 @@ from tune.arguments import check_least
 from tune.display import short_path
 from tune.errors import ConfigError, ExperimentError
 from tune.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
-from tune.limits import Budgets
 from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.scheduler import LEAST_STEPS, rung_grid
+from tune.search.budgets import Budgets
 from tune.search_space import ChoiceParameter, load_space
 from tune.storage import Storage
-from tune.study_database import default_study_url
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
     from tune.search_space import SearchSpace
     from tune.warm_start import WarmStart
 
+ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
+"""What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
+TRACKERS = ("mlflow", "tensorboard")
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -61,9 +63,12 @@ class SearchRequest:
     warm_start: str | None = None
     """A finished experiment of the same storage to learn from."""
     optuna_storage: str | None = None
-    """Database of the Optuna study; None is a file in the experiment's folder."""
+    """Database of the Optuna study; None is a journal in the experiment's folder."""
     keep_checkpoints: str = "best"
     """Whose weights stay when the search has ended: `best` or `all`."""
+
+    track: tuple[str, ...] = ("mlflow",)
+    """Where results are shown, beside the Optuna study."""
 
     @property
     def n_finalists(self) -> int:
@@ -111,9 +116,19 @@ class SearchPlan:
         return absolute_tracking_uri(self.request.tracking_uri)
 
     @property
-    def study_url(self) -> str:
-        """The database of the Optuna study."""
-        return self.request.optuna_storage or default_study_url(self.folder)
+    def trackers(self) -> tuple[str, ...]:
+        """The stores to which the log is told."""
+        return tuple(dict.fromkeys(self.request.track))
+
+    @property
+    def is_training(self) -> bool:
+        """Whether nothing is searched."""
+        return False
+
+    @property
+    def asked_resources(self) -> dict[str, Any]:
+        """What a trial takes, as it was asked for."""
+        return {name: getattr(self.request, name) for name in ASKED_RESOURCES}
 
     @property
     def largest_batch(self) -> int:

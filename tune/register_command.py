@@ -126,7 +126,7 @@ def register_exported(
 
 def _experiment_of(facts: ModelFacts, storage: Storage) -> ExperimentFolder | None:
     """The folder of the experiment that the model is from; None where it is not in the storage."""
-    from tune.results import find_experiment
+    from tune.experiments.saved import find_experiment
 
     if facts.experiment is None or facts.experiment not in storage.names():
         return None
@@ -155,7 +155,7 @@ def _run_of(folder: ExperimentFolder, facts: ModelFacts) -> str | None:
     """The MLflow run of the model's trial."""
     import json
 
-    from tune.results import RESULTS_FILE
+    from tune.experiments.results import RESULTS_FILE
 
     path = folder.path / RESULTS_FILE
     if not path.is_file():

@@ -41,9 +41,10 @@ def report(words: list[str]) -> int:
     arguments = report_parser().parse_args(words)
     from tune.display import make_console, say, short_path
     from tune.errors import ExperimentError
+    from tune.experiments.results import REPORT_FOLDER
+    from tune.experiments.saved import find_experiment
     from tune.report.loading import load_experiment
     from tune.report.writer import make_report, save_page, save_report
-    from tune.results import REPORT_FOLDER, find_experiment
 
     output: Path | None = arguments.output
     if output is not None and output.is_dir():

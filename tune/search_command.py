@@ -16,6 +16,8 @@ from tune.arguments import (
     add_deepspeed,
     add_running,
     add_storage,
+    add_take_over,
+    add_track,
     add_tracking_uri,
     add_training,
     read_settings,
@@ -24,9 +26,9 @@ from tune.arguments import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tune.limits import Budgets
     from tune.plan import SearchRequest
-    from tune.results import SearchOutcome
+    from tune.runs.outcome import SearchOutcome
+    from tune.search.budgets import Budgets
 
 _EPILOG = """\
 other commands:
@@ -111,10 +113,11 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
     add_storage(where)
     add_tracking_uri(where)
+    add_track(where)
     where.add_argument(
         "--optuna-storage",
         metavar="URL",
-        help="database of the Optuna study (default: optuna.db in the experiment)",
+        help="database of the Optuna study (default: optuna_journal.log in the experiment)",
     )
     where.add_argument(
         "--keep-checkpoints",
@@ -148,6 +151,7 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)"
     )
+    add_take_over(how)
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
 
 
@@ -192,12 +196,15 @@ def search(words: list[str]) -> int:
         warm_start=arguments.warm_start,
         optuna_storage=arguments.optuna_storage,
         keep_checkpoints=arguments.keep_checkpoints,
+        track=tuple(arguments.track),
     )
     check_numbers(request)
     console = make_console()
     if arguments.resume:
         given = frozenset(word.split("=")[0] for word in words if word.startswith("--"))
-        return _finish(_resume(request, arguments.resume, given, console), console)
+        return _finish(
+            _resume(request, arguments.resume, given, console, take_over=arguments.take_over), console
+        )
     with console.status("checking the space and the model ..."):
         plan = make_plan(request)
     if arguments.dry_run:
@@ -206,7 +213,7 @@ def search(words: list[str]) -> int:
         show_plan(plan, console)
         return 0
 
-    from tune.experiment import run_search
+    from tune.runs.search import run_search
 
     return _finish(run_search(plan, console), console)
 
@@ -242,7 +249,7 @@ def check_what(arguments: argparse.Namespace, words: list[str]) -> None:
 
 def read_budgets(arguments: argparse.Namespace) -> Budgets:
     """What ends the search before all its trials."""
-    from tune.limits import Budgets, parse_duration
+    from tune.search.budgets import Budgets, parse_duration
 
     seconds = arguments.time_budget
     return Budgets(
@@ -253,13 +260,17 @@ def read_budgets(arguments: argparse.Namespace) -> Budgets:
     )
 
 
-def _resume(request: SearchRequest, name: str, given: frozenset[str], console: Console) -> SearchOutcome:
-    from tune.experiment import resume_search
-    from tune.resume import load_search
+def _resume(
+    request: SearchRequest, name: str, given: frozenset[str], console: Console, *, take_over: bool
+) -> SearchOutcome:
+    from tune.runs.resume import load_search
 
     with console.status(f"looking at what {name} left ..."):
-        resumed = load_search(request, name, given)
-    return resume_search(resumed, console)
+        resumed = load_search(request, name, given, take_over=take_over)
+
+    from tune.runs.search import finish_search, resume_search
+
+    return finish_search(resumed, console) if resumed.only_finish else resume_search(resumed, console)
 
 
 def _finish(outcome: SearchOutcome, console: Console) -> int:
@@ -267,10 +278,8 @@ def _finish(outcome: SearchOutcome, console: Console) -> int:
     from tune.summary import print_summary
 
     print_summary(outcome, console)
-    if outcome.report_problem:
-        print(f"warning: {outcome.report_problem}", file=sys.stderr)
-    if outcome.mlflow_problem:
-        print(f"warning: {outcome.mlflow_problem}", file=sys.stderr)
+    if outcome.tracking_problem:
+        print(f"warning: {outcome.tracking_problem}", file=sys.stderr)
     if outcome.interrupted:
         return EXIT_INTERRUPTED
     if outcome.end is not None and outcome.end.reason == "failures":

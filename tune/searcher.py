@@ -5,31 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tune.proposals import EARLIER, Proposer
-from tune.records import TrialRecord
 from tune.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
+from tune.search.records import TrialRecord
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
     from ray.tune.search import Searcher
 
-    from tune.records import Records
+    from tune.search.records import Records
     from tune.search_space import SearchSpace
-
-
-class Mirror(Protocol):
-    """Keeps a copy of the study up to date, for people to look at."""
-
-    def proposed(self, trial_id: str, params: Mapping[str, Any]) -> None:
-        """A trial has got its settings."""
-
-    def evaluated(self, trial_id: str, samples_seen: int, wer: float) -> None:
-        """A trial was measured."""
-
-    def ended(self, record: TrialRecord) -> None:
-        """A trial has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +36,7 @@ def make_searcher(
     seed: int,
     records: Records,
     capacity: Callable[[], int] = lambda: 1_000_000,
-    mirror: Mirror | None = None,
+    proposed: Callable[[str, dict[str, Any]], None] = lambda number, params: None,
     earlier: Iterable[EarlierTrial] = (),
 ) -> Searcher:
     """A searcher over `space`: a Gaussian process while trials are few, then TPE (see `tune.proposals`).
@@ -71,7 +58,7 @@ def make_searcher(
             proposed again first.
         capacity: trials that can run now; none is proposed beyond, so that each learns from those before.
             Asked anew each time, since nodes come and go, while Tune's own limit is fixed.
-        mirror: hears of everything.
+        proposed: takes a new trial's number and settings, before Ray does; it writes them down.
         earlier: results of other experiments, taken for trials that ended before this search began.
     """
     import optuna
@@ -101,7 +88,7 @@ def make_searcher(
 
         def __reduce__(self) -> tuple[Any, ...]:
             """A word in its place: Ray pickles the searcher into files that are never read."""
-            return str, ("see state.json",)
+            return str, ("see events.jsonl",)
 
         def _take_in(self, record: TrialRecord) -> None:
             """Put a trial of ours into the study, and keep Optuna's handle to it."""
@@ -120,23 +107,19 @@ def make_searcher(
                 params = dict(records[number].config)
             else:
                 number = f"{self._next_number():03d}"
-                proposed = proposer.propose(self.study.get_trials(deepcopy=False), int(number))
-                if proposed is None:
+                found = proposer.propose(self.study.get_trials(deepcopy=False), int(number))
+                if found is None:
                     self.exhausted = True
                     return ray.tune.search.Searcher.FINISHED  # type: ignore[no-any-return]
-                params = proposed
+                params = found
                 self._take_in(TrialRecord(number, params))
-                if mirror:
-                    mirror.proposed(number, params)
+                proposed(number, params)
             self._open[trial_id] = number
             return {**params, TRIAL_ID: number}
 
         def _next_number(self) -> int:
-            """The first free number: a trial that was proposed but never began has left a gap after a kill."""
-            number = 1
-            while f"{number:03d}" in records or f"{number:03d}" in self._trials:
-                number += 1
-            return number
+            """The number after the last."""
+            return len(self._trials) + 1
 
         def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
             """Report the WER at the samples seen, once."""
@@ -145,8 +128,6 @@ def make_searcher(
             known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
             if math.isfinite(wer) and seen not in known:
                 trial.report(wer, seen)
-                if mirror:
-                    mirror.evaluated(number, seen, wer)
 
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -168,8 +149,6 @@ def make_searcher(
                 _best_at_full_budget(record) if outcome == "completed" else None,
                 state=trial_state(outcome),
             )
-            if mirror:
-                mirror.ended(dataclasses.replace(record, status=outcome))
 
         def save(self, checkpoint_path: str) -> None:
             """Nothing to do: the records are saved with the search."""

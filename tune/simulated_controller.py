@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tune.records import Records, TrialRecord
 from tune.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
+from tune.search.records import Records, TrialRecord
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tune.decisions import Judge
-from tune.records import Records
 from tune.scheduler import make_scheduler
+from tune.search.records import Records
 from tune.searcher import make_searcher
 from tune.simulated_controller import Curve, Limits, SimulatedController, Simulation
 

@@ -9,11 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from tune.display import clock, say, short_value, trial_table
-from tune.results import REPORT_FOLDER, RESULTS_FILE
+from tune.experiments.results import REPORT_FOLDER, RESULTS_FILE
 
 if TYPE_CHECKING:
     from tune.comparison import Verdict
-    from tune.results import SearchOutcome
+    from tune.runs.outcome import SearchOutcome
 
 
 def print_summary(outcome: SearchOutcome, console: Console) -> None:

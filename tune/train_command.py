@@ -15,6 +15,8 @@ from tune.arguments import (
     add_deepspeed,
     add_running,
     add_storage,
+    add_take_over,
+    add_track,
     add_tracking_uri,
     add_training,
     option_name,
@@ -61,6 +63,7 @@ def train_parser() -> argparse.ArgumentParser:
     where.add_argument("--name", metavar="NAME", help="name (default: the model's name and the time)")
     add_storage(where)
     add_tracking_uri(where)
+    add_track(where)
     _add_how(parser.add_argument_group("how it runs"))
     return parser
 
@@ -80,6 +83,7 @@ def _add_how(how: Any) -> None:
         "--cpus-per-worker", type=float, metavar="F", help="CPUs of a worker (default: 1, more with GPUs)"
     )
     add_running(how, "training")
+    add_take_over(how)
 
 
 def train(words: list[str]) -> int:
@@ -118,8 +122,8 @@ def train(words: list[str]) -> int:
     from tune.train_results import print_training_summary
 
     print_training_summary(outcome, console)
-    if outcome.mlflow_problem:
-        make_console(error=True).print(f"warning: {outcome.mlflow_problem}", markup=False, soft_wrap=True)
+    if outcome.tracking_problem:
+        make_console(error=True).print(f"warning: {outcome.tracking_problem}", markup=False, soft_wrap=True)
     if outcome.interrupted:
         return EXIT_INTERRUPTED
     return 0 if outcome.record.status == "completed" else EXIT_FAILED
@@ -155,6 +159,8 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
         tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
         address=arguments.address,
         max_failures=arguments.max_failures,
+        track=tuple(arguments.track),
+        take_over=arguments.take_over,
     )
 
 

@@ -14,7 +14,7 @@ from tune.display import LiveDisplay, clock, say, short_path, short_value
 
 if TYPE_CHECKING:
     from tune.cluster import TrialResources
-    from tune.records import TrialRecord
+    from tune.search.records import TrialRecord
     from tune.train_plan import TrainPlan
 
 _EVERY_SECONDS = 30.0
@@ -70,7 +70,7 @@ class TrainDisplay(LiveDisplay):
         self._record = record
         self._learning_rate = metrics.get("learning_rate", self._learning_rate)
         if self._first is None:
-            self._first = time.monotonic(), record.samples_seen
+            self._first = time.monotonic(), record.samples_now
         if self._live is None and time.monotonic() - self._told >= _EVERY_SECONDS:
             self.told()
 
@@ -85,9 +85,9 @@ class TrainDisplay(LiveDisplay):
         record = self._record
         if record is None:
             return "starting the workers ..."
-        parts = [f"{record.samples_seen:,} of {self._budget:,} samples, epoch {record.epoch:.2f}"]
-        if record.loss is not None:
-            parts.append(f"loss {record.loss:.4f}")
+        parts = [f"{record.samples_now:,} of {self._budget:,} samples, epoch {record.epoch_now:.2f}"]
+        if "loss" in record.progress:
+            parts.append(f"loss {record.progress['loss']:.4f}")
         if self._learning_rate is not None:
             parts.append(f"lr {self._learning_rate:.3g}")
         if record.wer is not None and record.best_wer is not None:
@@ -102,11 +102,7 @@ class TrainDisplay(LiveDisplay):
 
     def _left(self, record: TrialRecord) -> float | None:
         """Seconds to the end at the pace since the workers' first word; None before there is one."""
-        if (
-            self._first is None
-            or record.samples_seen <= self._first[1]
-            or record.samples_seen >= self._budget
-        ):
+        if self._first is None or record.samples_now <= self._first[1] or record.samples_now >= self._budget:
             return None
-        pace = (time.monotonic() - self._first[0]) / (record.samples_seen - self._first[1])
-        return (self._budget - record.samples_seen) * pace
+        pace = (time.monotonic() - self._first[0]) / (record.samples_now - self._first[1])
+        return (self._budget - record.samples_now) * pace

@@ -12,8 +12,8 @@ from trainer.config import TrainConfig
 from tune.arguments import check_least
 from tune.cluster import TrialResources, alive_nodes, trial_resources
 from tune.errors import ConfigError, ExperimentError, ResourceError
+from tune.experiments.saved import load_results
 from tune.plan import SearchPlan, SearchRequest, absolute_source, dated_name, new_experiment
-from tune.results import load_results
 from tune.search_space import SearchSpace
 from tune.space_settings import SchedulerSettings, SearcherSettings
 from tune.storage import Storage
@@ -51,6 +51,10 @@ class TrainRequest:
     tracking_uri: str | None
     address: str | None
     max_failures: int
+    track: tuple[str, ...] = ("mlflow",)
+    """Where results are shown."""
+    take_over: bool = False
+    """Go on also where another machine seems to run it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,11 @@ class TrainPlan(SearchPlan):
     """What the user should know before it starts."""
     gpus_per_worker: float | None = None
     cpus_per_worker: float | None = None
+
+    @property
+    def is_training(self) -> bool:
+        """Nothing is searched."""
+        return True
 
     def resources(self) -> TrialResources:
         """What the workers take of the cluster. Ray must be running.
@@ -137,6 +146,8 @@ def search_request(request: TrainRequest, name: str, base: TrainConfig) -> Searc
         address=request.address,
         max_failures=request.max_failures,
         seed=base.seed,
+        finalists=0,
+        track=request.track,
     )
 
 

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import yaml
-
-from trainer.config import TrainConfig
 from tune.errors import ExperimentError
-from tune.experiment_folder import EXPERIMENT_FILE
-from tune.results import find_experiment
-from tune.search_state import SearchState
+from tune.experiments.log import EVENTS_FILE
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
 from tune.train_plan import TrainPlan, TrainRequest, no_space, search_request
 from tune.train_results import KIND
 from tune.train_workers import TRIAL
-from tune.trainable import restore_evaluation
-
-if TYPE_CHECKING:
-    from trainer.train import Evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +19,9 @@ class ResumedTraining:
     """What is known of a training that goes on."""
 
     plan: TrainPlan
-    state: SearchState
-    baseline: Evaluation
-    n_train: int
+    experiment: OpenExperiment
+    points: tuple[int, ...]
+    """Samples seen at which it is evaluated."""
 
 
 def load_training(request: TrainRequest, name: str) -> ResumedTraining:
@@ -39,33 +31,43 @@ def load_training(request: TrainRequest, name: str) -> ResumedTraining:
         ExperimentError: there is no such training, it has ended, or it runs now.
     """
     folder = find_experiment(name, request.storage)
-    saved = yaml.safe_load((folder.path / EXPERIMENT_FILE).read_text(encoding="utf-8"))
-    if saved.get("kind") != KIND:
+    settings = read_settings(folder.path)
+    if settings.get("kind") != KIND:
         raise ExperimentError(
             f"--resume {name}: is a search, not a training; tune-whisper --resume {name} goes on with it"
         )
-    state = SearchState.load(folder.path)
-    state.lock()
-    record = state.records[TRIAL]
-    if record.status not in ("running", "failed"):
+    if not (folder.path / EVENTS_FILE).is_file():
+        raise old_form_error(folder, f"--resume {name}", "go on with it")
+    experiment = OpenExperiment(folder, take_over=request.take_over)
+    try:
+        return _load(request, name, SavedExperiment(folder, settings, experiment.log.state), experiment)
+    except BaseException:
+        experiment.close()
+        raise
+
+
+def _load(
+    request: TrainRequest, name: str, saved: SavedExperiment, experiment: OpenExperiment
+) -> ResumedTraining:
+    record = saved.state.records[TRIAL]
+    if record.outcome not in ("running", "failed"):
         raise ExperimentError(
-            f"--resume {name}: has {record.status}; tune-whisper train --from {name} trains anew with its settings"
+            f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
         )
-    if record.status == "failed":
-        record.status, record.error = "running", None
-        record.started, record.seconds = time.monotonic() - record.seconds, 0.0
-    base = TrainConfig.from_dict(saved["train_config"])
+    base = saved.base
+    if not Path(base.cache_dir).is_dir():  # it ran elsewhere
+        base = base.replace(cache_dir=str(request.storage.feature_cache))
     request = dataclasses.replace(
-        request, tracking_uri=request.tracking_uri or saved.get("asked_tracking_uri")
+        request, tracking_uri=request.tracking_uri or saved.settings.get("asked_tracking_uri")
     )
     plan = TrainPlan(
         request=search_request(request, name, base),
         name=name,
-        experiment_folder=folder,
+        experiment_folder=saved.folder,
         space=no_space({}),
         base=base,
         trial_config=record.config,
         gpus_per_worker=request.gpus_per_worker,
         cpus_per_worker=request.cpus_per_worker,
     )
-    return ResumedTraining(plan, state, restore_evaluation(saved["baseline"]), int(saved["clips"]["train"]))
+    return ResumedTraining(plan, experiment, saved.rungs)

@@ -1,70 +1,70 @@
-"""What the driver makes of the workers' messages: the record, MLflow, the screen."""
+"""What the driver makes of the workers' messages: events of the log, progress, the screen."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from tune.experiment_folder import TRIALS_FOLDER
-from tune.search_callback import error_line
+from tune.experiments.events import TrialEnded, TrialRecovered
+from tune.runs.callback import error_line, evaluation
 from tune.train_messages import EARLIER, EVALUATION, FAILURE, PROGRESS
 from tune.train_workers import TRIAL, checkpoint_name
 
 if TYPE_CHECKING:
-    from tune.mlflow_logging import MlflowRecorder
-    from tune.records import TrialRecord
-    from tune.search_state import SearchState
+    from tune.experiments.log import ExperimentLog, ProgressLog
+    from tune.search.records import TrialRecord
     from tune.train_display import TrainDisplay
-
-_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss")
-_TRAINING = {"loss": "loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm", "epoch": "epoch",
-             "step": "optimizer_step"}  # fmt: skip
-"""Metrics and what MLflow calls them: `step` is an axis there."""
 
 
 class TrainingWatch:
     """Takes in messages, in the mailbox's thread, until `stop` of its reader returns."""
 
     def __init__(
-        self, state: SearchState, recorder: MlflowRecorder, display: TrainDisplay, max_failures: int
+        self, log: ExperimentLog, progress: ProgressLog, display: TrainDisplay, max_failures: int
     ) -> None:
-        self._state = state
-        self._recorder = recorder
+        self._log = log
+        self._progress_log = progress
         self._display = display
         self._failures, self._max_failures = 0, max_failures
+        self.error: str | None = None
+        """The last failure, whole."""
 
     @property
     def record(self) -> TrialRecord:
         """The training's only trial."""
-        return self._state.records[TRIAL]
+        return self._log.state.records[TRIAL]
 
     def receive(self, kind: str, metrics: dict[str, float], timestamp: float) -> None:
         """Take in one message."""
         if kind == PROGRESS:
             self._progress(metrics, timestamp)
         elif kind == EVALUATION and metrics.get("diverged"):
-            with self._state.records.lock:
-                self.record.status, self.record.samples_seen = "diverged", int(metrics["samples_seen"])
-            self._state.save()
+            self._log.append(
+                TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=int(metrics["samples_seen"]))
+            )
         elif kind == EARLIER:
-            self._earlier(metrics, timestamp)
+            self._earlier(metrics)
         elif kind == EVALUATION:
-            self._evaluation(metrics, timestamp)
+            self._evaluation(metrics)
         elif kind.startswith(FAILURE):
             self._failure(kind.removeprefix(FAILURE))
 
+    def flush_progress(self) -> None:
+        """Write what came in the last second."""
+        try:
+            self._progress_log.flush()
+        except OSError as error:  # it may be lost
+            self._display.event(f"[yellow]losses between evaluations are not kept[/]: {escape(str(error))}")
+
     def _progress(self, metrics: dict[str, float], timestamp: float) -> None:
-        with self._state.records.lock:
-            self.record.add_progress(metrics)
-        self._log(metrics, timestamp)
+        self.record.add_progress(metrics)
+        self._progress_log.add(TRIAL, metrics, timestamp)
         self._display.update(self.record, metrics)
 
-    def _evaluation(self, metrics: dict[str, float], timestamp: float) -> None:
+    def _evaluation(self, metrics: dict[str, float]) -> None:
         record = self.record
         self._add(metrics)
-        self._log(metrics, timestamp)
         if record.wer is None:
             return
         best = ", best so far" if record.wer == record.best_wer else ""
@@ -73,27 +73,23 @@ class TrainingWatch:
         if not metrics["finished"]:
             self._display.told()
 
-    def _earlier(self, metrics: dict[str, float], timestamp: float) -> None:
+    def _earlier(self, metrics: dict[str, float]) -> None:
         """Take in an evaluation before the checkpoint from which the workers go on, if it is not known."""
         if int(metrics["samples_seen"]) not in {seen for seen, _ in self.record.evaluations}:
             self._add(metrics)
-            self._log(metrics, timestamp)
 
     def _add(self, metrics: dict[str, float]) -> None:
-        with self._state.records.lock:
-            self.record.add_evaluation(metrics)
-            self.record.add_checkpoint(f"{TRIALS_FOLDER}/{TRIAL}/{checkpoint_name(metrics['step'])}")
-        self._state.save()
+        named = {**metrics, "checkpoint_dir_name": checkpoint_name(metrics["step"])}
+        self._log.append(evaluation(TRIAL, named, None, TRIAL))
 
     def _failure(self, report: str) -> None:
         record = self.record
         self._failures += 1
-        with self._state.records.lock:
-            record.error = report
-            record.samples_seen = record.evaluations[-1][0] if record.evaluations else 0
-        self._state.save()
+        self.error = report
+        record.progress = {}
         if self._failures > self._max_failures:
             return  # the summary tells of it
+        self._log.append(TrialRecovered(trial_id=TRIAL, reason=error_line(report)))
         where = (
             f"goes on from its checkpoint at {record.samples_seen:,} samples"
             if record.evaluations
@@ -103,9 +99,3 @@ class TrainingWatch:
             f"[yellow]the training failed and {where}[/]: {escape(error_line(report).rstrip('.'))}"
         )
         self._display.restart()
-
-    def _log(self, metrics: dict[str, float], timestamp: float) -> None:
-        values = {name: float(metrics[name]) for name in _RATES if name in metrics}
-        values |= {new: float(metrics[name]) for name, new in _TRAINING.items() if name in metrics}
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        self._recorder.log(None, finite, step=int(metrics["samples_seen"]), timestamp=timestamp)

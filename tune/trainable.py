@@ -34,6 +34,7 @@ __all__ = [
     "evaluate_model",
     "evaluate_shared",
     "evaluation_points",
+    "evaluation_ratio",
     "export_model",
     "fetch_shared",
     "find_model",
@@ -110,18 +111,18 @@ def evaluate_model(
     return evaluate(config, split, data=data)
 
 
-def recall_rates(config: TrainConfig, data: PreparedData, device: str) -> Evaluation | None:
+def recall_rates(config: TrainConfig, data: PreparedData, device: str, split: str) -> Evaluation | None:
     """The base model's rates where they were measured before."""
     from trainer import known_rates
 
-    return known_rates.recall_rates(config, data, device)
+    return known_rates.recall_rates(config, data, device, split)
 
 
-def keep_rates(config: TrainConfig, data: PreparedData, device: str, found: Evaluation) -> None:
+def keep_rates(config: TrainConfig, data: PreparedData, device: str, split: str, found: Evaluation) -> None:
     """Write down the base model's rates; raises `OSError`."""
     from trainer import known_rates
 
-    known_rates.keep_rates(config, data, device, found)
+    known_rates.keep_rates(config, data, device, split, found)
 
 
 def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:
@@ -133,10 +134,21 @@ def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:
     return enough_clips(baseline.utterances) or 0 if baseline.utterances else 0
 
 
-def evaluate_shared(base: TrainConfig, data: PreparedData, share: Any, cpus: float) -> Evaluation:
-    """Error rates of `base.model` as it is on the validation split, on whatever node this runs."""
+def evaluate_shared(
+    base: TrainConfig, data: PreparedData, share: Any, cpus: float, split: str = "validation"
+) -> Evaluation:
+    """Error rates of `base.model` as it is on a split, on whatever node this runs."""
     data, config = fetch_shared(base, data, share)
-    return evaluate_model(config, "validation", cpus, data=data)
+    return evaluate_model(config, split, cpus, data=data)
+
+
+def evaluation_ratio(config: TrainConfig, data: PreparedData) -> float:
+    """How much longer an evaluation on whole windows takes than one on those that trainings have."""
+    from trainer.model import load_model_config
+    from trainer.window import window_frames
+
+    full = 2 * int(load_model_config(config).max_source_positions)
+    return full / window_frames(config, data, full)
 
 
 def probe_shared(

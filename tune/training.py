@@ -14,32 +14,33 @@ from rich.markup import escape
 
 from tune.baseline import measure_baseline
 from tune.cluster import check_precision, ray_session
-from tune.databases import make_recorder, run_ended
 from tune.display import say, short_path
-from tune.errors import ExperimentError
-from tune.experiment import (
-    DROPPED_FILE,
-    Session,
-    check_shared_storage,
-    new_folder,
-)
+from tune.experiments.events import BaselineMeasured, TrialEnded, TrialProposed, TrialStarted
+from tune.experiments.log import ProgressLog
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.settings_file import DROPPED_FILE, write_baseline_clips, write_training_file
 from tune.features import prepare_features
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.mlflow_store import check_store
-from tune.mlflow_story import training_begins
-from tune.search_state import SearchState
+from tune.runs.finish import finish
+from tune.runs.search import (
+    Session,
+    check_same_data,
+    check_shared_storage,
+    data_prepared,
+    new_folder,
+    session_started,
+)
+from tune.runs.tracking import Tracking
 from tune.share import start_share
 from tune.train_display import TrainDisplay, describe_workers, print_train_plan
 from tune.train_messages import FAILURE, root_failure
-from tune.train_results import TrainingOutcome, write_training_file
+from tune.train_results import ERROR_FILE, TrainingOutcome
 from tune.train_watch import TrainingWatch
 from tune.train_workers import TRIAL, make_ray_trainer, remove_scratch
 from tune.trainable import count_clips, evaluation_points, local_folders
-from tune.upload import Uploader
 
 if TYPE_CHECKING:
-    from trainer.train import Evaluation
-    from tune.mlflow_logging import MlflowRecorder
     from tune.train_plan import TrainPlan
     from tune.train_resume import ResumedTraining
 
@@ -53,22 +54,28 @@ def run_training(plan: TrainPlan, console: Console) -> TrainingOutcome:
     with _session(plan, console) as session:
         data = session.data
         points = evaluation_points(plan.base, len(data.splits["train"]))
-        with new_folder(plan), contextlib.ExitStack() as begun:
-            state = SearchState(plan.folder)
-            state.lock()
+        with new_folder(plan):
+            experiment = OpenExperiment(plan.experiment_folder)
+            session.stack.callback(experiment.close)
             check_shared_storage(plan)
-            recorder = begun.enter_context(_new_run(plan, console))
-            state.recorder = recorder
+            session.tracking.connect()
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
+            measured = time.time()
             baseline = measure_baseline(plan.base, session)
-            write_training_file(plan, data, session.resources, points, baseline)
-            session.stack.enter_context(begun.pop_all())
-        rates = {f"baseline_{name}": rate for name, rate in baseline.rates().items()}
-        recorder.log(None, rates, step=0)
-        state.records.start(TRIAL, plan.trial_config, plan.base.effective_batch_size)
-        return _train(plan, session, state, recorder, baseline)
+            write_baseline_clips(plan.folder, baseline)
+            write_training_file(plan, plan.base, points, data, session.resources)
+            experiment.log.append(
+                session_started(session, experiment, 1, kind="training"),
+                data_prepared(data),
+                BaselineMeasured(rates=baseline.rates(), seconds=time.time() - measured),
+                TrialProposed(
+                    trial_id=TRIAL, config=plan.trial_config, effective_batch=plan.base.effective_batch_size
+                ),
+            )
+            session.take(experiment)
+        return _train(plan, session, experiment, points)
 
 
 def resume_training(resumed: ResumedTraining, console: Console) -> TrainingOutcome:
@@ -77,62 +84,67 @@ def resume_training(resumed: ResumedTraining, console: Console) -> TrainingOutco
     Raises:
         UserError: the data, the cluster or the tracking store cannot be used; the experiment stays as it is.
     """
-    plan, state = resumed.plan, resumed.state
-    with _session(plan, console) as session:
-        clips = len(session.data.splits["train"])
-        if clips != resumed.n_train:
-            raise ExperimentError(
-                f"--resume {plan.name}: the data has {clips:,} training clips now, the training began with "
-                f"{resumed.n_train:,}; bring the old data back or start a new training"
-            )
-        recorder = session.stack.enter_context(_old_run(plan, state, console))
-        state.recorder = recorder
+    plan, experiment = resumed.plan, resumed.experiment
+    with contextlib.closing(experiment), _session(plan, console) as session:
+        check_same_data(plan.name, experiment, session.data)
+        session.tracking.connect()
+        state = experiment.log.state
+        number = (state.session.session if state.session else 0) + 1
+        experiment.log.append(session_started(session, experiment, number, kind="training"))
+        session.take(experiment)
         record = state.records[TRIAL]
         seen = record.evaluations[-1][0] if record.evaluations else 0
         say(console, f"the training goes on after {seen:,} samples" if seen else "the training starts again")
-        record.samples_seen = seen
-        return _train(plan, session, state, recorder, resumed.baseline)
+        return _train(plan, session, experiment, resumed.points)
 
 
 @contextlib.contextmanager
 def _session(plan: TrainPlan, console: Console) -> Iterator[Session]:
-    """Ray, the workers' resources and the prepared data."""
-    with console.status("looking at the data and the MLflow store ..."):
-        count_clips(plan.base)  # mistakes in the data show here, before anything starts
-        check_store(plan.tracking_uri)
-    with contextlib.ExitStack() as after_ray, ray_session(console, plan.request.address):
-        after_ray.callback(remove_scratch, plan.experiment_folder)
-        with contextlib.ExitStack() as stack:
-            resources = plan.resources()
-            check_precision(plan, resources)
-            print_train_plan(plan, console)
-            say(console, describe_workers(plan, resources))
-            data = prepare_features(plan.base, console)
-            share = start_share(local_folders(plan.base, data))
-            uploader = Uploader(plan.experiment_folder, lambda text: say(console, f"warning: {text}"))
-            stack.callback(uploader.finish)
-            yield Session(console, plan, resources, data, share, uploader, stack)
+    """The stores' followers, Ray, the workers' resources and the prepared data."""
+    began = time.time()
+    with contextlib.ExitStack() as outer:
+        tracking = outer.enter_context(Tracking(plan, console))
+        with console.status("looking at the data and the MLflow store ..."):
+            count_clips(plan.base)  # mistakes in the data show here, before anything starts
+            if "mlflow" in plan.trackers:
+                check_store(plan.tracking_uri)
+        outer.callback(remove_scratch, plan.experiment_folder)  # after Ray
+        outer.enter_context(ray_session(console, plan.request.address))
+        stack = outer.enter_context(contextlib.ExitStack())
+        resources = plan.resources()
+        check_precision(plan, resources)
+        print_train_plan(plan, console)
+        say(console, describe_workers(plan, resources))
+        data = prepare_features(plan.base, console)
+        share = start_share(local_folders(plan.base, data))
+        yield Session(console, plan, resources, data, share, tracking, stack, began)
 
 
 def _train(
-    plan: TrainPlan, session: Session, state: SearchState, recorder: MlflowRecorder, baseline: Evaluation
+    plan: TrainPlan, session: Session, experiment: OpenExperiment, points: tuple[int, ...]
 ) -> TrainingOutcome:
     """The workers and what comes of them."""
-    state.save()
-    session.uploader.start()
-    points = evaluation_points(plan.base, len(session.data.splits["train"]))
-    say(
-        session.console,
-        f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n",
-    )
+    log, state = experiment.log, experiment.log.state
+    session.say(f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n")
+    log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
     with TrainDisplay(
-        session.console, budget=points[-1], baseline=baseline.wer, trouble=lambda: recorder.problem
+        session.console,
+        budget=points[-1],
+        baseline=state.baseline.rates["wer"] if state.baseline else 0.0,
+        trouble=lambda: session.tracking.problem,
     ) as display:
-        watch = TrainingWatch(state, recorder, display, plan.request.max_failures)
+        watch = TrainingWatch(log, ProgressLog(plan.folder), display, plan.request.max_failures)
         result = _fit(plan, session, watch, display)
-    outcome = TrainingOutcome.of(plan, state, baseline, result, seconds=time.monotonic() - session.started)
-    outcome.finish(recorder)
-    return outcome
+    record = state.records[TRIAL]
+    if result == "failed":
+        log.append(
+            TrialEnded(trial_id=TRIAL, status="failed", error=watch.error, samples_seen=record.samples_now)
+        )
+        (plan.folder / ERROR_FILE).write_text(f"{watch.error}\n", encoding="utf-8")
+    elif result is not None and record.status == "running":
+        log.append(TrialEnded(trial_id=TRIAL, status="completed", samples_seen=record.samples_now))
+    finish(experiment, session.say, storage_option=plan.request.storage.option)
+    return TrainingOutcome(plan, state, tracking_problem=session.tracking.finish(experiment))
 
 
 def _fit(plan: TrainPlan, session: Session, watch: TrainingWatch, display: TrainDisplay) -> Any:
@@ -141,7 +153,7 @@ def _fit(plan: TrainPlan, session: Session, watch: TrainingWatch, display: Train
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     mailbox = start_mailbox()
-    reader = MailboxReader(mailbox, watch.receive)
+    reader = MailboxReader(mailbox, watch.receive, watch.flush_progress)
     reader.start()
     trainer = make_ray_trainer(
         plan.base,
@@ -167,7 +179,7 @@ def _fit(plan: TrainPlan, session: Session, watch: TrainingWatch, display: Train
             display.event(f"what the workers said last was lost: {escape(str(reader.error))}")
     if result is None:
         ray.shutdown()  # else the workers would train on while the results are written
-    if result == "failed" and watch.record.error is None:
+    if result == "failed" and watch.error is None:
         watch.receive(FAILURE + text, {}, time.time())
     return result
 
@@ -200,31 +212,3 @@ class _Fit(threading.Thread):
         if self._error is not None:
             raise self._error
         return self._result
-
-
-@contextlib.contextmanager
-def _new_run(plan: TrainPlan, console: Console) -> Iterator[MlflowRecorder]:
-    """The open MLflow store with a run for the training."""
-    recorder = make_recorder(plan)
-    base = plan.base
-    with console.status("opening the MLflow store ..."):
-        recorder.start(
-            params={**base.to_dict(), "effective_batch_size": base.effective_batch_size},
-            # As a trial, so that the view of an experiment's trials shows it.
-            tags={"role": "trial", "trial_id": TRIAL, "model": base.model, "data": base.data},
-            description=training_begins(base),
-            artifacts=[],
-            compare=list(plan.trial_config),
-        )
-    with run_ended(recorder, console):
-        yield recorder
-
-
-@contextlib.contextmanager
-def _old_run(plan: TrainPlan, state: SearchState, console: Console) -> Iterator[MlflowRecorder]:
-    """The open MLflow store with the run of the training that goes on."""
-    recorder = make_recorder(plan)
-    with console.status("opening the MLflow store ..."):
-        recorder.resume(str(state.parent_run_id), {})
-    with run_ended(recorder, console):
-        yield recorder

@@ -152,7 +152,7 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
     if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
         yield name
         return
-    from tune.results import load_results
+    from tune.experiments.saved import load_results
     from tune.trainable import CONFIG_FILE, export_model
 
     experiment, settings, results = load_results(storage, name)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import yaml
 
 from tune.errors import ExperimentError, TrackingError
+from tune.experiments.saved import find_experiment
 from tune.mlflow_store import (
     CREDENTIAL_VARIABLES,
     default_artifact_root,
@@ -31,7 +32,6 @@ from tune.mlflow_store import (
     trials_page,
     without_password,
 )
-from tune.results import find_experiment
 
 if TYPE_CHECKING:
     from tune.storage import Storage

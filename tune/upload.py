@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tune.experiment_folder import ExperimentFolder
 from tune.object_store import StorageError
+
+if TYPE_CHECKING:
+    from tune.experiments.opened import OpenExperiment
 
 UPLOAD_SECONDS = 15.0
 """Between two looks for changed files."""
@@ -19,16 +22,19 @@ class Uploader(threading.Thread):
     """Uploads what changed, again and again; a store that is away for a while holds up nothing."""
 
     def __init__(
-        self, folder: ExperimentFolder, warn: Callable[[str], None], every: float = UPLOAD_SECONDS
+        self, experiment: OpenExperiment, warn: Callable[[str], None], every: float = UPLOAD_SECONDS
     ) -> None:
         super().__init__(name="uploader", daemon=True)
-        self._folder, self._warn, self._every = folder, warn, every
+        self._experiment, self._folder = experiment, experiment.folder
+        self._warn, self._every = warn, every
         self._changed = threading.Event()
         self._closing = False
         self._away = False
 
     def run(self) -> None:
-        """The thread's life: the first upload at once."""
+        """The thread's life: the first upload at once; a folder needs none."""
+        if not self._folder.remote:
+            return
         self._upload()
         while not self._closing:
             self._changed.wait(self._every)
@@ -59,6 +65,7 @@ class Uploader(threading.Thread):
     def _upload(self) -> str | None:
         """Upload once; warn once for each time that the store goes away."""
         try:
+            self._experiment.publish()
             self._folder.upload()
         except (StorageError, OSError) as error:
             if not self._away:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tune.errors import ExperimentError
-from tune.results import load_results
+from tune.experiments.saved import load_results
 from tune.searcher import EarlierTrial
 
 if TYPE_CHECKING:

@@ -127,6 +127,9 @@ class TrialEnded:
     trial_id: str
     status: Outcome
     error: str | None = None
+    samples_seen: int = 0
+    """As last heard: after the last evaluation where it failed later."""
+    epoch: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,6 +197,11 @@ class SearchEnded:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ResultsWritten:
+    """`results.json` and the report say what the log says so far."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class UnknownEvent:
     """An event of a later version."""
 
@@ -217,6 +225,7 @@ Event: TypeAlias = (
     | WeightsDropped
     | HeldOutMeasured
     | SearchEnded
+    | ResultsWritten
     | UnknownEvent
 )
 _CLASSES: dict[str, Any] = {kind.__name__: kind for kind in Event.__args__ if kind is not UnknownEvent}
@@ -251,7 +260,7 @@ def encode(entry: Entry) -> bytes:
         name: dataclasses.asdict(value) if isinstance(value, Stop) else value
         for name, value in vars(event).items()
     }
-    content = {"n": entry.number, "time": round(entry.time, 6), "event": type(event).__name__, "v": VERSION}
+    content = {"n": entry.number, "time": entry.time, "event": type(event).__name__, "v": VERSION}
     body = json.dumps({**content, "data": data}, allow_nan=False).encode()[:-1]
     return body + _SUM + b'%08x"}\n' % zlib.crc32(body)
 

@@ -72,8 +72,17 @@ def read_log(path: Path) -> SearchState:
     Raises:
         ExperimentError: there is none, it cannot be read, or a line of it is damaged.
     """
+    return fold(_read(path), path)
+
+
+def fold(content: bytes, path: Path) -> SearchState:
+    """The state to which the content of a log folds; `path` is named where a line is damaged.
+
+    Raises:
+        ExperimentError: a line of it is damaged.
+    """
     state = SearchState()
-    for entry in parse(_read(path), path):
+    for entry in parse(content, path):
         state.apply(entry)
     return state
 
@@ -139,7 +148,7 @@ class ExperimentLog:
         with self._lock:
             if self.problem is not None:
                 raise self.problem
-            now = self._clock()
+            now = round(self._clock(), 6)
             number = self.state.events
             entries = [Entry(number + place, now, event) for place, event in enumerate(events, start=1)]
             content = b"".join(map(encode, entries))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ from trainer.config import TrainConfig
 from tune.errors import ExperimentError, SpaceError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.results import RESULTS_FILE, results_of
 from tune.search.records import TrialRecord
 from tune.search_space import load_space
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
     from tune.experiments.state import SearchState
     from tune.search_space import SearchSpace
+    from tune.storage import Storage
 
 _NEEDED = ("space", "train_config", "rungs", "resources", "clips")
 
@@ -77,6 +81,77 @@ def load_saved(folder: ExperimentFolder) -> SavedExperiment:
         ExperimentError: a file of it is missing or damaged.
     """
     return SavedExperiment(folder, read_settings(folder.path), read_log(folder.path / EVENTS_FILE))
+
+
+def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
+    """An experiment, or the newest one; its small files are brought here from an object store.
+
+    Raises:
+        ExperimentError: there is none; the nearest names are given.
+        StorageError: the object store cannot be read.
+    """
+    names = storage.names()
+    chosen = names[-1] if name is None and names else name
+    if chosen is not None and chosen in names:
+        folder = storage.experiment(chosen)
+        folder.download()
+        return folder
+    if not names:
+        what = "no experiment" if name is None else f"no experiment {name!r}"
+        raise ExperimentError(
+            f"{what} in {storage.text}, nor any other; --storage names the place that holds them"
+        )
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4) or names[-3:]
+    raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")
+
+
+def load_results(
+    storage: Storage, experiment: str
+) -> tuple[ExperimentFolder, dict[str, Any], dict[str, Any]]:
+    """The folder, `experiment.yaml` with what the log adds to it, and the results as they stand now.
+
+    Of an experiment without a log, which an earlier version made, what its files say.
+
+    Raises:
+        ExperimentError: there is no such experiment, nothing of it was measured yet, or a file of it is damaged.
+        StorageError: the object store cannot be read.
+    """
+    folder = find_experiment(experiment, storage)
+    if (folder.path / EVENTS_FILE).is_file():
+        saved = load_saved(folder)
+        return folder, full_settings(saved), results_of(folder, saved.state)
+    if not (folder.path / RESULTS_FILE).is_file():
+        raise ExperimentError(
+            f"experiment {experiment!r}: has no {EVENTS_FILE} and no {RESULTS_FILE}; wait until its search has begun"
+        )
+    settings = read_settings(folder.path)
+    return folder, settings, json.loads((folder.path / RESULTS_FILE).read_text(encoding="utf-8"))
+
+
+def full_settings(saved: SavedExperiment) -> dict[str, Any]:
+    """`experiment.yaml` with what the latest session was asked for and what the base model came to."""
+    asked = saved.state.session
+    found = {**saved.settings, "baseline": saved.baseline}
+    if asked is not None:
+        names = ("trials", "finalists", "repeats", "budgets", "keep_checkpoints", "asked_resources")
+        found |= {name: getattr(asked, name) for name in names}
+    return found
+
+
+def old_form_error(folder: ExperimentFolder, option: str, what: str) -> ExperimentError:
+    """What is told where an experiment of an earlier version cannot be used."""
+    if not (folder.path / "state.json").is_file():
+        return ExperimentError(
+            f"{option}: its search never began a trial; remove {folder.address} and start it anew"
+        )
+    try:
+        version = read_settings(folder.path).get("versions", {}).get("tune-whisper", "0.1.0")
+    except ExperimentError:
+        version = "0.1.0"
+    return ExperimentError(
+        f"{option}: was made by tune-whisper {version}, which kept no {EVENTS_FILE}; {what} with that version "
+        f"(pip install tune-whisper=={version}). All else works with this one"
+    )
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tune.experiments.events import (
     FinalistsCompared,
     FinalRoundPlanned,
     HeldOutMeasured,
+    ResultsWritten,
     SearchEnded,
     SessionStarted,
     TrialEnded,
@@ -46,7 +47,7 @@ class SearchState:
         """The best of them trained again with other seeds."""
         self.final_round: FinalRoundPlanned | None = None
         self.compared: FinalistsCompared | None = None
-        """What the final round came to; None once trials were added since."""
+        """What the final round came to; None once a trial was proposed or has ended since."""
         self.chosen: ExportChosen | None = None
         """The run whose weights are safe."""
         self.beaten: frozenset[str] = frozenset()
@@ -56,6 +57,8 @@ class SearchState:
         """Set once no further trial is begun in this session."""
         self.ended: SearchEnded | None = None
         """Set once the session is over, and nothing happened since."""
+        self.written = False
+        """Whether results and report were written, and nothing happened since."""
         self.plateau_since = 0.0
         """Trials that ended before count for no plateau: one was found then, and more trials were wanted."""
         self.unknown: list[UnknownEvent] = []
@@ -71,10 +74,13 @@ class SearchState:
             raise ValueError(f"event {entry.number} does not follow event {self.events}")
         with self.records.lock, self.repeats.lock:
             event = entry.event
-            if not isinstance(event, SearchEnded):
+            self.written = isinstance(event, ResultsWritten)
+            if not isinstance(event, SearchEnded | ResultsWritten):
                 self.ended = None
             _fold(event, self, entry.time)
-            self.events, self.heard = entry.number, entry.time
+            self.events = entry.number
+            if not self.written:
+                self.heard = entry.time
 
     def run(self, name: str) -> TrialRecord:
         """The trial or repeat of this name; KeyError where there is none."""
@@ -207,32 +213,35 @@ def _(event: TrialStarted, state: SearchState, now: float) -> None:
     run = state.run(event.trial_id)
     run.folder = event.folder
     run.started = run.started or now
+    run.status, run.error = "running", None  # a training that had failed goes on
 
 
 @_fold.register
 def _(event: Evaluated, state: SearchState, now: float) -> None:
-    records = state.records if event.trial_id in state.records else state.repeats
+    run = state.run(event.trial_id)
     metrics = {
         **event.metrics,
         "samples_seen": event.samples_seen,
         "epoch": event.epoch,
         "finished": event.finished,
     }
-    records.add_evaluation(event.trial_id, metrics, event.stop, event.checkpoint)
+    run.add_evaluation(metrics, event.stop)
+    if event.checkpoint is not None and event.metrics.get("wer") is not None:
+        run.add_checkpoint(event.checkpoint)
 
 
 @_fold.register
 def _(event: TrialEnded, state: SearchState, now: float) -> None:
     run = state.run(event.trial_id)
+    state.compared = None
     run.error = event.error
+    run.samples_seen, run.epoch = max(run.samples_seen, event.samples_seen), max(run.epoch, event.epoch)
     _end(run, state, event.status, now)
 
 
 def _end(run: TrialRecord, state: SearchState, status: Any, now: float) -> None:
-    run.pause(now)
-    run.status, run.ended = status, now
+    run.end(status, now)
     run.session = state.session.session if state.session else 0
-    run.last_checkpoint = run.earlier_checkpoint = None
 
 
 @_fold.register

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tune.records import TrialRecord
 from tune.report.costs import Costs, find_costs
 from tune.report.estimates import (
     Contender,
@@ -18,6 +17,7 @@ from tune.report.estimates import (
 from tune.report.importances import Importance, find_importances
 from tune.report.known import Experiment
 from tune.report.projections import expected_wers
+from tune.search.records import TrialRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
-from tune.records import TrialRecord
 from tune.report.known import Experiment
+from tune.search.records import TrialRecord
 
 OUTCOMES = {
     "completed": "completed",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tune.display import best_rate, clock, key_settings
 from tune.pages.pictures import BLUE, GREEN, GRID, MUTED, ORANGE, PAPER, PURPLE, RED, Picture, drawing
-from tune.records import TrialRecord
 from tune.report.known import Experiment
 from tune.report.scales import draw_base_line, draw_margin_labels, draw_wer_axis
+from tune.search.records import TrialRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

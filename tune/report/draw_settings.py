@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.pages.pictures import BLUE, GREEN, INK, MUTED, PAPER, Picture, drawing
-from tune.records import TrialRecord
 from tune.report.draw_progress import describe_trial
 from tune.report.importances import Importance
 from tune.report.known import Experiment
 from tune.report.scales import Scale, draw_base_line, draw_scale, draw_wer_axis, tell
+from tune.search.records import TrialRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

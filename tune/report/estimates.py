@@ -13,10 +13,10 @@ from trainer.scoring.intervals import rate_interval
 from tune.checkpoint_files import CheckpointFiles
 from tune.cloud_errors import cloud_errors
 from tune.comparison import seed_noise
+from tune.experiments.settings_file import BASELINE_CLIPS_FILE
 from tune.object_store import StorageError
-from tune.records import TrialRecord
 from tune.report.known import Experiment
-from tune.results import BASELINE_CLIPS_FILE
+from tune.search.records import TrialRecord
 from tune.trainable import UTTERANCES_FILE
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import yaml
 
 from tune.errors import ExperimentError, SpaceError
 from tune.experiment_folder import EXPERIMENT_FILE
-from tune.finalists import choose_finalists, trial_of
-from tune.records import Records, TrialRecord
+from tune.experiments.results import RESULTS_FILE
+from tune.finalists import choose_finalists
 from tune.report.scales import Scale, scale_of
-from tune.results import RESULTS_FILE
+from tune.search.records import Records, TrialRecord, trial_of
 from tune.search_space import load_space
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Experiment:
     @property
     def has_results(self) -> bool:
         """Whether a session of it has come to its end, so that export and `train --from` find what they need."""
-        return (self.folder.path / RESULTS_FILE).is_file()
+        return (self.folder.path / RESULTS_FILE).is_file() or self.best_trial is not None
 
     @property
     def finalists(self) -> list[str]:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import json
-from collections.abc import Mapping
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-
-from tune.comparison import Standing, Verdict
-from tune.decisions import Stop
+from tune.comparison import Verdict
 from tune.errors import ExperimentError
 from tune.experiment_folder import EXPERIMENT_FILE
-from tune.experiment_list import how_it_ended
-from tune.records import TrialRecord
+from tune.experiments.log import EVENTS_FILE
+from tune.experiments.old_form import STATE_FILE, how_it_had_ended, read_old_form
+from tune.experiments.opened import LOCK_FILE
+from tune.experiments.results import RESULTS_FILE, how_it_ended
+from tune.experiments.saved import full_settings, load_saved, read_settings
+from tune.experiments.settings_file import DROPPED_FILE
 from tune.report.known import Experiment, ExperimentState
-from tune.results import RESULTS_FILE
-from tune.search_state import LOCK_FILE, STATE_FILE
+from tune.search.records import TrialRecord, trial_order
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
-
-DROPPED_FILE = "dropped_clips.jsonl"
+    from tune.experiments.saved import SavedExperiment
 
 
 def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended: bool = False) -> Experiment:
@@ -38,40 +36,64 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
     Raises:
         ExperimentError: one of its files is missing or cannot be read.
     """
-    settings = read_settings(folder.path)
-    saved = _read_json(folder.path / STATE_FILE)
-    results = _read_json(folder.path / RESULTS_FILE) or {}
-    source = saved or results
-    make = TrialRecord.from_dict if saved else functools.partial(_from_entry, settings)
-    try:
-        trials, repeats = ([make(entry) for entry in source.get(key, [])] for key in ("trials", "repeats"))
-    except (KeyError, TypeError) as error:
-        raise ExperimentError(
-            f"experiment {folder.name!r}: its trials are of another version: {error}"
-        ) from error
-    current = bool(results) and _statuses(results) == [run.status for run in (*trials, *repeats)]
-    state = _find_state(folder, settings, results if current else {}, ended=ended)
-    if state not in ("running", "unfinished"):
-        for run in (*trials, *repeats):
+    if (folder.path / EVENTS_FILE).is_file():
+        experiment = _from_log(load_saved(folder), storage_option, ended=ended)
+    else:
+        experiment = _from_old_form(folder, storage_option)
+    if experiment.state not in ("running", "unfinished"):
+        for run in (*experiment.trials, *experiment.repeats):
             _close(run)
-    verdict = results.get("finalists") if current else None
-    written = [path for name in (STATE_FILE, RESULTS_FILE) if (path := folder.path / name).is_file()]
-    experiment = Experiment(
+    _check_settings(experiment)
+    return experiment
+
+
+def _from_log(saved: SavedExperiment, storage_option: str, *, ended: bool) -> Experiment:
+    state, folder = saved.state, saved.folder
+    settings = full_settings(saved)
+    _check_complete(settings, folder.path / EXPERIMENT_FILE)
+    return Experiment(
         name=folder.name,
         folder=folder,
         settings=settings,
-        trials=sorted(trials, key=lambda trial: trial.trial_id),
-        repeats=repeats,
-        state=state,
-        heard=max((path.stat().st_mtime for path in written), default=None),
-        seconds=float(source.get("seconds", 0.0)),
-        end=(results.get("ended_by") or {}).get("text") if current else None,
-        verdict=_verdict(verdict) if verdict else None,
+        trials=list(state.records.all()),
+        repeats=list(state.repeats.all()),
+        state=_find_state(folder, how_it_ended(state), told=state.ended is not None, ended=ended),
+        heard=state.heard or None,
+        seconds=state.seconds,
+        end=state.end.text if state.end else None,
+        verdict=Verdict.from_dict(state.verdict) if state.verdict else None,
         dropped=_read_dropped(folder.path / DROPPED_FILE),
         storage_option=storage_option,
     )
-    _check_settings(experiment)
-    return experiment
+
+
+def _from_old_form(folder: ExperimentFolder, storage_option: str) -> Experiment:
+    settings = read_settings(folder.path)
+    _check_complete(settings, folder.path / EXPERIMENT_FILE)
+    trials, repeats, results, seconds = read_old_form(folder.path, settings)
+    verdict = results.get("finalists")
+    written = [path for name in (STATE_FILE, RESULTS_FILE) if (path := folder.path / name).is_file()]
+    outcome = how_it_had_ended(settings, results) if results else None
+    return Experiment(
+        name=folder.name,
+        folder=folder,
+        settings=settings,
+        trials=sorted(trials, key=lambda trial: trial_order(trial.trial_id)),
+        repeats=repeats,
+        state=_find_state(folder, outcome, told=bool(results), ended=False),
+        heard=max((path.stat().st_mtime for path in written), default=None),
+        seconds=seconds,
+        end=(results.get("ended_by") or {}).get("text"),
+        verdict=Verdict.from_dict(verdict) if verdict else None,
+        dropped=_read_dropped(folder.path / DROPPED_FILE),
+        storage_option=storage_option,
+    )
+
+
+def _check_complete(settings: dict[str, Any], path: Path) -> None:
+    missing = [key for key in ("trials", "baseline") if not settings.get(key)]
+    if missing:
+        raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
 
 
 def _check_settings(experiment: Experiment) -> None:
@@ -80,39 +102,9 @@ def _check_settings(experiment: Experiment) -> None:
         for name, parameter in experiment.parameters.items():
             if name not in trial.config or not parameter.contains(trial.config[name]):
                 raise ExperimentError(
-                    f"{experiment.folder.path / STATE_FILE}: trial {trial.trial_id} has {name} "
+                    f"{experiment.folder.path}: trial {trial.trial_id} has {name} "
                     f"{trial.config.get(name)!r}, which the space of {EXPERIMENT_FILE} does not hold"
                 )
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """`experiment.yaml`.
-
-    Raises:
-        ExperimentError: it cannot be read, or is not the file of an experiment.
-    """
-    path = folder / EXPERIMENT_FILE
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    needed = ("trials", "space", "train_config", "rungs", "resources", "clips", "baseline")
-    missing = [key for key in needed if not isinstance(settings, dict) or key not in settings]
-    if missing:
-        raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
-    return dict(settings)
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ExperimentError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ExperimentError(f"{path}: is not the file of an experiment")
-    return found
 
 
 def _read_dropped(path: Path) -> list[dict[str, str]]:
@@ -124,25 +116,21 @@ def _read_dropped(path: Path) -> list[dict[str, str]]:
         raise ExperimentError(f"{path}: cannot be read: {error}") from error
 
 
-def _statuses(results: Mapping[str, Any]) -> list[str]:
-    """How the runs stood when the results were written; those that were broken off stay open in the state."""
-    runs = [*results.get("trials", []), *results.get("repeats", [])]
-    return ["running" if run["status"] == "interrupted" else run["status"] for run in runs]
-
-
 def _find_state(
-    folder: ExperimentFolder, settings: Mapping[str, Any], results: Mapping[str, Any], *, ended: bool
+    folder: ExperimentFolder, outcome: Literal["finished", "failed"] | None, *, told: bool, ended: bool
 ) -> ExperimentState:
     """Args:
-    results: of the state as it is; empty where they are older.
+    folder: of the experiment.
+    outcome: how it ended; None where something is left.
+    told: whether its last session said that it is over.
+    ended: whether it is this process that ran it.
     """
-    outcome = how_it_ended(settings, results) if results else None
     if outcome is not None:
         return outcome
     if ended:
         return "interrupted"
     running = None if folder.remote else _is_locked(folder.path / LOCK_FILE)
-    if running is None and not results:
+    if running is None and not told:
         return "unfinished"
     return "running" if running else "interrupted"
 
@@ -164,42 +152,5 @@ def _is_locked(path: Path) -> bool | None:
 def _close(run: TrialRecord) -> None:
     """Name the end of a run that nobody goes on with: what was decided of it, else that it was broken off."""
     if run.status == "running":
-        elapsed = run.elapsed
-        outcome = run.outcome
-        run.status = "interrupted" if outcome == "running" else outcome
-        run.seconds = elapsed
-
-
-def _from_entry(settings: Mapping[str, Any], entry: Mapping[str, Any]) -> TrialRecord:
-    """A trial from `results.json`, where its state is gone; losses are not told there."""
-    stop = entry.get("stop")
-    evaluations = [(row["samples_seen"], row["wer"]) for row in entry["evaluations"]]
-    seen, clips = int(entry["samples_seen"]), int(settings["clips"]["train"])
-    return TrialRecord(
-        trial_id=entry["trial_id"],
-        config=entry["config"],
-        effective_batch=entry.get("effective_batch_size", 0),
-        status="running" if entry["status"] == "interrupted" else entry["status"],
-        wer=entry["wer"],
-        best_wer=entry["best_wer"],
-        best_cer=entry["best_cer"],
-        best_samples_seen=entry.get("best_samples_seen", 0),
-        samples_seen=seen,
-        epoch=seen / clips if clips else 0.0,
-        evaluations=evaluations,
-        losses=[0.0] * len(evaluations),
-        wer_errors={
-            row["samples_seen"]: row["wer_error"] for row in entry["evaluations"] if "wer_error" in row
-        },
-        finished=entry["status"] == "completed",
-        stop=Stop(**stop) if stop else None,
-        seconds=entry["seconds"],
-        error=entry.get("error"),
-    )
-
-
-def _verdict(saved: Mapping[str, Any]) -> Verdict:
-    standings = [
-        Standing(**{**standing, "interval": tuple(standing["interval"])}) for standing in saved["standings"]
-    ]
-    return Verdict(standings, saved["winner"], bool(saved["tie"]))
+        run.pause(time.time())
+        run.status = "interrupted" if run.outcome == "running" else run.outcome

@@ -9,11 +9,11 @@ from tune.display import SHORT_NAMES, best_rate, clock
 from tune.pages import page
 from tune.pages.page import Cell, Column, Html
 from tune.pages.pictures import Picture
-from tune.records import TrialRecord
 from tune.report.advice_words import last_line
 from tune.report.costs import OUTCOMES, Costs
 from tune.report.known import Experiment
 from tune.report.scales import tell
+from tune.search.records import TrialRecord
 
 _MOST_ROWS = 20
 """Trials that are shown at once; of more, the best, and all of them on a click."""

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tune.records import TrialRecord
 from tune.report.known import Experiment
+from tune.search.records import TrialRecord
 
 if TYPE_CHECKING:
     import numpy as np

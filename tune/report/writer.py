@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tune.errors import ExperimentError
+from tune.experiments.results import REPORT_FOLDER
 from tune.pages.page import write_page
 from tune.report.known import Experiment
 from tune.report.loading import load_experiment
 from tune.report.page_end import state_text
-from tune.results import REPORT_FOLDER
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder

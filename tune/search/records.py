@@ -197,6 +197,13 @@ class TrialRecord:
             self.seconds += max(0.0, now - self.started)
             self.started = 0.0
 
+    def end(self, outcome: Outcome, now: float | None = None) -> None:
+        """Fix how it ended, at a time in seconds since the epoch; what only going on needed is forgotten."""
+        now = time.time() if now is None else now
+        self.pause(now)
+        self.status, self.ended = outcome, now
+        self.last_checkpoint = self.earlier_checkpoint = None
+
     def add_progress(self, metrics: Mapping[str, float]) -> None:
         """Take in loss and position between two evaluations."""
         if self.status == "running" and metrics["samples_seen"] >= self.samples_seen:
@@ -220,7 +227,6 @@ class Records:
         self.lock = threading.RLock()
         self._trials: dict[str, TrialRecord] = {}
         self._sorted: list[TrialRecord] | None = None
-        self._at: dict[int, dict[str, float]] = {}
 
     def __getitem__(self, trial_id: str) -> TrialRecord:
         return self._trials[trial_id]
@@ -236,26 +242,14 @@ class Records:
         with self.lock:
             self._trials[record.trial_id] = record
             self._sorted = None
-            for seen, wer in record.evaluations:
-                self._at.setdefault(seen, {})[record.trial_id] = wer
         return record
 
-    def add_evaluation(
-        self, trial_id: str, metrics: Mapping[str, Any], stop: Stop | None, checkpoint: str | None
-    ) -> None:
-        """Take in an evaluation, what was decided on it, and its checkpoint."""
+    def start(self, trial_id: str, config: dict[str, Any], effective_batch: int = 0) -> TrialRecord:
+        """Add a trial that runs now, or find the one of this number."""
         with self.lock:
-            record = self._trials[trial_id]
-            record.add_evaluation(metrics, stop)
-            wer = _number(metrics.get("wer"))
-            if wer is not None:
-                self._at.setdefault(record.samples_seen, {})[trial_id] = wer
-                if checkpoint is not None:
-                    record.add_checkpoint(checkpoint)
-
-    def at(self, samples_seen: int) -> Mapping[str, float]:
-        """The WERs, by trial, of those that were measured after so many samples."""
-        return self._at.get(samples_seen, {})
+            if trial_id not in self._trials:
+                self.add(TrialRecord(trial_id, config, effective_batch, started=time.time()))
+            return self._trials[trial_id]
 
     def all(self) -> Sequence[TrialRecord]:
         """The trials by number."""

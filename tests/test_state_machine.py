@@ -1,0 +1,480 @@
+"""A search as a state machine: real log, fold, rules, budgets, final round and finish; only the training is made up.
+
+Trials start, are evaluated, stopped, fail and diverge; budgets end; the driver is killed at any event, also in the
+middle of a line or between an event and the removal of files; `--resume` comes with other numbers and budgets. What
+must hold does so after every step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import tune.experiments.log as log_module
+from tune.checkpoint_files import CheckpointFiles
+from tune.cluster import TrialResources
+from tune.decisions import NEVER_STOP, Judge
+from tune.errors import ExperimentError
+from tune.experiments.events import BaselineMeasured, DataPrepared, WeightsDropped
+from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.results import RESULTS_FILE, results_of
+from tune.experiments.settings_file import write_search_file
+from tune.plan import SearchPlan, SearchRequest, make_plan
+from tune.runs import finish as finish_module
+from tune.runs import search as search_module
+from tune.runs.callback import SearchCallback
+from tune.runs.final_round import choose_export, drop_weights, plan_final_round
+from tune.runs.finish import finish, finish_if_owed
+from tune.runs.resume import load_search
+from tune.runs.trials import BudgetStopper, TrialRunner
+from tune.scheduler import TRIAL_ID
+from tune.search.budgets import Budgets, End
+from tune.storage import Storage
+
+RUNGS = (400, 1200, 3200)
+RESOURCES = TrialResources(1.0, 1.0, 2)
+WERS = st.sampled_from([5.0, 8.0, 8.05, 12.4, 30.0, 55.0])
+SPACE = """\
+learning_rate: {type: float, low: 1e-4, high: 1e-1, log: true}
+scheduler: {rungs: 3, reduction_factor: 3, min_trials_per_rung: 2}
+"""
+
+
+class Killed(BaseException):
+    """The driver's process is gone."""
+
+
+class Clock:
+    """Time that passes when it is told to, in seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def time(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+class Display:
+    """Shows nothing."""
+
+    def event(self, text: str) -> None: ...
+
+    def trial_ended(self) -> None: ...
+
+
+class SearchMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = contextlib.ExitStack()
+        self.clock = Clock()
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self.storage = Storage.parse(self.folder / "experiments")
+        self.experiment: OpenExperiment | None = None
+        self.callback: SearchCallback | None = None
+        self.running: dict[str, int] = {}
+        """Trainings that a process works on now, with the rungs that they have passed."""
+        self.written: list[bytes] = []
+        """What `append` has said to be on the disk."""
+        self.kill_after: int | None = None
+        """Operations on the disk until the driver is killed."""
+        self.torn = 0.0
+        self.checkpoints = 0
+        fake = SimpleNamespace(time=self.clock.time)
+        for target in ("tune.search.records.time", "tune.runs.trials.time"):
+            self.stack.enter_context(mock.patch(target, fake))
+        write_all = log_module._write_all
+
+        def write(file: int, content: bytes) -> None:
+            if self.dies():
+                write_all(file, content[: int(self.torn * len(content))])
+                raise Killed
+            write_all(file, content)
+            self.written += content.splitlines(keepends=True)
+
+        self.stack.enter_context(mock.patch.object(log_module, "_write_all", write))
+        for name in ("remove", "strip"):
+            self.stack.enter_context(mock.patch.object(CheckpointFiles, name, self.killing(name)))
+        # Pictures take seconds; the page is written from the same log as everything else.
+        self.stack.enter_context(mock.patch.object(finish_module, "write_report", lambda *_: None))
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+    def dies(self) -> bool:
+        """Whether the driver is killed at this operation."""
+        if self.kill_after is None:
+            return False
+        self.kill_after -= 1
+        return self.kill_after < 0
+
+    def killing(self, name: str) -> Any:
+        as_ever = getattr(CheckpointFiles, name)
+
+        def change(files: CheckpointFiles, *args: Any) -> None:
+            if self.dies():
+                raise Killed
+            as_ever(files, *args)
+
+        return change
+
+    @contextlib.contextmanager
+    def driver(self) -> Iterator[None]:
+        """What the driver does; where it is killed, its process leaves nothing but files."""
+        try:
+            yield
+        except Killed:
+            self.leave()
+
+    def leave(self) -> None:
+        if self.experiment is not None:
+            import os
+
+            os.close(self.experiment.log._file)
+            self.experiment._lock.close()
+        self.experiment, self.callback, self.kill_after = None, None, None
+        self.running.clear()
+
+    @property
+    def state(self) -> Any:
+        assert self.experiment is not None
+        return self.experiment.log.state
+
+    # -- the search ---------------------------------------------------------------------------------------------
+
+    @initialize(
+        trials=st.integers(1, 5),
+        finalists=st.integers(0, 2),
+        repeats=st.integers(1, 2),
+        budgets=st.sampled_from(
+            [Budgets(), Budgets(seconds=20_000.0, gpu_hours=4.0), Budgets(plateau_trials=2), Budgets(seconds=4000.0)]
+        ),
+    )
+    def begin(self, trials: int, finalists: int, repeats: int, budgets: Budgets) -> None:
+        space = self.folder / "space.yaml"
+        space.write_text(SPACE)
+        request = SearchRequest(
+            space=str(space),
+            trials=trials,
+            storage=self.storage,
+            experiment="x",
+            finalists=finalists,
+            repeats=repeats,
+            budgets=budgets,
+        )
+        self.plan = make_plan(request)
+        self.plan.folder.mkdir(parents=True)
+        (self.plan.folder / "space.yaml").write_text(SPACE)
+        data: Any = SimpleNamespace(
+            splits={"train": range(800), "validation": range(10)}, drop_counts=dict, notes=[]
+        )
+        base = self.plan.base.replace(evaluate_at=RUNGS)
+        write_search_file(self.plan, base, data, RESOURCES, full_window=not finalists)
+        self.experiment = OpenExperiment(self.plan.experiment_folder)
+        self.experiment.log._clock = self.clock.time
+        self.experiment.log.append(
+            self.session_started(1),
+            DataPrepared(features_key="k", clips={"train": 800, "validation": 10}),
+            BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
+        )
+        self.cut: End | None = None
+        self.look()
+
+    def session_started(self, number: int) -> Any:
+        session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=self.clock.now)
+        assert self.experiment is not None
+        return search_module.session_started(session, self.experiment, number)
+
+    def look(self) -> None:
+        """Choose the records that this stage works on, as `run_trials` and `run_repeats` do."""
+        assert self.experiment is not None
+        state = self.state
+        self.final = state.over is not None
+        records = state.repeats if self.final else state.records
+        rules = NEVER_STOP if self.final else self.plan.space.scheduler
+        judge = Judge(rules, RUNGS, records, 60.0)
+        progress = ProgressLog(self.plan.folder)
+        display: Any = Display()
+        self.callback = SearchCallback(self.plan.base, self.experiment, records, judge, progress, display)
+        runner: Any = TrialRunner(
+            plan=self.plan,
+            base=self.plan.base,
+            data=None,  # type: ignore[arg-type]
+            resources=RESOURCES,
+            share=None,
+            experiment=self.experiment,
+            window_ratio=2.0,
+        )
+        if self.final:
+            self.stopper = BudgetStopper(self.experiment.log, runner._final_round_end)
+        else:
+            self.stopper = BudgetStopper(self.experiment.log, runner._trials_end, runner._trials_over)
+
+    def trial(self, name: str) -> Any:
+        """What Ray tells callbacks of a trial."""
+        session = self.state.session.session
+        folder = name if session == 1 else f"{name}-{session}"
+        error = self.plan.folder / "error.txt"
+        error.write_text("Failure # 1\nValueError: made up\n")
+        return SimpleNamespace(
+            config={TRIAL_ID: name}, local_path=f"/ray/{folder}", error_file=str(error)
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self.experiment is not None and self.callback is not None and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this stage trains nothing more."""
+        return self.stopper.over()
+
+    def waiting(self) -> list[str]:
+        """What can be started now."""
+        state = self.state
+        if self.final:
+            return [name for name in state.open_repeats if name not in self.running]
+        known = [run.trial_id for run in state.records.running() if run.trial_id not in self.running]
+        new = len(state.records) + 1
+        return known or ([f"{new:03d}"] if new <= self.plan.request.trials else [])
+
+    @precondition(lambda self: self.experiment is not None)
+    @rule(rate=st.floats(1e-4, 1e-1))
+    def start(self, rate: float) -> None:
+        with self.driver():
+            if not self.alive or len(self.running) >= 2 or not self.waiting():
+                return
+            name = self.waiting()[0]
+            config = self.state.final_round.repeats[name] if self.final else {"learning_rate": rate}
+            assert self.callback is not None
+            self.callback.proposed(name, config)
+            self.callback.on_trial_start(0, [], self.trial(name))
+            self.running[name] = len(self.state.run(name).evaluations)
+
+    @precondition(lambda self: self.experiment is not None and self.running)
+    @rule(data=st.data(), wer=WERS, seconds=st.floats(1, 2000), nan=st.integers(0, 12))
+    def evaluate(self, data: st.DataObject, wer: float, seconds: float, nan: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.running)))
+        self.clock.now += seconds
+        with self.driver():
+            if not self.alive:
+                return
+            assert self.callback is not None
+            place = self.running[name]
+            record = self.state.run(name)
+            self.checkpoints += 1
+            checkpoint = f"checkpoint_{self.checkpoints:06d}"
+            folder = self.plan.folder / "trials" / record.folder / checkpoint
+            folder.mkdir(parents=True)
+            for file in ("model.safetensors", "optimizer.pt", "config.json"):
+                (folder / file).write_text("x")
+            (folder / "utterances.json").write_text(
+                json.dumps({"word_errors": [int(wer)] * 10, "words": [100] * 10})
+            )
+            found = math.nan if nan == 0 else wer
+            result = {"wer": found, "cer": found / 3, "eval_loss": 0.5, "samples_seen": RUNGS[place]}
+            result |= {"epoch": RUNGS[place] / 800, "finished": float(place == 2), "step": 1.0}
+            result |= {"train_seconds": 10.0, "train_samples": 100.0, "checkpoint_dir_name": checkpoint}
+            stop = self.callback.evaluated(name, result)
+            self.running[name] += 1
+            if stop or place == 2:
+                del self.running[name]
+                self.callback.on_trial_complete(0, [], self.trial(name))
+
+    @precondition(lambda self: self.experiment is not None and self.running)
+    @rule(data=st.data(), again=st.booleans())
+    def fail(self, data: st.DataObject, again: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.running)))
+        with self.driver():
+            if not self.alive:
+                return
+            assert self.callback is not None
+            if again:
+                self.callback.on_trial_recover(0, [], self.trial(name))
+            else:
+                del self.running[name]
+                self.callback.on_trial_error(0, [], self.trial(name))
+
+    @precondition(lambda self: self.experiment is not None)
+    @rule()
+    def go_on(self) -> None:
+        """As `_search` does where a stage has come to its end."""
+        with self.driver():
+            left = not self.is_over and (self.running or self.waiting())
+            if left:
+                return
+            self.running.clear()
+            assert self.experiment is not None
+            if not self.final:
+                if self.state.over is None and self.state.all_ended:
+                    self.experiment.log.append(log_module.TrialsOver())
+                if self.state.over is not None and plan_final_round(self.experiment, 0) and self.state.open_repeats:
+                    self.look()
+                    return
+            self.end(self.stopper.end if self.final else None)
+
+    @precondition(lambda self: self.experiment is not None)
+    @rule()
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        with self.driver():
+            self.running.clear()
+            self.end(None)
+
+    def end(self, cut: End | None) -> None:
+        assert self.experiment is not None
+        dropped = [run.trial_id for run in self.state.runs if run.weights_dropped]
+        choose_export(self.experiment, self.refuse)
+        finish(self.experiment, self.refuse, cut=cut)
+        if self.state.open_repeats or (self.state.over and self.state.over.reason == "failures"):
+            assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
+        results = json.loads((self.plan.folder / RESULTS_FILE).read_text())
+        assert results == json.loads(json.dumps(self.results()))
+        self.experiment.close()
+        self.experiment = self.callback = None
+
+    def refuse(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def results(self) -> dict[str, Any]:
+        """Made again from the file."""
+        return results_of(self.plan.experiment_folder, read_log(self.plan.folder / EVENTS_FILE))
+
+    # -- its interruptions --------------------------------------------------------------------------------------
+
+    @rule(operations=st.integers(0, 6), torn=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+    def kill_soon(self, operations: int, torn: float) -> None:
+        if self.experiment is not None:
+            self.kill_after, self.torn = operations, torn
+
+    @precondition(lambda self: self.experiment is None)
+    @rule()
+    def someone_finishes(self) -> None:
+        """As `export` does with what it finds."""
+        finish_if_owed(self.plan.experiment_folder, self.refuse)
+
+    @precondition(lambda self: self.experiment is None)
+    @rule(
+        more=st.integers(-1, 2),
+        repeats=st.sampled_from([None, 1, 2]),
+        finalists=st.sampled_from([None, None, None, 0, 1, 2]),
+        seconds=st.sampled_from([None, None, 1e9]),
+    )
+    def resume(self, more: int, repeats: int | None, finalists: int | None, seconds: float | None) -> None:
+        before = read_log(self.plan.folder / EVENTS_FILE)
+        asked = before.session
+        assert asked is not None
+        options = {"--trials": more >= 0, "--repeats": repeats, "--finalists": finalists is not None}
+        given = {name for name, value in options.items() if value}
+        given |= {"--time-budget"} if seconds else set()
+        request = SearchRequest(
+            space="",
+            trials=max(1, asked.trials + more),
+            storage=self.storage,
+            finalists=finalists,
+            repeats=repeats or 2,
+            budgets=Budgets(seconds=seconds),
+        )
+        try:
+            resumed = load_search(request, "x", given)
+        except ExperimentError as error:
+            assert "have ended" in str(error) or "have begun" in str(error)
+            return
+        self.experiment, self.plan = resumed.experiment, resumed.plan
+        self.experiment.log._clock = self.clock.time
+        self.check_request(asked, given, seconds)
+        with self.driver():
+            if resumed.only_finish:
+                self.end(None)
+                return
+            self.experiment.log.append(self.session_started(asked.session + 1))
+            drop_weights(self.experiment, self.refuse)
+            search_module.set_aside_leftovers(self.experiment)
+            self.look()
+
+    def check_request(self, asked: Any, given: set[str], seconds: float | None) -> None:
+        """Only what was given again has changed."""
+        request = self.plan.request
+        budgets = Budgets(**asked.budgets)
+        assert request.budgets == (
+            Budgets(**{**asked.budgets, "seconds": seconds}) if seconds else budgets
+        )
+        if "--finalists" not in given:
+            assert request.n_finalists == asked.finalists
+        if "--repeats" not in given:
+            assert request.repeats == asked.repeats
+
+    # -- what holds after every step ----------------------------------------------------------------------------
+
+    @invariant()
+    def the_log_is_whole(self) -> None:
+        """No event is lost or counted twice; what is known is what the file folds to."""
+        path = self.plan.folder / EVENTS_FILE
+        lines = path.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if len(whole) == len(self.written) + 1:  # written, and killed before that was known
+            self.written = whole
+        assert whole == self.written
+        if self.experiment is not None:
+            mine, told = self.state, read_log(path)
+            folder = self.plan.experiment_folder
+            assert results_of(folder, mine) == results_of(folder, told)
+            assert [vars(run) for run in mine.runs] == [
+                {**vars(run), "progress": mine.run(run.trial_id).progress} for run in told.runs
+            ]
+
+    @invariant()
+    def something_can_be_exported(self) -> None:
+        state = read_log(self.plan.folder / EVENTS_FILE)
+        if any(run.best_wer is not None for run in state.records.all()):
+            best = state.best()
+            assert best is not None
+            assert best.checkpoint is not None
+            assert (self.plan.folder / best.checkpoint / "model.safetensors").is_file()
+        if state.chosen is not None:
+            run = state.run(state.chosen.run)
+            assert run.has_weights
+            assert (self.plan.folder / run.checkpoint / "model.safetensors").is_file()
+
+    @invariant()
+    def weights_go_only_behind_a_choice(self) -> None:
+        content = (self.plan.folder / EVENTS_FILE).read_bytes()
+        state = log_module.SearchState()
+        for entry in parse(content, Path(EVENTS_FILE)):
+            if isinstance(entry.event, WeightsDropped):
+                assert state.chosen is not None
+                assert not state.open_repeats
+                assert not {state.chosen.run, *state.chosen.keep} & set(entry.event.runs)
+            state.apply(entry)
+
+    @invariant()
+    def every_checkpoint_that_is_named_is_there(self) -> None:
+        for run in read_log(self.plan.folder / EVENTS_FILE).runs:
+            for path in run.checkpoints:
+                assert (self.plan.folder / path).is_dir()
+
+
+TestSearch = pytest.mark.timeout(300)(SearchMachine.TestCase)
+TestSearch.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    phases=[Phase.generate],
+)

@@ -1,0 +1,97 @@
+"""The experiment that this process runs: nobody else writes to it meanwhile."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from tune.errors import ExperimentError
+from tune.experiments.log import EVENTS_FILE, ExperimentLog
+
+if TYPE_CHECKING:
+    from tune.experiment_folder import ExperimentFolder
+
+LOCK_FILE = ".running"
+
+
+class OpenExperiment:
+    """An experiment's folder and its log, open for appending."""
+
+    def __init__(self, folder: ExperimentFolder, *, take_over: bool = False) -> None:
+        """Open it, new or not; what the store has newer must be here already.
+
+        Args:
+            folder: of the experiment; it is there.
+            take_over: of an object store: also while another machine holds it.
+
+        Raises:
+            ExperimentError: another process runs it, or its log cannot be used.
+            StorageError: the object store cannot be read or written.
+        """
+        self.folder = folder
+        self.owner = secrets.token_hex(8)
+        """Names this process in the log."""
+        self._lock = lock(folder.path)
+        self.log = ExperimentLog(folder.path / EVENTS_FILE)
+
+    @property
+    def problem(self) -> ExperimentError | None:
+        """Why nothing can be written any more."""
+        return self.log.problem
+
+    def publish(self) -> None:
+        """Bring what was appended to the object store, if the experiment is in one.
+
+        Raises:
+            StorageError: it cannot be written now; what is missing goes with a later call.
+        """
+
+    def before_deletion(self) -> None:
+        """To be called before anything of the experiment is removed: what allows that is safe, and we still own it.
+
+        Raises:
+            ExperimentError: another machine has taken the experiment over.
+            StorageError: the object store cannot be read or written now.
+        """
+
+    def close(self) -> None:
+        """Let others have it."""
+        self.log.close()
+        self._lock.close()
+
+
+def is_running(folder: ExperimentFolder) -> bool:
+    """Whether a process of this machine, or of one that shares the folder, writes to it now."""
+    try:
+        with (folder.path / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def lock(folder: Path) -> IO[str]:
+    """Keep other processes from writing to an experiment, until the file that is returned is closed.
+
+    Raises:
+        ExperimentError: one writes to it now.
+    """
+    file = (folder / LOCK_FILE).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        owner = file.read().strip()
+        file.close()
+        raise ExperimentError(
+            f"experiment {folder.name!r}: is being run by process {owner}; stop that one first"
+        ) from error
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

@@ -1,0 +1,164 @@
+"""`results.json`: what an experiment came to, made from its log as often as one likes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tune.scheduler import METRIC
+from tune.search.records import TrialRecord, trial_of
+
+if TYPE_CHECKING:
+    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.state import SearchState
+
+RESULTS_FILE = "results.json"
+REPORT_FOLDER = "report"
+"""What `tune-whisper report` writes; it goes with the experiment's run in MLflow."""
+TRACKING_FILE = "tracking/mlflow.json"
+"""What the follower that writes to MLflow has come to; among it the runs' ids."""
+_BUDGETS = ("time_budget", "gpu_hours")
+
+
+def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
+    """The content of `results.json`, as the log stands; trials that have not ended are called interrupted."""
+    rates = state.baseline.rates if state.baseline else {}
+    best, verdict, end = state.best(), state.verdict, state.end
+    address = _Addresses(folder)
+    runs = _run_ids(folder.path)
+    return {
+        "experiment": folder.name,
+        "metric": METRIC,
+        "baseline": {name: rates.get(name) for name in ("wer", "cer")},
+        "best": None if best is None else _best(state, best, verdict, address),
+        "trials": [_entry(run, address, runs) for run in state.records.all()],
+        "repeats": [_entry(run, address, runs) for run in state.repeats.all()],
+        "finalists": verdict,
+        "not_compared": state.compared.text if state.compared and verdict is None else None,
+        "test": _test(state, best),
+        "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
+        "interrupted": interrupted(state),
+        "seconds": round(state.seconds, 3),
+    }
+
+
+def write_results(folder: ExperimentFolder, state: SearchState) -> None:
+    """Write `results.json` anew; whoever reads it meanwhile sees the old one or the new one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = folder.path / f".{RESULTS_FILE}"
+    text = json.dumps(results_of(folder, state), indent=2, allow_nan=False)
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(folder.path / RESULTS_FILE)
+
+
+def interrupted(state: SearchState) -> bool:
+    """Whether something that was asked for is left, and no budget or plateau ended it."""
+    if state.ended is not None:
+        return state.ended.status == "interrupted"
+    if state.over is None:
+        return not state.all_ended or bool(state.session and state.session.finalists)
+    return bool(state.open_repeats)
+
+
+def succeeded(state: SearchState) -> bool:
+    """Whether there is something to export, or the user's own budget ended the search before there could be."""
+    if state.best() is not None:
+        return True
+    spent = state.end is not None and state.end.reason in _BUDGETS
+    return spent and not any(run.error for run in state.records.all())
+
+
+def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
+    """How an experiment ended; None where something is left, or it runs."""
+    if interrupted(state):
+        return None
+    if state.session is not None and state.session.kind == "training":
+        return "finished" if any(run.status == "completed" for run in state.records.all()) else "failed"
+    if (state.end is not None and state.end.reason == "failures") or not succeeded(state):
+        return "failed"
+    return "finished"
+
+
+class _Addresses:
+    """Checkpoints as people find them: a folder, or an address in the object store."""
+
+    def __init__(self, folder: ExperimentFolder) -> None:
+        self._folder = folder
+        self._root: str | None = None
+
+    def __call__(self, run: TrialRecord) -> str | None:
+        if not run.has_weights:
+            return None
+        if self._root is None:
+            self._root = str(self._folder.ray_storage()["storage_path"])
+        return self._folder.checkpoint_address(f"{self._root}/{run.checkpoint}")
+
+
+def _best(
+    state: SearchState, best: TrialRecord, verdict: Mapping[str, Any] | None, address: _Addresses
+) -> dict[str, Any]:
+    standing = {}
+    if verdict is not None:
+        found = next(each for each in verdict["standings"] if each["trial_id"] == verdict["winner"])
+        standing = {"mean_wer": found["mean"], "mean_interval": found.get("mean_interval")}
+    return {
+        "trial_id": trial_of(best.trial_id),
+        "run": best.trial_id,
+        **standing,
+        "wer": best.best_wer,
+        "cer": best.best_cer,
+        **({"wer_error": best.best_wer_error} if best.best_is_partial else {}),
+        "config": best.config,
+        "checkpoint": address(best),
+        "samples_seen": best.best_samples_seen,
+    }
+
+
+def _test(state: SearchState, best: TrialRecord | None) -> dict[str, Any] | None:
+    """The best run on the test split, where it was measured."""
+    found = state.held_out
+    if found is None or best is None or found.run != best.trial_id:
+        return None
+    return {"wer": found.rates["wer"], "cer": found.rates["cer"], "clips": int(found.rates["clips"]),
+            "baseline_wer": found.baseline["wer"], "baseline_cer": found.baseline["cer"]}  # fmt: skip
+
+
+def _entry(run: TrialRecord, address: _Addresses, runs: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "trial_id": run.trial_id,
+        "status": "interrupted" if run.status == "running" else run.status,
+        "config": run.config,
+        "effective_batch_size": run.effective_batch,
+        "wer": run.wer,
+        "best_wer": run.best_wer,
+        "best_cer": run.best_cer,
+        "best_samples_seen": run.best_samples_seen,
+        "samples_seen": run.samples_seen,
+        "seconds": round(run.seconds, 3),
+        "samples_per_second": run.samples_per_second,
+        "mlflow_run_id": runs.get(run.trial_id),
+        "checkpoint": address(run),
+        "evaluations": [
+            {
+                **{"samples_seen": seen, "wer": wer},
+                **({"wer_error": run.wer_errors[seen]} if seen in run.wer_errors else {}),
+            }
+            for seen, wer in run.evaluations
+        ],
+        "stop": dataclasses.asdict(run.stop) if run.stop else None,
+        "error": run.error,
+    }
+
+
+def _run_ids(folder: Path) -> dict[str, str]:
+    """MLflow's runs by trial, as far as the follower has come."""
+    try:
+        return dict(json.loads((folder / TRACKING_FILE).read_text(encoding="utf-8")).get("run_ids") or {})
+    except (FileNotFoundError, ValueError):  # none was begun, or it is just being written
+        return {}

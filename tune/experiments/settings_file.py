@@ -1,0 +1,144 @@
+"""`experiment.yaml`: everything that was resolved before the first trial, written once; what happens is in the log."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tune.experiment_folder import EXPERIMENT_FILE
+from tune.mlflow_store import package_versions, without_password
+from tune.search.budgets import describe_duration
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from trainer.prepared import PreparedData
+    from trainer.train import Evaluation
+    from tune.cluster import TrialResources
+    from tune.plan import SearchPlan
+    from tune.search.budgets import Budgets
+
+BASELINE_CLIPS_FILE = "baseline_utterances.json"
+"""Word errors and reference words of the untouched base model on each validation clip."""
+DROPPED_FILE = "dropped_clips.jsonl"
+
+
+def write_search_file(
+    plan: SearchPlan, base: TrainConfig, data: PreparedData, resources: TrialResources, full_window: bool
+) -> None:
+    """Write what a search resolved: enough to run it again, to go on with it and to export from it.
+
+    Args:
+        plan: of the search.
+        base: what all its trials share, its rungs among it.
+        data: the prepared data.
+        resources: of a trial.
+        full_window: whether trials are measured as the model will be used, or with the window that they train with.
+    """
+    request = plan.request
+    _write(
+        plan,
+        base,
+        base.evaluate_at or (),
+        data,
+        resources,
+        run_again=_command(plan),
+        seed=request.seed,
+        space=plan.space.to_dict(),
+        trials_full_window=full_window,
+        warm_start=request.warm_start,
+        optuna_storage=None if request.optuna_storage is None else without_password(request.optuna_storage),
+    )
+
+
+def write_training_file(
+    plan: SearchPlan,
+    base: TrainConfig,
+    points: tuple[int, ...],
+    data: PreparedData,
+    resources: TrialResources,
+) -> None:
+    """Write what a single training resolved: enough to run it again, to go on with it and to export from it.
+
+    `points` are the samples seen at which it is evaluated.
+    """
+    again = f"tune-whisper train --from {plan.name} --workers {base.workers}{plan.request.storage.option}"
+    _write(plan, base, points, data, resources, kind="training", run_again=again, seed=base.seed, space={})
+
+
+def _write(
+    plan: SearchPlan,
+    base: TrainConfig,
+    points: tuple[int, ...],
+    data: PreparedData,
+    resources: TrialResources,
+    **more: Any,
+) -> None:
+    rungs = list(points)
+    asked = plan.request.tracking_uri
+    content = {
+        "experiment": plan.name,
+        "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        **more,
+        "track": list(plan.trackers),
+        "tracking_uri": without_password(plan.tracking_uri),
+        "asked_tracking_uri": None if asked is None else without_password(asked),
+        "train_config": base.to_dict(),
+        "budget_samples": rungs[-1],
+        "rungs": rungs,
+        "resources": dataclasses.asdict(resources),
+        "clips": {name: len(split) for name, split in data.splits.items()},
+        "dropped": data.drop_counts(),
+        "notes": list(data.notes),
+        "versions": package_versions(),
+    }
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    (plan.folder / EXPERIMENT_FILE).write_text(text, encoding="utf-8")
+
+
+def write_baseline_clips(folder: Path, baseline: Evaluation) -> None:
+    """Write the base model's errors on each clip, from which reports take its interval."""
+    if baseline.utterances is not None:
+        text = json.dumps(dataclasses.asdict(baseline.utterances)) + "\n"
+        (folder / BASELINE_CLIPS_FILE).write_text(text, encoding="utf-8")
+
+
+def _command(plan: SearchPlan) -> str:
+    """A command line that runs the same search under another name, from any folder."""
+    request = plan.request
+    words = ["tune-whisper", "--space", str(plan.folder / "space.yaml"), "--trials", str(request.trials)]
+    words += ["--seed", str(request.seed), "--storage", request.storage.address]
+    if request.tracking_uri is not None:
+        words += ["--tracking-uri", without_password(plan.tracking_uri)]
+    defaults = {"workers_per_trial": 1, "max_failures": 2}
+    for name in ("workers_per_trial", "gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures"):
+        value = getattr(request, name)
+        if value is not None and value != defaults.get(name):
+            shown = value if isinstance(value, str) else f"{value:g}"
+            words += [f"--{name.replace('_', '-')}", shown]
+    words += ["--finalists", str(request.n_finalists), "--repeats", str(request.repeats)]
+    for option, value in _budget_words(request.budgets):
+        words += [option, value]
+    for key, value in request.settings.items():
+        shown = getattr(plan.base, key) if key in ("model", "data", "cache_dir") else value
+        words += ["--set", f"{key}={'null' if shown is None else shown}"]
+    return shlex.join(words)
+
+
+def _budget_words(budgets: Budgets) -> list[tuple[str, str]]:
+    found = []
+    if budgets.seconds is not None:
+        found.append(("--time-budget", describe_duration(budgets.seconds)))
+    if budgets.gpu_hours is not None:
+        found.append(("--gpu-hours", f"{budgets.gpu_hours:g}"))
+    if budgets.plateau_trials is not None:
+        found += [
+            ("--plateau", str(budgets.plateau_trials)),
+            ("--plateau-points", f"{budgets.plateau_points:g}"),
+        ]
+    return found

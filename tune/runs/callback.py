@@ -1,0 +1,254 @@
+"""Ray Tune's events, written to the experiment's log before anything acts on them, and shown on the screen."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray.tune
+from rich.markup import escape
+
+from tune.attempts import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
+from tune.checkpoint_files import CheckpointFiles
+from tune.display import key_settings, short_path
+from tune.experiment_folder import TRIALS_FOLDER
+from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
+from tune.scheduler import TRIAL_ID
+from tune.search.records import Outcome, TrialRecord, role_of
+from tune.trainable import is_only_for_resume
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from tune.decisions import Judge
+    from tune.display import SearchDisplay
+    from tune.experiments.log import ProgressLog
+    from tune.experiments.opened import OpenExperiment
+    from tune.search.records import Records, Stop
+
+_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss", "eval_clips", "wer_error")
+_TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")
+
+
+class SearchCallback(ray.tune.Callback):
+    """Runs in the driver's main thread; `progress` is called by the thread that hears from the trials."""
+
+    def __init__(
+        self,
+        base: TrainConfig,
+        experiment: OpenExperiment,
+        records: Records,
+        judge: Judge,
+        progress: ProgressLog,
+        display: SearchDisplay,
+    ) -> None:
+        """`records` are those of the log's state that belong to the trials: the search's own, or the repeats."""
+        self._experiment, self._log = experiment, experiment.log
+        self._files = CheckpointFiles(experiment.folder)
+        self._base = base
+        self._judge = judge
+        self._records = records
+        self._progress = progress
+        self.display = display
+        self._running: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Ray pickles the callback into its own files, where threads and screens have no place."""
+        return {}
+
+    def proposed(self, trial_id: str, config: dict[str, Any]) -> None:
+        """Write down a trial's settings; one that is proposed again keeps its record."""
+        if trial_id in self._records:
+            return
+        resolved = self._base.replace(**config)
+        kind = "repeat" if role_of(trial_id) == "repeat" else "trial"
+        self._log.append(
+            TrialProposed(
+                trial_id=trial_id,
+                config=config,
+                kind=kind,  # type: ignore[arg-type]
+                effective_batch=resolved.effective_batch_size,
+            )
+        )
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A process trains it."""
+        trial_id = trial.config[TRIAL_ID]
+        record = self._records[trial_id]
+        self._log.append(TrialStarted(trial_id=trial_id, folder=Path(trial.local_path).name))
+        if trial_id in self._running:
+            return
+        self._running.add(trial_id)
+        if record.evaluations:
+            self.display.event(f"trial {trial_id} goes on at epoch {record.checkpoint_epoch:.2f}")
+        else:
+            self.display.event(
+                f"{role_of(trial_id)} {trial_id} started: {escape(key_settings(record.config))}"
+            )
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tell of a failure after which the trial goes on."""
+        record = self._record(trial)
+        reason = (
+            error_line(Path(trial.error_file).read_text(encoding="utf-8")) if trial.error_file else "lost"
+        )
+        self._log.append(TrialRecovered(trial_id=record.trial_id, reason=reason))
+        where = (
+            f"goes on from its checkpoint at epoch {record.checkpoint_epoch:.2f}"
+            if record.last_checkpoint
+            else "starts again"
+        )
+        self.display.event(
+            f"[yellow]trial {record.trial_id} failed and {where}[/]: {escape(reason.rstrip('.'))}"
+        )
+
+    def evaluated(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Write down an evaluation with what is decided on it, before Ray or Optuna act; whether the trial ends."""
+        record = self._records[trial_id]
+        stop = self._judge.judge(record, result)
+        before, kept = self._records.best(), record.checkpoints
+        self._log.append(evaluation(trial_id, result, stop, record.folder))
+        over = [path for path in kept if path not in record.checkpoints]
+        if over:
+            self._remove(record, over)
+        if math.isfinite(float(result["wer"])):
+            self._tell(record, before, result)
+        return stop is not None
+
+    def _tell(self, record: TrialRecord, before: TrialRecord | None, result: Mapping[str, Any]) -> None:
+        news = ""
+        if self._records.best() is record and (before is not record or record.wer == record.best_wer):
+            news = ", best so far"
+        error = f" ± {result['wer_error']:.2f}" if "wer_error" in result else ""
+        self.display.event(
+            f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.wer:.2f}{error} %{news}"
+        )
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Close the trial as what was decided on its last evaluation."""
+        record = self._record(trial)
+        outcome = record.outcome
+        self._end(record, "failed" if outcome == "running" else outcome)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Close the trial as failed, with the last line of its error on the screen."""
+        record = self._record(trial)
+        error = Path(trial.error_file).read_text(encoding="utf-8")
+        place = f"{short_path(self._experiment.folder.path)}/{TRIALS_FOLDER}/{record.folder}/error.txt"
+        self.display.event(
+            f"[red]trial {record.trial_id} failed[/]: {escape(error_line(error).rstrip('.'))}; "
+            f"all of it is in {escape(place)}"
+        )
+        outcome = record.outcome
+        self._end(record, "diverged" if outcome == "diverged" else "failed", error)
+
+    def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
+        """Take in loss and learning rate between two evaluations, and what a trial did to go on."""
+        if trial_id not in self._records:
+            return
+        if MICRO_BATCH in metrics:
+            self.display.event(
+                f"[yellow]trial {trial_id} ran out of memory[/] and goes on with micro-batch "
+                f"{metrics[MICRO_BATCH]:g} and accumulation {metrics[ACCUMULATION]:g}: the effective batch stays"
+            )
+        elif BROKEN_CHECKPOINT in metrics:
+            how = "goes on from the one before it" if metrics[BROKEN_CHECKPOINT] else "starts again"
+            self.display.event(f"[yellow]trial {trial_id} found its checkpoint damaged[/] and {how}")
+        else:
+            self._records[trial_id].add_progress(metrics)
+            self._progress.add(trial_id, metrics, timestamp)
+
+    def flush_progress(self) -> None:
+        """Write what came in the last second; called by the thread that hears from the trials."""
+        try:
+            self._progress.flush()
+        except OSError as error:  # it may be lost
+            self.display.event(f"[yellow]losses between rungs are not kept[/]: {escape(str(error))}")
+
+    def _record(self, trial: Any) -> TrialRecord:
+        record = self._records[trial.config[TRIAL_ID]]
+        if not record.folder:  # its process was lost before it had begun
+            self.on_trial_start(0, [], trial)
+        return record
+
+    def _end(self, record: TrialRecord, outcome: Outcome, error: str | None = None) -> None:
+        over = [path for path in record.checkpoints if path != record.checkpoint]
+        self._log.append(
+            TrialEnded(
+                trial_id=record.trial_id,
+                status=outcome,
+                error=error,
+                samples_seen=record.samples_now,
+                epoch=record.epoch_now,
+            )
+        )
+        self._drop_what_is_over(record, over)
+        stop = record.stop
+        if stop is not None:
+            word = "stopped early" if outcome == "early_stopped" else "diverged"
+            self.display.event(
+                f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}: {escape(stop.describe())}"
+            )
+        self.display.trial_ended()
+
+    def _drop_what_is_over(self, record: TrialRecord, over: Sequence[str]) -> None:
+        """A trial that has ended needs its best weights, and nothing to go on with."""
+        self._remove(record, over)
+        if record.checkpoint:
+            self._change_files(
+                record, functools.partial(self._files.strip, record.checkpoint, is_only_for_resume)
+            )
+
+    def _remove(self, record: TrialRecord, checkpoints: Sequence[str]) -> None:
+        """Remove checkpoints that others have replaced, once those are on the disk."""
+
+        def remove() -> None:
+            if record.last_checkpoint:
+                self._files.flush(record.last_checkpoint)
+            for path in checkpoints:
+                self._files.remove(path)
+
+        if checkpoints:
+            self._change_files(record, remove)
+
+    def _change_files(self, record: TrialRecord, change: Any) -> None:
+        try:
+            self._experiment.before_deletion()
+            change()
+        except OSError as error:
+            self.display.event(
+                f"[yellow]checkpoints of trial {record.trial_id} stay[/]: {escape(str(error))}"
+            )
+
+
+def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, folder: str) -> Evaluated:
+    """The event of an evaluation that a training reported.
+
+    Args:
+        trial_id: of the trial.
+        result: what it reported; a `checkpoint_dir_name` is the name of its checkpoint.
+        stop: what was decided on it.
+        folder: of the trial, below `trials/`.
+    """
+    metrics = {name: float(result[name]) for name in (*_RATES, *_TRAINING) if name in result}
+    name = result.get("checkpoint_dir_name")
+    return Evaluated(
+        trial_id=trial_id,
+        samples_seen=int(result["samples_seen"]),
+        epoch=float(result.get("epoch", 0.0)),
+        metrics={key: value if math.isfinite(value) else None for key, value in metrics.items()},
+        finished=bool(result.get("finished")),
+        stop=stop,
+        checkpoint=f"{TRIALS_FOLDER}/{folder}/{name}" if name else None,
+    )
+
+
+def error_line(report: str) -> str:
+    """The line of Ray's failure report that names the error: a traceback's last one, else the first."""
+    last = report.rsplit("Failure #", maxsplit=1)[-1].partition("\n")[2] or report
+    lines = [line for line in last.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b.*:", line)]
+    return named[-1] if named else lines[0] if lines else "unknown error"

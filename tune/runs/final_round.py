@@ -1,0 +1,166 @@
+"""What comes after the trials: the best of them again with other seeds, the run that is exported, and what may go.
+
+The best weights of a run go only behind `ExportChosen`: never those that it names, never while repeats are open, never
+where failures ended the search. So something can be exported at any moment after the first evaluation.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE
+from tune.checkpoint_files import CheckpointFiles
+from tune.cloud_errors import cloud_errors
+from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
+from tune.finalists import choose_finalists, repeat_settings
+from tune.object_store import StorageError
+from tune.search.records import trial_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tune.comparison import Repeat
+    from tune.experiments.opened import OpenExperiment
+    from tune.experiments.state import SearchState
+    from tune.search.records import TrialRecord
+
+_KEPT_FILES = (UTTERANCES_FILE, CONFIG_FILE)
+"""What stays of a checkpoint without its weights: finalists of a search that goes on are compared by it."""
+
+
+def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned | None:
+    """Write down which trials are trained again, once the trials are over; None where none is.
+
+    Args:
+        experiment: its session says how many, and how often.
+        seed: of the search, which no repeat gets.
+    """
+    state = experiment.log.state
+    asked = state.session
+    if asked is None or not asked.finalists or state.over is None or state.over.reason == "failures":
+        return None
+    names, wanted = wanted_repeats(state, asked.finalists, asked.repeats, seed)
+    if not wanted:
+        return None
+    known = state.final_round.repeats if state.final_round else {}
+    if state.final_round is None or state.final_round.finalists != names or wanted.keys() - known.keys():
+        # What was trained for an earlier round stays known.
+        begun = {name: config for name, config in known.items() if name in state.repeats}
+        experiment.log.append(FinalRoundPlanned(finalists=names, repeats={**begun, **wanted}))
+    return state.final_round
+
+
+def wanted_repeats(
+    state: SearchState, finalists: int, repeats: int, seed: int
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """The trials that are to be trained again, and the settings of each repeat by its name.
+
+    Those that lost in an earlier round take their place among the best, and are not compared again.
+    """
+    best = [
+        trial for trial in choose_finalists(state.records, finalists) if trial.trial_id not in state.beaten
+    ]
+    return [trial.trial_id for trial in best], repeat_settings(best, repeats, seed)
+
+
+def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
+    """Compare the finalists, choose the run that is exported, and drop the weights of the others; again as often.
+
+    Nothing is chosen while trials or repeats are left, or where failures ended the trials.
+
+    Args:
+        experiment: its trials are over.
+        say: told what could not be done.
+    """
+    log, state = experiment.log, experiment.log.state
+    if state.over is None or state.over.reason == "failures":
+        return
+    if state.final_round is not None and state.compared is None:
+        log.append(compare_finalists(state, CheckpointFiles(experiment.folder)))
+    if state.open_repeats:
+        return
+    best = state.best()
+    if best is None:
+        return
+    chosen = _choice(state, best)
+    if chosen != state.chosen:
+        log.append(chosen)
+    drop_weights(experiment, say)
+
+
+def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
+    verdict = state.verdict
+    if verdict is not None:
+        beaten = {standing["trial_id"] for standing in verdict["standings"]} - {verdict["winner"]}
+        return ExportChosen(run=best.trial_id, beaten=sorted(state.beaten | beaten))
+    # Finalists that could not be compared all keep their weights.
+    finalists = state.final_round.finalists if state.final_round and state.compared else []
+    keep = [
+        run.trial_id
+        for run in state.runs
+        if trial_of(run.trial_id) in finalists and run.trial_id != best.trial_id
+    ]
+    return ExportChosen(run=best.trial_id, keep=keep, beaten=sorted(state.beaten))
+
+
+def drop_weights(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
+    """Remove the weights of all but the chosen runs, unless they are to be kept; also what a killed process left."""
+    log, state = experiment.log, experiment.log.state
+    chosen = state.chosen
+    if chosen is None or (state.session and state.session.keep_checkpoints == "all"):
+        return
+    kept = {chosen.run, *chosen.keep}
+    over = [run for run in state.runs if run.status != "running" and run.checkpoint]
+    going = [run.trial_id for run in over if run.has_weights and run.trial_id not in kept]
+    if going:
+        log.append(WeightsDropped(runs=going))
+    files = CheckpointFiles(experiment.folder)
+    try:
+        experiment.before_deletion()
+        for run in over:
+            if run.weights_dropped and run.checkpoint:
+                files.strip(run.checkpoint, lambda name: name not in _KEPT_FILES)
+    except cloud_errors(StorageError) as error:
+        say(f"warning: the weights of other trials stay: {error}")
+
+
+def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
+    """What the repeats that came to an end say. There is no verdict while a finalist has none."""
+    from tune.comparison import judge_finalists
+
+    names = list(state.final_round.finalists) if state.final_round else []
+    # The winner of an earlier round defends its place.
+    champion = trial_of(state.chosen.run) if state.chosen else None
+    contenders = [*names, *([champion] if champion and champion not in names else [])]
+    found: dict[str, list[Repeat]] = {}
+    for run in state.repeats.all():
+        trial = trial_of(run.trial_id)
+        if trial in contenders and run.status == "completed" and run.best_wer is not None:
+            found.setdefault(trial, []).append(_repeat(run, files))
+    without = [name for name in names if name not in found]
+    if without:
+        told = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
+        return FinalistsCompared(verdict=None, text=f"{told} no repeat that came to its end")
+    return FinalistsCompared(verdict=judge_finalists(found).to_dict() if found else None)
+
+
+def _repeat(run: TrialRecord, files: CheckpointFiles) -> Repeat:
+    import numpy as np
+
+    from tune.comparison import Repeat
+
+    clips: dict[str, Any] = {}
+    try:
+        clips = json.loads(files.read(str(run.checkpoint), UTTERANCES_FILE))
+    except cloud_errors(StorageError, ValueError, FileNotFoundError):
+        pass  # the interval then comes from the seeds alone
+    errors, words = clips.get("word_errors"), clips.get("words")
+    return Repeat(
+        run=run.trial_id,
+        wer=run.best_wer or 0.0,
+        seconds=run.seconds,
+        samples_per_second=run.samples_per_second,
+        word_errors=None if errors is None else np.asarray(errors),
+        words=None if words is None else np.asarray(words),
+    )

@@ -1,0 +1,98 @@
+"""The end of an experiment: a function of its log, run by whoever finds it undone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tune.errors import ExperimentError
+from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
+from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.opened import OpenExperiment, is_running
+from tune.experiments.results import interrupted, succeeded, write_results
+from tune.runs.final_round import choose_export
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.events import SearchStatus
+    from tune.experiments.state import SearchState
+    from tune.search.budgets import End
+
+
+def finish(
+    experiment: OpenExperiment,
+    say: Callable[[str], None],
+    *,
+    cut: End | None = None,
+    storage_option: str = "",
+) -> None:
+    """Choose what is exported, write results and report, and end the session in the log; again as often as one likes.
+
+    Args:
+        experiment: nothing of it runs any more.
+        say: told what could not be done.
+        cut: what cut the final round short.
+        storage_option: what commands that name the experiment end with.
+
+    Raises:
+        ExperimentError: the log cannot be written.
+    """
+    log, state = experiment.log, experiment.log.state
+    if state.over is None and state.all_ended:
+        log.append(TrialsOver())
+    choose_export(experiment, say)
+    end = cut or (state.over if state.over and state.over.reason else None)
+    status: SearchStatus = "completed"
+    if interrupted(state) and cut is None:
+        status = "interrupted"
+    elif (end is not None and end.reason == "failures") or not succeeded(state):
+        status = "failed"
+    ended = SearchEnded(status=status, reason=end.reason if end else None, text=end.text if end else "")
+    if state.ended != ended:
+        log.append(ended)
+    write_results(experiment.folder, state)
+    write_report(experiment.folder, say, storage_option)
+    if not state.written:
+        log.append(ResultsWritten())
+
+
+def write_report(folder: ExperimentFolder, say: Callable[[str], None], storage_option: str) -> None:
+    """Write the page of the experiment; where that cannot be done, say why."""
+    from tune.report import writer
+
+    try:
+        writer.write_report(folder, storage_option)
+    except ExperimentError as error:
+        say(f"warning: {error}")
+
+
+def is_owed(state: SearchState) -> bool:
+    """Whether all that was asked for has been done, but for the end of it: the process was killed before."""
+    if state.session is None:
+        return False
+    if state.ended is not None:
+        return not state.written
+    if state.session.kind == "training":
+        return False
+    over = state.over is not None or (state.all_ended and not state.session.finalists)
+    planned = state.final_round is not None or not (state.session.finalists and state.records.best())
+    return over and planned and not state.open_repeats
+
+
+def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage_option: str = "") -> bool:
+    """Finish an experiment whose process was killed when nothing was left but the end; whether it was so.
+
+    Raises:
+        ExperimentError: its log is damaged, or cannot be written.
+    """
+    if not (folder.path / EVENTS_FILE).is_file() or is_running(folder):
+        return False
+    if not is_owed(read_log(folder.path / EVENTS_FILE)):
+        return False
+    experiment = OpenExperiment(folder)
+    try:
+        finish(experiment, say, storage_option=storage_option)
+    finally:
+        experiment.close()
+    return True

@@ -1,0 +1,99 @@
+"""What a search came to, for the screen: read from the log's state."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+from tune.comparison import Verdict
+from tune.experiments.results import interrupted, succeeded
+
+if TYPE_CHECKING:
+    from tune.experiments.state import SearchState
+    from tune.plan import SearchPlan
+    from tune.search.budgets import End
+    from tune.search.records import TrialRecord
+
+
+@dataclasses.dataclass
+class SearchOutcome:
+    """A session that has ended. Error rates in percent."""
+
+    plan: SearchPlan
+    state: SearchState
+    tracking_problem: str | None = None
+    """What was not delivered to MLflow and the other stores, in one line."""
+
+    @functools.cached_property
+    def trials(self) -> list[TrialRecord]:
+        """All trials; those that still ran were stopped by who interrupted the search, not by a failure."""
+        return [_closed(run) for run in self.state.records.all()]
+
+    @property
+    def repeats(self) -> list[TrialRecord]:
+        """Finalists trained again with other seeds."""
+        return [_closed(run) for run in self.state.repeats.all()]
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The run to export."""
+        return self.state.best()
+
+    @property
+    def baseline(self) -> float:
+        """WER of the untouched base model."""
+        return self.state.baseline.rates["wer"] if self.state.baseline else 0.0
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the finalists compare."""
+        return Verdict.from_dict(self.state.verdict) if self.state.verdict else None
+
+    @property
+    def end(self) -> End | None:
+        """What ended the search before all that was asked for."""
+        from tune.search.budgets import End
+
+        found = self.state.end
+        return End(found.reason, found.text) if found is not None and found.reason is not None else None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether something is left."""
+        return interrupted(self.state)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time over all sessions."""
+        return self.state.seconds
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether there is something to export, or a budget ended the search before there could be."""
+        return succeeded(self.state)
+
+    @property
+    def wer(self) -> float | None:
+        """What the winner is worth: the mean of its repeats where there are any, else its lowest WER."""
+        verdict = self.verdict
+        if verdict is not None:
+            return next(found.mean for found in verdict.standings if found.trial_id == verdict.winner)
+        return self.best.best_wer if self.best else None
+
+    @property
+    def gained(self) -> bool:
+        """Whether the winner beats the untouched base model."""
+        return self.wer is not None and self.wer < self.baseline
+
+    @property
+    def test(self) -> dict[str, Any] | None:
+        """Rates of the best run, and of the base model, on the test split, where they were measured."""
+        found = self.state.held_out
+        if found is None or self.best is None or found.run != self.best.trial_id:
+            return None
+        return {**found.rates, "baseline_wer": found.baseline["wer"]}
+
+
+def _closed(run: TrialRecord) -> TrialRecord:
+    return dataclasses.replace(run, status="interrupted") if run.status == "running" else run

@@ -1,0 +1,164 @@
+"""`--resume`: a plan from what an interrupted search left in its experiment's folder, and its log, open."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune.errors import ExperimentError
+from tune.experiments.log import EVENTS_FILE
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
+from tune.plan import ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto
+from tune.runs.finish import is_owed
+from tune.search.budgets import Budgets
+from tune.warm_start import WarmStart
+
+if TYPE_CHECKING:
+    from tune.experiments.events import SessionStarted
+    from tune.experiments.state import SearchState
+
+_BUDGET_OPTIONS = {
+    "seconds": "--time-budget",
+    "gpu_hours": "--gpu-hours",
+    "plateau_trials": "--plateau",
+    "plateau_points": "--plateau-points",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumedSearch:
+    """What is known of a search that goes on."""
+
+    plan: SearchPlan
+    experiment: OpenExperiment
+    """Nobody else runs it meanwhile."""
+    rungs: tuple[int, ...]
+    full_window: bool
+    """Whether its trials are measured as the model will be used."""
+    only_finish: bool
+    """Whether nothing is left but the end of it."""
+
+
+def load_search(
+    request: SearchRequest, name: str, given: Collection[str], *, take_over: bool = False
+) -> ResumedSearch:
+    """The search `name` of `request.storage`, to go on with the request's resources and MLflow store.
+
+    Args:
+        request: where and how to run; what is searched is the experiment's.
+        name: the experiment.
+        given: options that were given; of the others, those of the session before count. `--trials` is their number
+            in all.
+        take_over: of an object store: also where another machine seems to run it.
+
+    Raises:
+        ExperimentError: there is no such experiment, it never began, it runs now, or nothing is left to do.
+    """
+    folder = find_experiment(name, request.storage)
+    if not (folder.path / EVENTS_FILE).is_file():
+        raise old_form_error(folder, f"--resume {name}", "go on with it")
+    settings = read_settings(folder.path)
+    if settings.get("kind") == "training":
+        raise ExperimentError(f"--resume {name}: is a training; use tune-whisper train --resume {name}")
+    experiment = OpenExperiment(folder, take_over=take_over)
+    try:
+        return _load(
+            request, name, given, SavedExperiment(folder, settings, experiment.log.state), experiment
+        )
+    except BaseException:
+        experiment.close()
+        raise
+
+
+def _load(
+    request: SearchRequest,
+    name: str,
+    given: Collection[str],
+    saved: SavedExperiment,
+    experiment: OpenExperiment,
+) -> ResumedSearch:
+    state, settings = saved.state, saved.settings
+    asked = state.session
+    if asked is None or state.baseline is None or saved.space is None:
+        raise ExperimentError(
+            f"--resume {name}: its search never began a trial; remove {saved.folder.address} and start it anew"
+        )
+    begun = len(state.records)
+    wanted = request.trials if "--trials" in given else asked.trials
+    if wanted < begun:
+        raise ExperimentError(f"--trials {wanted}: {begun} trials of {name!r} have begun already")
+    request = dataclasses.replace(
+        request,
+        trials=wanted,
+        seed=int(settings["seed"]),
+        experiment=name,
+        workers_per_trial=int(settings["resources"]["workers"]),
+        tracking_uri=request.tracking_uri or settings.get("asked_tracking_uri"),
+        **_as_before(asked, settings, request, given),
+    )
+    check_auto(request, settings["train_config"].get("deepspeed"))
+    base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
+    if not Path(base.cache_dir).is_dir():  # the search ran elsewhere
+        base = base.replace(cache_dir=str(request.storage.feature_cache))
+    plan = SearchPlan(
+        request=request,
+        name=name,
+        experiment_folder=saved.folder,
+        space=saved.space,
+        base=base,
+        warm_start=WarmStart.load(saved.folder.path),
+    )
+    owed = _owed(state, request)
+    _check_left(state, request, name, owed=owed)
+    return ResumedSearch(
+        plan, experiment, saved.rungs, bool(settings.get("trials_full_window", True)), only_finish=owed
+    )
+
+
+def _as_before(
+    asked: SessionStarted, settings: dict[str, Any], request: SearchRequest, given: Collection[str]
+) -> dict[str, Any]:
+    """Options of the session before, but for those that are given anew."""
+    before: dict[str, Any] = {
+        "finalists": asked.finalists,
+        "repeats": asked.repeats,
+        "keep_checkpoints": asked.keep_checkpoints,
+        "optuna_storage": settings.get("optuna_storage"),
+        **{name: asked.asked_resources.get(name) for name in ASKED_RESOURCES},
+    }
+    found = {name: value for name, value in before.items() if f"--{name.replace('_', '-')}" not in given}
+    budgets = {
+        name: getattr(request.budgets, name) if option in given else asked.budgets[name]
+        for name, option in _BUDGET_OPTIONS.items()
+        if option in given or name in asked.budgets
+    }
+    return {**found, "budgets": Budgets(**budgets)}
+
+
+def _owed(state: SearchState, request: SearchRequest) -> bool:
+    """Whether nothing is asked for beyond what was done, and the end of it is missing."""
+    asked = state.session
+    return (
+        asked is not None
+        and is_owed(state)
+        and (request.trials, request.n_finalists, request.repeats)
+        == (asked.trials, asked.finalists, asked.repeats)
+    )
+
+
+def _check_left(state: SearchState, request: SearchRequest, name: str, *, owed: bool) -> None:
+    """Raise `ExperimentError` where nothing is left to do."""
+    from tune.runs.final_round import wanted_repeats
+
+    if owed or len(state.records) < request.trials or any(run.status == "running" for run in state.runs):
+        return
+    wanted = wanted_repeats(state, request.n_finalists, request.repeats, request.seed)[1]
+    if state.open_repeats or any(repeat not in state.repeats for repeat in wanted):
+        return
+    raise ExperimentError(
+        f"--resume {name}: all its {len(state.records)} trials have ended; "
+        f"--trials {len(state.records) + 8} adds 8 more"
+    )

@@ -1,0 +1,66 @@
+"""The process that tells MLflow, the Optuna study and TensorBoard what the log says, as long as a session runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tune.experiments.results import write_results
+from tune.mlflow_store import default_artifact_root, is_server
+from tune.tracking.process import FollowerProcess
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from typing_extensions import Self
+
+    from tune.experiments.opened import OpenExperiment
+    from tune.plan import SearchPlan
+
+
+class Tracking:
+    """A follower from the beginning of a session on: it imports what it needs while this process waits for Ray."""
+
+    def __init__(self, plan: SearchPlan, console: Console) -> None:
+        self._plan, self._console = plan, console
+        self._process = FollowerProcess()
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stop()
+
+    def connect(self) -> None:
+        """Open the stores; the experiment's folder is there.
+
+        Raises:
+            TrackingError: one cannot be reached or refuses.
+        """
+        with self._console.status("opening the MLflow store ..."):
+            self._process.begin(orders(self._plan))
+
+    @property
+    def problem(self) -> str | None:
+        """Why a store takes nothing just now, in one line; None while all is well."""
+        return self._process.problem
+
+    def finish(self, experiment: OpenExperiment) -> str | None:
+        """Wait, not for ever, until all is delivered, and note the runs' ids in the results; what is not delivered."""
+        with self._console.status("telling MLflow the rest ..."):
+            problem = self._process.finish()
+        write_results(experiment.folder, experiment.log.state)
+        return problem
+
+
+def orders(plan: SearchPlan) -> dict[str, Any]:
+    """What the follower needs to know; it holds passwords."""
+    return {
+        "folder": str(plan.folder),
+        "name": plan.name,
+        "storage": plan.request.storage.text,
+        "storage_option": plan.request.storage.option,
+        "trackers": [*plan.trackers, *([] if plan.is_training else ["optuna"])],
+        "tracking_uri": plan.tracking_uri,
+        "artifact_root": None if is_server(plan.tracking_uri) else str(default_artifact_root(plan.folder)),
+        "optuna_url": plan.request.optuna_storage,
+    }

@@ -1,0 +1,162 @@
+"""What ends a search before all its trials: budgets, a plateau, or a failure that hits every trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Literal
+
+from tune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tune.search.records import Records
+
+FAILURES_IN_A_ROW = 3
+"""Trials that fail one after the other before the search ends."""
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+EndReason = Literal["time_budget", "gpu_hours", "plateau", "failures", "space"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budgets:
+    """When a search ends although trials are left; None where it does not matter."""
+
+    seconds: float | None = None
+    """Wall time of the search from its command on, over all its sessions."""
+    gpu_hours: float | None = None
+    """GPUs of each trial x its hours, summed over the trials."""
+    plateau_trials: int | None = None
+    """Trials in a row that bring nothing better ..."""
+    plateau_points: float = 0.1
+    """... by more than so many WER points."""
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """Why a search ended before all its trials."""
+
+    reason: EndReason
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What a search has used so far, and what it must keep back."""
+
+    seconds: float
+    """Wall time over all its sessions."""
+    gpus_per_trial: float
+    session: int = 1
+    """Failures in earlier sessions may have been mended."""
+    plateau_since: float = 0.0
+    """Trials that ended before, in seconds since the epoch, make no plateau."""
+    reserved_seconds: float = 0.0
+    """Wall time that the final round will take."""
+    reserved_hours: float = 0.0
+    """Hours of all its trainings together."""
+
+
+def reached(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -> End | None:
+    """Why the search shall end now; None where it shall not.
+
+    Args:
+        budgets: the limits.
+        spent: wall time, and what is kept back.
+        trials: all trials.
+        repeats: of the best of them, in the final round; empty before it.
+    """
+    runs = repeats if len(repeats) else trials
+    return (
+        _failures(runs, spent.session)
+        or _budget(budgets, spent, trials, repeats)
+        or _plateau(budgets, spent, trials)
+    )
+
+
+def final_round_cost(trials: Records, runs: int, slots: int, window_ratio: float) -> tuple[float, float]:
+    """Wall seconds and training hours that the final round will take, from the trials that had their whole budget.
+
+    Args:
+        trials: all trials.
+        runs: repeats to train.
+        slots: trainings at a time.
+        window_ratio: how much longer an evaluation takes there than in a trial: repeats are measured on whole
+            windows, trials on those that they train with.
+    """
+    full = [record for record in trials.all() if record.status == "completed"]
+    if not full or not runs:
+        return 0.0, 0.0
+    # What is not training is evaluation, but for the start of the process; where the speed is not known, all counts.
+    costs = [
+        min(record.train_seconds, record.seconds)
+        + max(0.0, record.seconds - record.train_seconds) * window_ratio
+        for record in full
+    ]
+    mean = sum(costs) / len(costs)
+    return mean * -(-runs // max(1, slots)), mean * runs / 3600
+
+
+def _budget(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -> End | None:
+    kept = ", but for what the finalists need" if spent.reserved_seconds else ""
+    if budgets.seconds is not None and spent.seconds + spent.reserved_seconds >= budgets.seconds:
+        return End("time_budget", f"the time budget of {describe_duration(budgets.seconds)} is spent{kept}")
+    if budgets.gpu_hours is None:
+        return None
+    hours = sum(record.elapsed for records in (trials, repeats) for record in records.all()) / 3600
+    if (hours + spent.reserved_hours) * spent.gpus_per_trial >= budgets.gpu_hours:
+        return End("gpu_hours", f"the budget of {budgets.gpu_hours:g} GPU-hours is spent{kept}")
+    return None
+
+
+def _plateau(budgets: Budgets, spent: Spent, trials: Records) -> End | None:
+    wanted, points = budgets.plateau_trials, budgets.plateau_points
+    if wanted is None:
+        return None
+    ended = sorted(
+        (record for record in trials.all() if record.status != "running"), key=lambda record: record.ended
+    )
+    best, since = float("inf"), 0
+    for record in ended:
+        if record.best_wer is None or (record.best_is_partial and best == float("inf")):
+            continue
+        better = not record.best_is_partial and record.best_wer < best - points
+        best, since = (record.best_wer, 0) if better else (best, since + 1)
+        if record.ended <= spent.plateau_since:
+            since = 0
+    if since < wanted:
+        return None
+    text = f"{wanted} trials in a row were no better than {best:.2f} % by more than {points:g} points"
+    return End("plateau", text)
+
+
+def _failures(runs: Records, session: int) -> End | None:
+    """A bug or a bad data set hits every trial: the others need not burn for it."""
+    ended = [record for record in runs.all() if record.status != "running" and record.session == session]
+    last = sorted(ended, key=lambda record: record.ended)[-FAILURES_IN_A_ROW:]
+    if len(last) < FAILURES_IN_A_ROW or any(record.status != "failed" for record in last):
+        return None
+    return End("failures", f"{FAILURES_IN_A_ROW} trials failed one after the other")
+
+
+def parse_duration(option: str, text: str) -> float:
+    """Seconds of a duration such as `8h`, `90m`, `1h30m` or `45s`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if "".join(number + unit for number, unit in parts) != text or seconds <= 0:
+        raise ConfigError(f"{option} {text!r}: must be a duration such as 8h, 90m, 1h30m or 45s")
+    return seconds
+
+
+def describe_duration(seconds: float) -> str:
+    """`8h`, `1h30m`, `45s`."""
+    text, left = "", seconds
+    for unit, size in _UNITS.items():
+        count = int(left // size) if unit != "s" else round(left, 1)
+        if count:
+            text += f"{count:g}{unit}"
+            left -= count * size
+    return text or "0s"
