@@ -18,7 +18,6 @@ from mlflow_server import Server, children, client_of, wait_for
 from s3_server import KEYS, s3_server
 
 from tune.errors import TrackingError
-from tune.mlflow_client import TrackingStore
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import (
     TRIALS_VIEW_TAG,
@@ -30,6 +29,7 @@ from tune.mlflow_store import (
     without_password,
     worker_environment,
 )
+from tune.tracking.mlflow_connection import TrackingStore
 
 REPOSITORY = Path(__file__).parents[1]
 

@@ -25,18 +25,18 @@ from tune.errors import TrackingError
 from tune.experiment_folder import ExperimentFolder
 from tune.search.budgets import Budgets, End
 from tune.mlflow_attach import attach_folder
-from tune.mlflow_client import TrackingStore
 from tune.mlflow_journal import JOURNAL_FILE, Journal
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_records import Run
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.mlflow_story import search_begins, search_ended, training_ended, trial_ended
-from tune.mlflow_view import trials_view
 from tune.mlflow_writer import StoreWriter
 from tune.plan import SearchRequest, make_plan
 from tune.search.records import TrialRecord
 from tune.results import SearchOutcome
 from tune.storage import Storage
+from tune.tracking.mlflow_connection import TrackingStore
+from tune.tracking.mlflow_view import trials_view
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")

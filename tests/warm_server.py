@@ -153,7 +153,7 @@ if __name__ == "__main__":
         sys.exit()
     listener.close()
 
-    from tune.mlflow_client import quiet_mlflow
+    from tune.tracking.mlflow_connection import quiet_mlflow
 
     before = dict(os.environ)
     quiet_mlflow()

@@ -12,9 +12,9 @@ from tune.arguments import EXIT_FAILED, Parser, add_storage, add_tracking_uri
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tune.mlflow_client import TrackingStore
     from tune.mlflow_records import Run
     from tune.mlflow_writer import StoreWriter
+    from tune.tracking.mlflow_connection import TrackingStore
 
 _PATIENCE = 30.0
 """Seconds without an answer after which the rest is left for another time."""
@@ -46,12 +46,12 @@ def sync(words: list[str]) -> int:
         TrackingError: the MLflow store is away or another one, or the queue cannot be read.
     """
     arguments = sync_parser().parse_args(words)
-    from tune.mlflow_client import TrackingStore
     from tune.mlflow_journal import JOURNAL_FILE, Journal
     from tune.mlflow_store import absolute_tracking_uri, check_store, hide_password
     from tune.mlflow_writer import StoreWriter
     from tune.results import find_experiment
     from tune.search_state import SearchState
+    from tune.tracking.mlflow_connection import TrackingStore
     from tune.ui import read_tracking_uri
 
     folder = find_experiment(arguments.experiment, arguments.storage)

@@ -226,7 +226,7 @@ def _server_page(uri: str, name: str) -> str:
     Raises:
         TrackingError: the server cannot be reached, or has no such experiment.
     """
-    from tune.mlflow_client import TrackingStore
+    from tune.tracking.mlflow_connection import TrackingStore
 
     store = TrackingStore(uri, name, None)
     experiment_id = store.find_experiment()

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.transcription.transcripts import WITHOUT_SPACES
 from tune.errors import TrackingError
-from tune.mlflow_client import RecordRefusedError, RunGoneError, TrackingStore, quiet_mlflow
-from tune.mlflow_records import now_ms, system_tags
 from tune.registry.model_files import save_model
+from tune.tracking.mlflow_connection import (
+    RecordRefusedError,
+    RunGoneError,
+    TrackingStore,
+    now_ms,
+    quiet_mlflow,
+    system_tags,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel

@@ -1,0 +1,199 @@
+"""Experiments of nothing but `experiment.yaml` and a log with made-up trials, and their delivery to stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tune.experiment_folder import ExperimentFolder
+from tune.experiments.events import (
+    BaselineMeasured,
+    DataPrepared,
+    Evaluated,
+    Event,
+    SearchEnded,
+    SessionStarted,
+    TrialEnded,
+    TrialProposed,
+    TrialStarted,
+)
+from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog
+from tune.experiments.saved import SavedExperiment, read_settings
+from tune.mlflow_store import default_artifact_root, default_tracking_uri, is_server, without_password
+from tune.plan import SearchRequest, make_plan
+from tune.search.records import Stop
+from tune.storage import Storage
+from tune.tracking.follower import StoreFollower
+from tune.tracking.tracker import Orders, make_tracker
+
+BEGAN = 1_700_000_000.0
+BASELINE = 60.0
+RUNGS = (384, 1088, 3200)
+RATES = {"learning_rate": 1e-3, "warmup_ratio": 0.1, "train_batch_size": 8, "gradient_accumulation_steps": 1}
+
+
+class MadeLog:
+    """An experiment's folder, and its log with a clock of its own, which runs a second with every call."""
+
+    def __init__(self, folder: Path, uri: str | None = None, **settings: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.uri = uri or default_tracking_uri(folder)
+        self.now = BEGAN
+        if not (folder / "experiment.yaml").exists():
+            write_settings(folder, self.uri, **settings)
+        self.log = ExperimentLog(folder / EVENTS_FILE, clock=self._tick)
+        self.now = max(self.now, self.log.state.heard)
+        self._progress = ProgressLog(folder)
+
+    def _tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    @property
+    def name(self) -> str:
+        """The experiment's."""
+        return self.folder.name
+
+    @property
+    def saved(self) -> SavedExperiment:
+        """With the state that was written."""
+        return SavedExperiment(
+            ExperimentFolder(self.name, self.folder), read_settings(self.folder), self.log.state
+        )
+
+    def append(self, *events: Event) -> None:
+        """Write events down."""
+        self.log.append(*events)
+
+    def session(self, number: int = 1, **changes: Any) -> None:
+        """A process begins or goes on."""
+        asked: dict[str, Any] = {"trials": 4, "gpus_per_trial": 0.0, **changes}
+        self.append(SessionStarted(session=number, owner=f"owner{number}", began=self.now, **asked))
+        if number == 1:
+            rates = {"wer": BASELINE, "cer": 20.0, "loss": 1.0, "clips": 200.0}
+            self.append(
+                DataPrepared(features_key="k", clips={"train": 800}), BaselineMeasured(rates=rates, seconds=2.0)
+            )
+
+    def begin(self, trial: str, **config: Any) -> None:
+        """A trial, or a repeat, is proposed and started."""
+        kind: Any = "repeat" if "-r" in trial else "trial"
+        self.append(TrialProposed(trial_id=trial, config={**RATES, **config}, kind=kind, effective_batch=8))
+        self.append(TrialStarted(trial_id=trial, folder=trial))
+
+    def evaluate(self, trial: str, *wers: float, stop: bool = False, first: int = 0) -> None:
+        """Its evaluations at the first rungs, after the last of which ASHA may stop it."""
+        for rung, wer in zip(RUNGS[first:], wers, strict=False):
+            told = Stop("asha", rung, wer, wer - 1, 3) if stop and wer == wers[-1] else None
+            metrics = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "loss": 1.0, "learning_rate": 1e-4, "step": rung / 8}
+            self.append(
+                Evaluated(
+                    trial_id=trial,
+                    samples_seen=rung,
+                    epoch=rung / 800,
+                    metrics=metrics,
+                    finished=rung == RUNGS[-1],
+                    stop=told,
+                    checkpoint=f"trials/{trial}/checkpoint_{rung}",
+                )
+            )
+
+    def end(self, trial: str, status: Any = "completed", error: str | None = None) -> None:
+        """It ends."""
+        self.append(TrialEnded(trial_id=trial, status=status, error=error))
+
+    def trial(self, trial: str, *wers: float, status: Any = None, **config: Any) -> None:
+        """A whole trial: completed with a WER at each rung, else stopped early at the last one."""
+        self.begin(trial, **config)
+        stopped = len(wers) < len(RUNGS) and status is None
+        self.evaluate(trial, *wers, stop=stopped)
+        self.end(trial, status or ("early_stopped" if stopped else "completed"))
+
+    def progress(self, trial: str, *steps: int, **metrics: float) -> None:
+        """Losses between evaluations."""
+        for step in steps:
+            values = {"samples_seen": step, "loss": 100.0 / step, "epoch": step / 800, "step": step / 8, **metrics}
+            self._progress.add(trial, values, self._tick())
+        self._progress.flush()
+
+    def finish(self, status: Any = "completed", **changes: Any) -> None:
+        """The session ends; `results.json` is there by then."""
+        (self.folder / "results.json").write_text("{}")
+        self.append(SearchEnded(status=status, **changes))
+
+    def close(self) -> None:
+        """Let go of the files, as a process that ends does."""
+        self.log.close()
+        self._progress.close()
+
+    def again(self) -> MadeLog:
+        """The log as the next process opens it."""
+        self.close()
+        return MadeLog(self.folder, self.uri)
+
+    def orders(self, **changes: Any) -> Orders:
+        """What its follower is told."""
+        root = None if is_server(self.uri) else str(default_artifact_root(self.folder))
+        told: dict[str, Any] = {
+            "folder": str(self.folder),
+            "name": self.name,
+            "storage": str(self.folder.parent),
+            "tracking_uri": self.uri,
+            "artifact_root": root,
+            "patience": 0.0,
+        }
+        return Orders(**{**told, **changes})
+
+    def follower(self, **changes: Any) -> StoreFollower:
+        """A follower of what is written by now."""
+        orders = self.orders(**changes)
+        ended = threading.Event()
+        ended.set()
+        return StoreFollower(make_tracker(orders.trackers[0], orders), orders, ended)
+
+    def deliver(self, **changes: Any) -> StoreFollower:
+        """Deliver all that is written; the follower, which has let go of the store."""
+        follower = self.follower(**changes)
+        follower.follow()
+        return follower
+
+
+def write_settings(folder: Path, uri: str, **changes: Any) -> None:
+    """`experiment.yaml` as a search of the space `lr_batch` on the demo writes it."""
+    request = SearchRequest(
+        space="lr_batch", trials=4, storage=Storage.parse(folder / "elsewhere"), experiment="made"
+    )
+    plan = make_plan(request)
+    (folder / "space.yaml").write_text(plan.space.source_text)
+    settings = {
+        "experiment": folder.name,
+        "seed": 0,
+        "tracking_uri": without_password(uri),
+        "space": plan.space.to_dict(),
+        "train_config": plan.base.to_dict(),
+        "budget_samples": RUNGS[-1],
+        "rungs": list(RUNGS),
+        "resources": {"gpus": 0.0, "cpus": 1.0, "concurrent": 2, "workers": 1},
+        "clips": {"train": 800, "validation": 200},
+        "versions": {"python": "3.11"},
+        **changes,
+    }
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+
+
+def training_settings(plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What is different in the file of a single training."""
+    return {"kind": "training", "space": {}, **(plan or {})}
+
+
+def whole_search(made: MadeLog, trials: Sequence[Sequence[float]] = ((50.0, 30.0, 12.0), (55.0,))) -> None:
+    """A search from its first event to its last."""
+    made.session(trials=len(trials))
+    for number, wers in enumerate(trials, start=1):
+        made.trial(f"{number:03d}", *wers)
+    made.finish()

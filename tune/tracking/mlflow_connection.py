@@ -1,0 +1,383 @@
+"""One MLflow store, spoken to synchronously and quietly; every error is one line that shows no password."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import getpass
+import hashlib
+import logging
+import os
+import re
+import sqlite3
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tune.cloud_errors import cloud_errors
+from tune.errors import TrackingError
+from tune.mlflow_store import hide_password, is_server, sqlite_path, without_password
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+_REFUSED = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE")
+"""MLflow's error codes for a record that it will not take at any later time either."""
+
+_DELETED_RUN = "must be in the 'active' state"
+"""How MLflow tells that a run was deleted: as INVALID_PARAMETER_VALUE, like a bad record."""
+_PAGE = 1000
+"""Runs that one search returns."""
+_LOCK_SECONDS = 60
+"""How long a SQLite store that another process keeps locked, MLflow's UI for instance, is waited for."""
+
+
+class RecordRefusedError(TrackingError):
+    """The store was reached and will never take this record; sending it again cannot help."""
+
+
+class RunGoneError(TrackingError):
+    """The store was reached and has no such run any more; no record of it will ever be taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What a store knows of a run."""
+
+    params: dict[str, str]
+    metrics: dict[str, float]
+    tags: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundRun:
+    """A run of a store."""
+
+    run_id: str
+    status: str
+    """As MLflow says it: RUNNING, FINISHED, ..."""
+    start_ms: int
+    deleted: bool
+    tags: dict[str, str]
+
+
+class TrackingStore:
+    """One experiment in one store, untouched before `connect`; any method may raise `TrackingError`."""
+
+    def __init__(self, tracking_uri: str, experiment: str, artifact_root: Path | None) -> None:
+        self.uri = tracking_uri
+        self.experiment = experiment
+        self.experiment_id = ""
+        self._artifact_root = artifact_root
+
+    def connect(self, *, create: bool = True) -> None:
+        """Open the store, which makes a SQLite file and its tables, and find or create the experiment.
+
+        Raises:
+            TrackingError: the store cannot be reached or refuses, or the experiment of this name was deleted,
+                or there is none and `create` is false.
+        """
+        found = self.reach()
+        if found is None and not create:
+            raise TrackingError(
+                f"MLflow store {hide_password(self.uri)}: has no experiment {self.experiment!r}"
+            )
+        if found is None:
+            location = self._artifact_root.absolute().as_uri() if self._artifact_root else None
+            with self._translated("create an experiment in"):
+                kind = {
+                    "mlflow.experimentKind": "custom_model_development"
+                }  # the UI is about prompts otherwise
+                found = self._client.create_experiment(self.experiment, location, tags=kind)
+        self.experiment_id = found
+
+    def reach(self) -> str | None:
+        """Open the store, as `connect` does, and look for the experiment; its id, None if there is none.
+
+        Raises:
+            TrackingError: the store cannot be reached or refuses, or the experiment was deleted.
+        """
+        quiet_mlflow()
+        with _alone_with(sqlite_path(self.uri)):
+            self._check_database()
+            return self.find_experiment()
+
+    def find_experiment(self) -> str | None:
+        """The id of the experiment; None if the store has none of this name.
+
+        Raises:
+            TrackingError: the store cannot be reached, or the experiment was deleted.
+        """
+        quiet_mlflow()
+        from mlflow import MlflowClient
+
+        with self._translated("open"):
+            self._client: MlflowClient = MlflowClient(tracking_uri=self.uri)
+            found = self._client.get_experiment_by_name(self.experiment)
+        if found is not None and found.lifecycle_stage == "deleted":
+            raise TrackingError(
+                f"MLflow store {hide_password(self.uri)}: its experiment {self.experiment!r} was deleted; "
+                f"choose another name or run `mlflow experiments restore -x {found.experiment_id}`"
+            )
+        return str(found.experiment_id) if found else None
+
+    def tag_experiment(self, key: str, value: str) -> None:
+        """Set a tag of the experiment."""
+        with self._translated("tag an experiment in"):
+            self._client.set_experiment_tag(self.experiment_id, key, value)
+
+    def create_run(self, name: str, tags: Mapping[str, str], start_ms: int) -> str:
+        """Create a run in the state RUNNING and return its id."""
+        with self._translated("create a run in"):
+            run = self._client.create_run(self.experiment_id, start_ms, dict(tags), run_name=name)
+            return str(run.info.run_id)
+
+    def find_run(self, parent_id: str, trial_id: str) -> str | None:
+        """The child run of a trial, if an earlier `create_run` got through though its answer was lost."""
+        query = f"tags.`mlflow.parentRunId` = '{parent_id}' and tags.trial_id = '{trial_id}'"
+        with self._translated("search"):
+            runs = self._client.search_runs([self.experiment_id], filter_string=query, max_results=1)
+            return str(runs[0].info.run_id) if runs else None
+
+    def find_runs(self, **tags: str) -> list[FoundRun]:
+        """The experiment's runs with all of these tags, deleted ones too; the latest first."""
+        from mlflow.entities import ViewType
+
+        query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        found: list[Any] = []
+        token: str | None = ""
+        with self._translated("search"):
+            while token is not None:
+                page = self._client.search_runs(
+                    [self.experiment_id], query, ViewType.ALL, _PAGE, page_token=token or None
+                )
+                found += page
+                token = page.token or None
+        return [
+            FoundRun(
+                str(run.info.run_id),
+                str(run.info.status),
+                int(run.info.start_time),
+                str(run.info.lifecycle_stage) != "active",
+                dict(run.data.tags),
+            )
+            for run in found
+        ]
+
+    def log_batch(
+        self,
+        run_id: str,
+        metrics: Sequence[Sequence[Any]] = (),
+        params: Sequence[Sequence[str]] = (),
+        tags: Sequence[Sequence[str]] = (),
+    ) -> None:
+        """Write one batch within the limits above; what was written before is not written twice."""
+        from mlflow import entities
+
+        with self._translated("write to"):
+            self._client.log_batch(
+                run_id,
+                [entities.Metric(*metric) for metric in metrics],
+                [entities.Param(*param) for param in params],
+                [entities.RunTag(*tag) for tag in tags],
+            )
+
+    def end_run(self, run_id: str, status: RunStatus, end_ms: int) -> None:
+        """Set the final status of a run."""
+        with self._translated("end a run in"):
+            self._client.set_terminated(run_id, status, end_ms)
+
+    def reopen_run(self, run_id: str) -> None:
+        """Set a run that was ended, or left behind, back to RUNNING."""
+        with self._translated("reopen a run in"):
+            self._client.update_run(run_id, status="RUNNING")
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether the store knows the run, be it deleted."""
+        try:
+            with self._translated("read"):
+                self._client.get_run(run_id)
+        except RunGoneError:
+            return False
+        return True
+
+    def is_open(self, run_id: str) -> bool:
+        """Whether the run is there and has not ended."""
+        try:
+            with self._translated("read"):
+                return str(self._client.get_run(run_id).info.status) == "RUNNING"
+        except RunGoneError:
+            return False
+
+    def metric_steps(self, run_id: str, metric: str) -> set[int]:
+        """Steps at which the run has a value of the metric."""
+        with self._translated("read"):
+            return {int(point.step) for point in self._client.get_metric_history(run_id, metric)}
+
+    def delete_run(self, run_id: str) -> None:
+        """Take back a run that was created a moment ago."""
+        with self._translated("delete a run in"):
+            self._client.delete_run(run_id)
+
+    def read_run(self, run_id: str) -> RunFacts:
+        """What the store knows of a run.
+
+        Raises:
+            RunGoneError: there is no such run.
+        """
+        with self._translated("read"):
+            data = self._client.get_run(run_id).data
+        return RunFacts(dict(data.params), dict(data.metrics), dict(data.tags))
+
+    def artifact_folder(self, run_id: str) -> Path | None:
+        """Where the run's artifacts lie, which may be gone; None where a server or an object store has them."""
+        with self._translated("read"):
+            place = urllib.parse.urlsplit(str(self._client.get_run(run_id).info.artifact_uri))
+        return Path(urllib.parse.unquote(place.path)) if place.scheme in ("", "file") else None
+
+    def upload(self, run_id: str, path: Path, place: str | None = None) -> None:
+        """Store one file as an artifact of the run, by its own name, below `place`; one that is gone is refused."""
+        if not path.is_file():
+            raise RecordRefusedError(
+                f"MLflow store {hide_password(self.uri)}: cannot store {path.name} in it: the file {path} is gone"
+            )
+        with self._translated(f"store {path.name} in"):
+            self._client.log_artifact(run_id, str(path), place)
+
+    def upload_json(self, run_id: str, name: str, content: Mapping[str, Any]) -> None:
+        """Store a mapping as the artifact `name`."""
+        with self._translated(f"store {name} in"):
+            self._client.log_dict(run_id, dict(content), name)
+
+    def run_url(self, run_id: str) -> str | None:
+        """The page of a run on a tracking server; None for a database, which has no page of its own."""
+        if not is_server(self.uri):
+            return None
+        return f"{without_password(self.uri)}/#/experiments/{self.experiment_id}/runs/{run_id}"
+
+    @contextmanager
+    def _translated(self, action: str) -> Iterator[None]:
+        """Turn what MLflow and its artifact clients raise because of the store into one line that names it.
+
+        MLflow wraps what databases and servers answer, not what the clients of artifact stores raise.
+        `ImportError` is a client that is not installed, `ValueError` an address that one cannot use.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except cloud_errors(MlflowException, ImportError, ValueError) as error:
+            kind = TrackingError
+            if isinstance(error, MlflowException) and error.error_code in _REFUSED:
+                gone = error.error_code == "RESOURCE_DOES_NOT_EXIST" or _DELETED_RUN in str(error)
+                kind = RunGoneError if gone else RecordRefusedError
+            raise kind(
+                f"MLflow store {hide_password(self.uri)}: cannot {action} it: {_reason(error)}"
+            ) from error
+
+    def _check_database(self) -> None:
+        """Try a database once: MLflow itself tries ten times, over 100 seconds, before it says a word."""
+        if not re.match(r"(sqlite|postgresql|mysql|mssql)\b", self.uri):
+            return
+        import sqlalchemy
+
+        try:
+            file = sqlite_path(self.uri)
+            if file is not None and file.exists():
+                _wait_for_lock(file)
+            sqlalchemy.create_engine(self.uri).connect().close()
+        except cloud_errors(sqlite3.Error, ImportError, ValueError) as error:
+            # ImportError: the database's driver is not installed; ValueError: its port is no number.
+            shown = hide_password(self.uri)
+            raise TrackingError(f"MLflow store {shown}: cannot open it: {_reason(error)}") from error
+
+
+@contextmanager
+def _alone_with(file: Path | None) -> Iterator[None]:
+    """Keep two processes here from making the tables of one new SQLite file: MLflow's migrations would collide."""
+    if file is None:
+        yield
+        return
+    name = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:16]
+    with (Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _wait_for_lock(file: Path) -> None:
+    """Wait until a SQLite file can be written; raises `sqlite3.OperationalError` after `_LOCK_SECONDS`."""
+    with closing(sqlite3.connect(file, timeout=1.0)) as connection:  # in short waits, which Ctrl-C can end
+        for second in range(_LOCK_SECONDS):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or second + 1 == _LOCK_SECONDS:
+                    raise
+            else:
+                connection.rollback()
+                return
+
+
+def quiet_mlflow() -> None:
+    """Import MLflow (1 to 2 s) without telemetry, log lines and printed links; variables that are set stay.
+
+    HTTP calls are tried once and for 60 s, not 7 times and for 120 s: the recorder has its own patience, and a
+    server that needs half a minute for an answer must still be heard.
+    """
+    defaults = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    import mlflow  # noqa: F401  (importing it sets the levels that are changed below)
+
+    if "MLFLOW_LOGGING_LEVEL" not in os.environ:
+        # MLflow logs a database error with its traceback and then raises it: what it raises we report.
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in a few words: HTTP libraries and drivers wrap it in pages."""
+    text = hide_password(str(error)).strip() or type(error).__name__
+    for pattern, words in (
+        (r"database is locked", "the database is locked by another process"),
+        (r"Connection refused", "connection refused"),
+        (r"Connection aborted|Connection reset|RemoteDisconnected", "connection lost"),
+        (r"Name or service not known|name resolution|NameResolutionError", "unknown host"),
+        (
+            r"unsupported URI",
+            "no such kind of store; give https://..., sqlite:///..., postgresql://... or mysql://...",
+        ),
+        (r"timed out|timeout exception", "no answer in time"),
+        (r"error code 401\b|UNAUTHENTICATED", "not authorised; set MLFLOW_TRACKING_USERNAME and _PASSWORD"),
+        (r"error code 403\b|PERMISSION_DENIED", "permission denied"),
+        (r"error code (404|405|501)\b|not in a valid JSON", "no MLflow tracking server answers there"),
+    ):
+        if re.search(pattern, text):
+            return words
+    line = text.splitlines()[0]
+    return line if len(line) <= 300 else line[:297] + "..."
+
+
+def system_tags() -> dict[str, str]:
+    """Who ran what, for MLflow's own columns."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user of a container often has no name
+        user = str(os.getuid())
+    return {"mlflow.user": user, "mlflow.source.name": "tune-whisper", "mlflow.source.type": "LOCAL"}
+
+
+def now_ms() -> int:
+    """The time as MLflow notes it."""
+    return int(time.time() * 1000)

@@ -1,0 +1,258 @@
+"""What MLflow's own pages say of an experiment: Markdown on its run, one line on every trial's."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainer.scoring.normalizers import rates_note
+from tune.display import clock, key_settings
+from tune.limits import describe_duration
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from tune.experiments.saved import SavedExperiment
+    from tune.search.records import TrialRecord
+
+
+def search_begins(saved: SavedExperiment) -> str:
+    """The description of a search that runs: what is searched."""
+    asked = saved.state.session
+    ends = []
+    if asked is not None:
+        budgets: Mapping[str, Any] = asked.budgets
+        ends.append(f"{asked.trials} trials")
+        if budgets.get("seconds") is not None:
+            ends.append(f"at most {describe_duration(budgets['seconds'])}")
+        if budgets.get("gpu_hours") is not None:
+            ends.append(f"at most {budgets['gpu_hours']:g} GPU-hours")
+        if budgets.get("plateau_trials") is not None:
+            ends.append(f"until {budgets['plateau_trials']} in a row bring nothing better")
+        if asked.finalists:
+            ends.append(f"then the best {asked.finalists} again with {asked.repeats} new seeds each")
+    return "\n".join(
+        [
+            f"A search for the settings that fine-tune {_what(saved.base)} best by WER, still running.",
+            "",
+            f"{', '.join(ends)}.",
+            "",
+            *_space(saved),
+        ]
+    )
+
+
+def search_ended(saved: SavedExperiment, option: str) -> str:
+    """The description of a search that has ended, or was interrupted: what it came to.
+
+    Args:
+        saved: with the state at the end of the session.
+        option: what a command that names the experiment ends with, as ` --storage DIR`.
+    """
+    best = saved.state.best()
+    lines = [*_headline(saved), ""]
+    if best is not None:
+        lines += [*_contenders(saved), ""]
+    if saved.state.verdict is not None and len(saved.state.verdict["standings"]) > 1:
+        lines += [*_finalists(saved.state.verdict), ""]
+    lines += [_course(saved), "", rates_note(saved.base), "", *_space(saved), "", "```"]
+    if interrupted(saved):
+        lines.append(f"tune-whisper --resume {saved.name}{option}")
+    lines.append(f"tune-whisper report {saved.name}{option}")
+    if best is not None:
+        lines.append(f"tune-whisper export {saved.name} --output my-model{option}")
+    return "\n".join([*lines, "```"])
+
+
+def training_begins(base: TrainConfig) -> str:
+    """The description of a single training that runs."""
+    return f"One training of {_what(base)}, outside a search, still running."
+
+
+def training_ended(saved: SavedExperiment, option: str) -> str:
+    """The description of a single training that has ended, or was interrupted; arguments as of `search_ended`."""
+    base, baseline = saved.base, saved.baseline.get("wer")
+    lines = [f"One training of {_what(base)}, outside a search.", ""]
+    for record in saved.state.records.all():
+        if record.best_wer is not None:
+            lines += ["| | WER % |", "| --- | --: |"]
+            lines += [] if baseline is None else [f"| {_model(base)} untouched | {baseline:.2f} |"]
+            lines += [f"| **after {record.best_samples_seen:,} samples** | **{record.best_wer:.2f}** |", ""]
+        status = "interrupted" if interrupted(saved) else record.status.replace("_", " ")
+        seconds = clock(saved.state.seconds)
+        lines += [f"{status.capitalize()} after {seconds}, {record.samples_seen:,} samples.", ""]
+    lines += [rates_note(base), "", "```"]
+    return "\n".join([*lines, f"tune-whisper export {saved.name} --output my-model{option}", "```"])
+
+
+def trial_note(record: TrialRecord) -> str:
+    """One line: how a trial, or the repeat of one, ended, and why."""
+    if record.status == "failed":
+        return f"Failed: {error_line(record.error) if record.error else 'no reason is known'}"
+    if record.stop is not None:
+        word = "Diverged" if record.status == "diverged" else "Stopped early"
+        return f"{word}: {record.stop.describe()}."
+    word = "Completed" if record.status == "completed" else "Interrupted"
+    if record.wer is None or record.best_wer is None:
+        return f"{word} after {record.samples_seen:,} samples, before any evaluation."
+    best = ""
+    if record.best_wer < record.wer:
+        best = f"; the best was {record.best_wer:.2f} % at {record.best_samples_seen:,}"
+    return f"{word}: WER {record.wer:.2f} % at {record.samples_seen:,} samples{best}."
+
+
+def error_line(report: str) -> str:
+    """The line of Ray's failure report that names the error: a traceback's last one, else the first."""
+    last = report.rsplit("Failure #", maxsplit=1)[-1].partition("\n")[2] or report
+    lines = [line for line in last.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b.*:", line)]
+    return named[-1] if named else lines[0] if lines else "unknown error"
+
+
+def interrupted(saved: SavedExperiment) -> bool:
+    """Whether the session was ended before it was over."""
+    return saved.state.ended is not None and saved.state.ended.status == "interrupted"
+
+
+def standing_of(saved: SavedExperiment, trial_id: str | None) -> dict[str, Any] | None:
+    """What the repeats of a finalist came to; None for any other trial."""
+    standings = saved.state.verdict["standings"] if saved.state.verdict else []
+    return next((found for found in standings if found["trial_id"] == trial_id), None)
+
+
+def won_wer(saved: SavedExperiment) -> float | None:
+    """The WER that stands for the search, in percent: the winner's mean over its seeds, else that of the best run."""
+    standing = standing_of(saved, saved.state.winner)
+    if standing is not None:
+        return float(standing["mean"])
+    best = saved.state.best()
+    return None if best is None else best.best_wer
+
+
+def _headline(saved: SavedExperiment) -> list[str]:
+    state, baseline, model = saved.state, saved.baseline.get("wer"), _model(saved.base)
+    best, wer = state.best(), won_wer(saved)
+    if best is None or wer is None:
+        trials = state.records.all()
+        diverged = trials and all(trial.status == "diverged" for trial in trials)
+        return ["All trials diverged." if diverged else "No trial reached an evaluation."]
+    standing = standing_of(saved, state.winner)
+    which = f"run {best.trial_id}"
+    if standing is not None:
+        which = _seeds(len(standing["wers"])) + _interval(standing) + f", trial {state.winner}"
+    if baseline is None:
+        return [f"**WER {wer:.2f} %** ({which})."]
+    if wer >= baseline:
+        return [
+            f"**No trial beat {model} untouched**: WER {baseline:.2f} %, the best trial {wer:.2f} %. "
+            "Keep that model, or widen the space or the budget."
+        ]
+    text = f"**WER {wer:.2f} %**, {baseline:.2f} % before: {baseline - wer:.2f} points, "
+    text += f"{100 * (baseline - wer) / baseline:.0f} % fewer errors ({which})."
+    if state.held_out is not None:
+        held = state.held_out
+        text += f" On the test split, which chose nothing: {held.rates['wer']:.2f} %"
+        text += f", {held.baseline['wer']:.2f} % before." if "wer" in held.baseline else "."
+    return [text]
+
+
+def _contenders(saved: SavedExperiment) -> list[str]:
+    """The base model, the usual settings and the winner, one below the other."""
+    rows = ["| | WER % | settings |", "| --- | --: | --- |"]
+    if "wer" in saved.baseline:
+        rows.append(f"| {_model(saved.base)} untouched | {saved.baseline['wer']:.2f} | |")
+    winner, usual = saved.state.winner, _usual(saved)
+    if usual is not None and usual.best_wer is not None and usual.trial_id != winner:
+        rows.append(
+            f"| the usual settings: trial {usual.trial_id} | {usual.best_wer:.2f} | {_settings(usual)} |"
+        )
+    if winner is not None and winner in saved.state.records:
+        trial = saved.state.records[winner]
+        told, mean = "best trial", f"{trial.best_wer:.2f}"
+        standing = standing_of(saved, winner)
+        if standing is not None:
+            told = f"winner, {_seeds(len(standing['wers']))}"
+            mean = f"{standing['mean']:.2f}" + _spread(standing, " ± ")
+        also = " with the usual settings" if usual is trial else ""
+        rows.append(f"| **{told}: trial {winner}{also}** | **{mean}** | {_settings(trial)} |")
+    return rows
+
+
+def _usual(saved: SavedExperiment) -> TrialRecord | None:
+    """The trial with the usual settings of the model's size, one of the first of every search."""
+    space, rate = saved.space, saved.base.learning_rate
+    if space is None or rate is None:
+        return None
+    recipe = dataclasses.replace(space, try_first=[]).with_recipe(rate).try_first[0]
+    return next((trial for trial in saved.state.records.all() if trial.config == recipe), None)
+
+
+def _finalists(verdict: Mapping[str, Any]) -> list[str]:
+    rows = ["| finalist | seeds | mean WER % | sd | behind | 95 % interval |"]
+    rows.append("| --- | --: | --: | --: | --: | --: |")
+    for place, found in enumerate(verdict["standings"]):
+        low, high = found["interval"]
+        name = f"**{found['trial_id']}**" if found["trial_id"] == verdict["winner"] else found["trial_id"]
+        behind = f"{found['difference']:.2f} | {low:.2f} to {high:.2f}" if place else "|"
+        rows.append(f"| {name} | {len(found['wers'])} | {found['mean']:.2f} | {_spread(found)} | {behind} |")
+    told = "No difference between them is shown: it may be noise." if verdict.get("tie") else ""
+    return [*rows, "", told] if told else rows
+
+
+def _course(saved: SavedExperiment) -> str:
+    """How many trials ended in which way, and what ended the search."""
+    state = saved.state
+    open_word = "interrupted" if interrupted(saved) else "running"
+    words = [open_word if run.status == "running" else run.status for run in state.records.all()]
+    counts = [f"{words.count(word)} {word.replace('_', ' ')}" for word in dict.fromkeys(words)]
+    asked = state.session.trials if state.session else len(words)
+    number = f"{len(words)}" if len(words) == asked else f"{len(words)} of {asked}"
+    line = f"{number} trials in {clock(state.seconds)}: {', '.join(counts) or 'none began'}."
+    if len(state.repeats):
+        line += f" {len(state.repeats)} repeats of the best."
+    if state.end is not None:
+        line += f" It ended because {state.end.text}."
+    elif interrupted(saved):
+        line += " **It was interrupted**; `--resume` goes on with it."
+    return line
+
+
+def _space(saved: SavedExperiment) -> list[str]:
+    space = saved.space
+    if space is None:
+        return []
+    rows = [f"| setting | searched (`{space.path.name}`) |", "| --- | --- |"]
+    return rows + [f"| `{name}` | {text} |" for name, text in space.describe()]
+
+
+def _what(base: TrainConfig) -> str:
+    language = f", language `{base.language}`" if base.language else ""
+    task = "" if base.task == "transcribe" else f", task {base.task}"
+    return f"{_model(base)} on `{_short(base.data)}`{language}{task}"
+
+
+def _model(base: TrainConfig) -> str:
+    return f"`{_short(base.model)}`"
+
+
+def _short(source: str) -> str:
+    """A folder or file by its name only, all else as it is."""
+    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
+
+
+def _settings(record: TrialRecord) -> str:
+    return f"`{key_settings(record.config)}`"
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"mean of {count} seeds"
+
+
+def _spread(standing: Mapping[str, Any], before: str = "") -> str:
+    return "" if standing.get("sd") is None else f"{before}{standing['sd']:.2f}"
+
+
+def _interval(standing: Mapping[str, Any]) -> str:
+    found = standing.get("mean_interval")
+    return f", 95 % interval {found[0]:.2f} to {found[1]:.2f}" if found else ""

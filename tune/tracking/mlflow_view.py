@@ -1,0 +1,106 @@
+"""How MLflow's page of an experiment looks when `tune-whisper ui` opens it: columns, their order, charts.
+
+MLflow keeps such a shared view as a tag of the experiment, in the form of its own page's state (measured with MLflow
+3.17.2). A page that does not know a part of it leaves that part out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+WINNER, BEST = "winner", "best"
+"""Tags of the trial whose settings won, and of the run whose weights are exported."""
+_SECTION = "the-search"
+_NAME_WIDTH, _FIGURE_WIDTH, _SETTING_WIDTH, _NOTE_WIDTH = 330, 110, 130, 620
+
+
+def trials_view(settings: Sequence[str], *, gpus: bool = False) -> str:
+    """The view of the trials: best first, WER and searched settings side by side, and how each ended.
+
+    Args:
+        settings: the searched ones.
+        gpus: whether trials take GPUs, so that their GPU-hours are worth a column.
+    """
+    figures = ["best_wer", "wer_gain", "samples_seen", *(["gpu_hours"] if gpus else [])]
+    always = {_column("attributes", "Run Name"): _NAME_WIDTH, "duration": _FIGURE_WIDTH}
+    chosen = {
+        **{_column("metrics", name): _FIGURE_WIDTH for name in figures},
+        **{_column("tags", name): _FIGURE_WIDTH for name in ("status", WINNER)},
+        **{_column("params", name): _SETTING_WIDTH for name in settings},
+        _column("attributes", "Description"): _NOTE_WIDTH,
+    }
+    view: dict[str, Any] = {
+        "searchFilter": 'tags.role = "trial"',
+        "orderByKey": _column("metrics", "best_wer"),
+        "orderByAsc": True,
+        "selectedColumns": list(chosen),
+        "columnOrder": [*always, *chosen],
+        "columnWidths": always | chosen,
+        "runsHiddenMode": "FIRST_20_RUNS",
+        "compareRunCharts": _charts(settings),
+        "compareRunSections": [
+            {
+                "uuid": _SECTION,
+                "name": "The search",
+                "display": True,
+                "isReordered": False,
+                "deleted": False,
+                "isGenerated": False,
+            }
+        ],
+    }
+    return json.dumps(view)
+
+
+def _charts(settings: Sequence[str]) -> list[dict[str, Any]]:
+    """Settings against WER, the WER of each trial, and how it came about over the samples seen."""
+    charts: list[dict[str, Any]] = []
+    if settings:
+        charts.append(
+            _chart("PARALLEL", selectedParams=list(settings), selectedMetrics=["best_wer"], showAllRuns=True)
+        )
+        first = {"key": settings[0], "type": "PARAM"}
+        charts.append(_chart("SCATTER", xaxis=first, yaxis={"key": "best_wer", "type": "METRIC"}))
+    charts.append(_line("wer"))
+    charts.append(_chart("BAR", metricKey="best_wer", displayName="best_wer", runsCountToCompare=20))
+    charts.append(_line("loss"))
+    return charts
+
+
+def _line(metric: str) -> dict[str, Any]:
+    return _chart(
+        "LINE",
+        metricKey=metric,
+        displayName=f"{metric} over samples seen",
+        selectedMetricKeys=[metric],
+        lineSmoothness=0,
+        xAxisKey="step",
+        xAxisScaleType="linear",
+        scaleType="linear",
+        useGlobalXaxisKey=True,
+        useGlobalLineSmoothing=True,
+        yAxisKey="metric",
+        yAxisExpressions=[],
+        selectedXAxisMetricKey="",
+        ignoreOutliers=False,
+        range={},
+    )
+
+
+def _chart(kind: str, **parts: Any) -> dict[str, Any]:
+    name = str(parts.get("metricKey", "settings"))
+    return {
+        "type": kind,
+        "uuid": f"{kind.lower()}-{name}",
+        "runsCountToCompare": 100,
+        "metricSectionId": _SECTION,
+        "deleted": False,
+        "isGenerated": False,
+        **parts,
+    }
+
+
+def _column(kind: str, name: str) -> str:
+    return f"{kind}.`{name}`"
