@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import TrainerCallback
 
@@ -71,9 +73,38 @@ def share_scratch(config: TrainConfig, folder: Path) -> None:
         list(scratch.iterdir())
 
 
+class Draws(TrainerCallback):
+    """Writes down one number of each generator before each step, as the training would draw it next."""
+
+    def __init__(self) -> None:
+        self.numbers: list[dict[str, float]] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        drawn = {"python": random.random(), "numpy": float(np.random.rand()), "torch": float(torch.rand(1))}
+        self.numbers.append(drawn)
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+def draw(config: TrainConfig, folder: Path) -> None:
+    """Keeps the random numbers of each step, and the weights before the first."""
+    data = prepare(config)
+    plan = plan_batches(config, len(data.splits["train"]))
+    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
+    weights = sum(float(parameter.double().sum()) for parameter in trainer.model.parameters())
+    draws = Draws()
+    trainer.add_callback(draws)
+    trainer.train()
+    found = {"numbers": draws.numbers, "weights": weights}
+    (folder / f"draws-{trainer.args.process_index}.json").write_text(json.dumps(found))
+
+
 def act(action: str, target: Path) -> None:
-    """Do one of the three in this process."""
+    """Do one of the four in this process."""
     settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
     torch.set_num_threads(1)
-    {"gradient": first_gradient, "train": whole_training, "scratch": share_scratch}[action](settings, target)
+    actions = {"gradient": first_gradient, "train": whole_training, "scratch": share_scratch, "draw": draw}
+    actions[action](settings, target)
     leave_group()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from worker_processes import run
@@ -34,6 +36,30 @@ def test_four_workers_have_the_gradient_of_one(small_config: TrainConfig, tmp_pa
     assert gradients.keys() == reference.keys()
     for name, value in gradients.items():
         torch.testing.assert_close(value, reference[name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_each_worker_draws_random_numbers_of_its_own(small_config: TrainConfig, tmp_path: Path) -> None:
+    def draws(name: str, **changes: Any) -> list[dict[str, Any]]:
+        config = small_config.replace(
+            max_train_clips=16, train_batch_size=4, epochs=1.0, dropout=0.1, spec_augment=True, **changes
+        )
+        run("draw", config, tmp_path / name)
+        files = (tmp_path / name / f"draws-{rank}.json" for rank in range(config.workers))
+        return [json.loads(file.read_text()) for file in files]
+
+    first, second = draws("two", workers=2)
+    assert len(first["numbers"]) == len(second["numbers"]) == 2
+    assert first["weights"] == second["weights"]
+    for step, other in zip(first["numbers"], second["numbers"], strict=True):
+        assert {name for name in step if step[name] == other[name]} == set()
+    (alone,) = draws("one")
+    assert alone["numbers"][0] == first["numbers"][0]
+    assert alone["numbers"][0]["python"] == random.Random(0).random()
+    assert alone["numbers"][0]["numpy"] == np.random.RandomState(0).rand()
+    # The repeats of a finalist have seeds one after the other.
+    (repeat,) = draws("repeat", seed=1)
+    assert repeat["numbers"][0] != second["numbers"][0]
+    draws("last seed", seed=2**32 - 1, workers=2)
 
 
 def test_the_shared_folder_stays_until_the_last_process_leaves_it(

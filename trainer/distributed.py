@@ -41,6 +41,16 @@ def share_of_node() -> float:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) / world_size()
 
 
+def worker_seed(seed: int, rank: int) -> int:
+    """The seed of a worker's dropout and augmentation: the training's own in the first worker.
+
+    The others' are not the next numbers, which are the seeds of a finalist's repeats.
+    """
+    import numpy as np
+
+    return int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]) if rank else seed
+
+
 def check_world(config: TrainConfig) -> None:
     """Compare the processes that there are with those that the settings count on.
 

@@ -16,7 +16,7 @@ from trainer.batches import BatchPlan, plan_points
 from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal
 from trainer.config import TrainConfig
 from trainer.disk_space import told_when_full
-from trainer.distributed import check_world, process_group_of_one, scratch_folder
+from trainer.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
 from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
 from trainer.memory import within_micro_batch
@@ -250,8 +250,9 @@ def _make_trainer(
     # Where nothing is trained the model is measured as it will be used.
     own = plan is not None and plan.frames is not None
     evaluated = full if plan is None or config.full_window_evaluation else window
-    # The same weights everywhere, but dropout and augmentation of each worker's own.
-    set_seed(config.seed + arguments.process_index)
+    # The same weights everywhere, but dropout and augmentation of each worker's own: with this the stock trainer
+    # seeds once more when it is made.
+    arguments.seed = worker_seed(config.seed, arguments.process_index)
 
     def collator(split: PreparedSplit, for_evaluation: bool) -> WhisperCollator:
         return WhisperCollator(
