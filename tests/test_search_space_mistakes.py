@@ -221,10 +221,6 @@ BAD_FILES = {
         "warmup_ratio: {type: float, low: 0, high: 0.1}\nwarmup_steps: 100",
         "1: warmup_ratio: is searched without effect: warmup_steps goes before it; remove one",
     ),
-    "constant": (
-        "warmup_ratio: {type: float, low: 0, high: 0.1}\nscheduler_type: constant",
-        "1: warmup_ratio: is searched without effect: scheduler_type=constant has no warmup",
-    ),
     "mask": (
         LR + "mask_time_prob: {type: float, low: 0, high: 1}",
         "2: mask_time_prob: is searched without effect",

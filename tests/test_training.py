@@ -335,6 +335,24 @@ def test_schedule_has_its_horizon_at_the_full_budget_whatever_the_evaluations(
     assert rates((8,)) == rates((8, 16)) == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
+@pytest.mark.parametrize("name", ["constant", "constant_with_warmup"])
+@pytest.mark.parametrize(("ratio", "expected"), [(0.5, [0, 1 / 3, 2 / 3, 1, 1, 1]), (0.0, [1] * 6)])
+def test_a_constant_schedule_has_its_warmup(
+    small_config: TrainConfig, name: str, ratio: float, expected: list[float]
+) -> None:
+    rows: list[Mapping[str, float]] = []
+    config = small_config.replace(
+        scheduler_type=name,
+        warmup_ratio=ratio,
+        max_steps=6,
+        train_batch_size=4,
+        evaluations=1,
+        max_eval_clips=2,
+    )
+    train(config.replace(log_every_seconds=0.0), lambda metrics, folder: rows.append(metrics))
+    assert [1e3 * row["learning_rate"] for row in rows[:-1]] == pytest.approx(expected)
+
+
 def test_freeze_encoder_trains_the_decoder_only(small_config: TrainConfig, tmp_path: Path) -> None:
     config = small_config.replace(
         freeze_encoder=True, max_steps=1, train_batch_size=4, evaluations=1, warmup_ratio=0.0

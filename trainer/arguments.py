@@ -33,7 +33,10 @@ def training_arguments(
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         max_steps=n_steps,
         learning_rate=config.learning_rate or 0.0,
-        lr_scheduler_type=config.scheduler_type,
+        # The stock `constant` has no warmup.
+        lr_scheduler_type="constant_with_warmup"
+        if config.scheduler_type == "constant"
+        else config.scheduler_type,
         warmup_steps=warmup_steps(config, n_steps),
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,

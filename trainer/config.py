@@ -115,7 +115,7 @@ class TrainConfig:
     learning_rate: float | None = None
     """Peak learning rate of AdamW; `null` takes the default for the model's size."""
     scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = "linear"
-    """Learning-rate schedule after the warmup; its horizon is always the full budget."""
+    """Learning-rate schedule after the warmup, which `constant` has too; its horizon is always the full budget."""
     warmup_ratio: float = 0.1
     """Share of the optimiser steps in which the learning rate rises from 0 to its peak."""
     warmup_steps: int | None = None

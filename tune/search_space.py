@@ -17,7 +17,6 @@ from tune.parameters import (
     FloatParameter,
     IntParameter,
     Parameter,
-    show,
 )
 from tune.space_file import SpaceFile, read_space_file
 from tune.space_settings import SchedulerSettings, SearcherSettings
@@ -217,9 +216,6 @@ def _without_effect(file: SpaceFile) -> list[tuple[str, str]]:
     found = []
     if "warmup_ratio" in searched and (fixed.get("warmup_steps") is not None or "warmup_steps" in searched):
         found.append(("warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"))
-    for name in ("warmup_ratio", "warmup_steps"):
-        if name in searched and fixed.get("scheduler_type") == "constant":
-            found.append((name, f"scheduler_type={show(fixed['scheduler_type'])} has no warmup; fix {name}"))
     for name in ("mask_time_prob", "mask_feature_prob"):
         if name in searched and "spec_augment" not in searched and not fixed.get("spec_augment"):
             found.append((name, f"spec_augment is false; set it to true, or fix {name}"))
