@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +351,30 @@ def test_a_constant_schedule_has_its_warmup(
     )
     train(config.replace(log_every_seconds=0.0), lambda metrics, folder: rows.append(metrics))
     assert [1e3 * row["learning_rate"] for row in rows[:-1]] == pytest.approx(expected)
+
+
+@pytest.fixture
+def a_gpu_with_tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch's flags are there without a GPU too."""
+    monkeypatch.setattr("trainer.arguments._has_tf32", lambda: True)
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
+    yield
+    torch.backends.fp32_precision = "none"
+
+
+def test_tf32_is_what_each_trial_says(
+    small_config: TrainConfig, tmp_path: Path, a_gpu_with_tf32: None
+) -> None:
+    """Processes are kept for the next trial."""
+    data, backends = prepare(small_config), torch.backends
+    found = []
+    for wanted in (True, False, True, False):
+        config = small_config.replace(tf32=wanted)
+        _make_trainer(config, data, data.splits["validation"], None, tmp_path)
+        found.append((backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision))
+    assert found == [("tf32", "tf32"), ("ieee", "ieee")] * 2
+    # Asked in the old way, PyTorch raises where the two ways of setting it contradict each other.
+    assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == (False, False)
 
 
 def test_freeze_encoder_trains_the_decoder_only(small_config: TrainConfig, tmp_path: Path) -> None:

@@ -51,7 +51,6 @@ def training_arguments(
         ddp_timeout=TIMEOUT_SECONDS,
         # Every parameter that is trained takes part in every step; looking for others costs time.
         ddp_find_unused_parameters=False,
-        tf32=True if config.tf32 and _has_tf32() else None,
         torch_compile=config.torch_compile,
         dataloader_num_workers=_loaders(config),
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -69,6 +68,21 @@ def training_arguments(
     if arguments.world_size != (config.workers if plan else 1):
         raise RuntimeError(f"{config.workers} workers were started, {arguments.world_size} train together")
     return arguments
+
+
+def set_tf32(config: TrainConfig) -> None:
+    """Switch TensorFloat-32 on or off for this process, where the GPU has it; an earlier training may have set it.
+
+    To be called when the stock trainer is made: accelerate switches it on for models that are compiled. The stock
+    trainer's own argument works once in a process (transformers 5.23 caches the call that sets it).
+    """
+    if not _has_tf32():
+        return
+    if hasattr(torch.backends, "fp32_precision"):  # PyTorch 2.9 and later
+        torch.backends.fp32_precision = "tf32" if config.tf32 else "ieee"
+    # These too: PyTorch raises where they are asked and contradict it.
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
+    torch.backends.cudnn.allow_tf32 = config.tf32
 
 
 def _has_tf32() -> bool:

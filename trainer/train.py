@@ -232,7 +232,7 @@ def _make_trainer(
     import torch
     from transformers import set_seed
 
-    from trainer.arguments import training_arguments
+    from trainer.arguments import set_tf32, training_arguments
     from trainer.collator import WhisperCollator
     from trainer.encoder_cache import add_stores
     from trainer.whisper_trainer import WhisperTrainer
@@ -264,7 +264,7 @@ def _make_trainer(
             for_evaluation=for_evaluation,
         )
 
-    return WhisperTrainer(
+    trainer = WhisperTrainer(
         config=config,
         plan=plan,
         collators={"train": collator(data.splits["train"], False), "evaluation": collator(evaluation, True)},
@@ -276,3 +276,5 @@ def _make_trainer(
         args=arguments,
         processing_class=processor,
     )
+    set_tf32(config)
+    return trainer
