@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -94,6 +95,43 @@ def test_large_files_are_checked_at_both_ends(tmp_path: Path) -> None:
         flip(large, at)
         assert "check sum" in (problem_of(tmp_path) or "")
         flip(large, at)
+    assert problem_of(tmp_path) is None
+
+
+def test_all_is_on_the_disk_before_the_manifest_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that loses its power would else come back with a whole manifest of files that are not whole."""
+    (tmp_path / "global_step4" / "deep").mkdir(parents=True)
+    names = ["model.safetensors", "global_step4/optim_states.pt", "global_step4/deep/part", "empty"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"" if name == "empty" else b"content")
+    flushed: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flushed.append((path.relative_to(tmp_path).as_posix(), (tmp_path / "manifest.json").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    seal(tmp_path)
+    before = [name for name, named in flushed if not named]
+    assert {*before} == {*names, "global_step4", "global_step4/deep", ".", ".manifest.json"}
+    assert [name for name, named in flushed if named] == ["."]
+    assert problem_of(tmp_path) is None
+
+
+def test_a_store_that_cannot_flush_is_sealed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_dir():
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    (tmp_path / "model.safetensors").write_bytes(b"content")
+    monkeypatch.setattr(os, "fsync", refuse)
+    seal(tmp_path)
     assert problem_of(tmp_path) is None
 
 

@@ -34,7 +34,8 @@ _RESUME_NAMES = re.compile(
 def seal(folder: Path) -> None:
     """Write the manifest of a complete checkpoint: bytes and CRC-32 of every file; a new one if there is one.
 
-    The CRC-32 of a file of 64 MiB and more is that of its first and its last MiB.
+    The CRC-32 of a file of 64 MiB and more is that of its first and its last MiB. All files are on the disk before
+    the manifest takes its name.
     """
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = {
@@ -43,12 +44,26 @@ def seal(folder: Path) -> None:
         if name not in (MANIFEST, f".{MANIFEST}")
     }
     aside = folder / f".{MANIFEST}"
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"files": files}, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    aside.write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
+    flush(folder)
     aside.replace(folder / MANIFEST)
-    descriptor = os.open(folder, os.O_RDONLY)
+    _flush_entry(folder)
+
+
+def flush(folder: Path) -> None:
+    """Return once all that a folder holds is on the disk, its entries too.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    for path in (*folder.rglob("*"), folder):
+        if path.is_file() or path.is_dir():
+            _flush_entry(path)
+
+
+def _flush_entry(path: Path) -> None:
+    """Bring a file's content, or a folder's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
