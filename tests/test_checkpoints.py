@@ -110,7 +110,7 @@ def test_all_is_on_the_disk_before_the_manifest_has_its_name(
     fsync = os.fsync
 
     def watched(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         flushed.append((path.relative_to(tmp_path).as_posix(), (tmp_path / "manifest.json").exists()))
         fsync(descriptor)
 
@@ -126,7 +126,7 @@ def test_a_store_that_cannot_flush_is_sealed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int) -> None:
-        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_dir():
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
     (tmp_path / "model.safetensors").write_bytes(b"content")

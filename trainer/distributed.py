@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,18 +130,37 @@ def process_group_of_one() -> Iterator[None]:
             del os.environ[name]
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder that only this user can enter, or take the one that a process of theirs made so before.
+
+    Its name can be guessed, and the directory for temporary files is everybody's.
+
+    Raises:
+        ConfigError: what is there may be somebody else's.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise ConfigError(
+                f"{path}: is there already, and not as a folder that is yours alone (mode 700); remove it, or set "
+                "TMPDIR to a folder of your own"
+            ) from None
+
+
 @contextlib.contextmanager
 def scratch_folder(config: TrainConfig) -> Iterator[Path]:
     """A temporary folder that all processes of a node share: each writes its part of a checkpoint there."""
     if config.workers == 1:
-        with tempfile.TemporaryDirectory(prefix="tune-whisper-") as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory(prefix="tune-whisper-") as own:
+            yield Path(own)
         return
     group = f"{os.environ['MASTER_ADDR']}-{os.environ['MASTER_PORT']}"
-    folder = str(Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{group}")
-    Path(folder).mkdir(mode=0o700, exist_ok=True)
+    folder = Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{group}"
+    private_folder(folder)
     try:
-        yield Path(folder)
+        yield folder
         _wait_for_group()  # the others may still read there
     finally:
         if local_rank() == 0:

@@ -155,7 +155,10 @@ def _evaluations_in(checkpoint: Any) -> list[dict[str, float]]:
 
 
 def scratch_name(folder: ExperimentFolder) -> str:
-    """A name for a training's temporary files on each node, the same in every attempt."""
+    """A name for a training's temporary files on each node, the same in every attempt.
+
+    The next one has to find and remove what a killed one left, so others can guess it too (see `private_folder`).
+    """
     return f"tune-whisper-{os.getuid()}-{hashlib.sha256(folder.address.encode()).hexdigest()[:12]}"
 
 
@@ -170,11 +173,15 @@ def _scratch_folder(name: str, local_rank: int) -> Iterator[None]:
     import ray
     import torch
 
+    from tune.trainable import private_folder
+
     # Nodes may share their disk, as several on one machine do.
-    folder = Path(tempfile.gettempdir()) / name / ray.get_runtime_context().get_node_id()[:12]
+    whole = Path(tempfile.gettempdir()) / name
+    folder = whole / ray.get_runtime_context().get_node_id()[:12]
     if local_rank == 0:
+        private_folder(whole)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
     torch.distributed.barrier()
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"], tempfile.tempdir = str(folder), None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE, is_only_for_resume, seal
 from trainer.config import TrainConfig
+from trainer.distributed import private_folder
 from tune.attempts import train_persistently, with_earlier
 from tune.mailbox import post
 from tune.scheduler import TRIAL_ID
@@ -44,6 +45,7 @@ __all__ = [
     "local_folders",
     "make_trainable",
     "prepare_data",
+    "private_folder",
     "probe_shared",
     "read_settings",
     "recall_rates",

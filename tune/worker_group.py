@@ -69,9 +69,11 @@ class Worker:
 
     def run(self, variables: Mapping[str, str], work: Callable[[Report], Any]) -> Any:
         """Do `work` with torchrun's variables set; the first worker's reports wait until they are answered."""
+        from tune.trainable import private_folder
+
         os.environ.update(variables)
+        private_folder(Path(variables["TMPDIR"]))
         self._scratch = variables["TMPDIR"]
-        Path(self._scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.tempdir = None
         try:
             return work(self._report)
