@@ -83,6 +83,9 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     no_text = audio_table(folder / "no_text", "audio,speaker", ["a.wav,me"])
     empty = audio_table(folder / "empty", "audio,text,split", ["a.wav,hello,train", "a.wav,there,train"])
     (folder / "experiments" / "taken").mkdir(parents=True)
+    (folder / "old").mkdir()
+    for name in ("config.json", "pytorch_model.bin"):
+        write(folder / "old" / name, "{}")
     return {
         "space missing": (["--space", "lr_bach"], ["lr_bach", "no such file", "lr_batch"]),
         "bad yaml": (["--space", write(folder / "bad.yaml", GOOD + "a: [1, 2\n")], ["bad.yaml:3"]),
@@ -104,6 +107,10 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
         "unknown model": (
             ["--space", space, "--model", "whisper-gigantic"],
             ["whisper-gigantic", "large-v3-turbo"],
+        ),
+        "pickled model": (
+            ["--space", space, "--model", str(folder / "old")],
+            ["pytorch_model.bin is a pickle", "convert it: python -c"],
         ),
         "missing data": (["--space", space, "--data", "/no/such/data"], ["/no/such/data"]),
         "no text column": (["--space", space, "--data", str(no_text)], ["text", "audio, speaker"]),
@@ -141,6 +148,7 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
 NAMES = [
     *("space missing", "bad yaml", "unknown key", "reversed bounds", "bad value type", "unknown model"),
     *(
+        "pickled model",
         "missing data",
         "no text column",
         "unknown language",

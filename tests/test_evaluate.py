@@ -356,6 +356,7 @@ MISTAKES = {
     "near a short name": (["smal", "--data", "demo"], ["'smal'", "did you mean small"]),
     "no weights": (["hollow", "--data", "demo"], ["hollow", "no weights", "model.safetensors"]),
     "another format": (["converted", "--data", "demo"], ["converted", "model.bin is of another format"]),
+    "a pickle": (["pickled", "--data", "demo"], ["pickled", "pytorch_model.bin is a pickle", "convert it"]),
     "no model folder": (["empty", "--data", "demo"], ["empty", "no config.json"]),
     "baseline without weights": (
         ["demo", "--data", "demo", "--baseline", "hollow"],
@@ -395,10 +396,11 @@ def test_a_mistake_is_one_clear_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("hollow", "converted", "empty", "exported"):
+    for folder in ("hollow", "converted", "pickled", "empty", "exported"):
         Path(folder).mkdir()
-    for folder in ("hollow", "converted"):
+    for folder in ("hollow", "converted", "pickled"):
         shutil.copy(DEMO_MODEL / "config.json", folder)
+    Path("pickled/pytorch_model.bin").write_bytes(b"x")
     Path("converted/model.bin").write_bytes(b"x")
     Path("exported/evaluation.json").write_text('{"experiment": "x"}')
     Path("clips.csv").write_text("audio,text\na.wav,hello\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -53,6 +54,9 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
             part = [row for row in rows if row.split == split]
             write_manifest(folder / "0000.parquet", embedded(part, clips))
     write_model(root / "models" / "org" / "whisper-mini" / "main")
+    old = root / "models" / "org" / "whisper-old" / "main"
+    shutil.copytree(root / "models" / "org" / "whisper-mini" / "main", old)
+    (old / "model.safetensors").rename(old / "pytorch_model.bin")
     bert = root / "models" / "org" / "bert" / "main"
     bert.mkdir(parents=True)
     (bert / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertModel"]}))
@@ -207,6 +211,23 @@ def test_models_that_cannot_be_had(hub: Hub, tmp_path: Path, model: str, words: 
     message = run(hub.url, tmp_path, code)
     assert words in message
     assert "\n" not in message
+
+
+def test_a_model_whose_weights_are_pickles_is_refused(hub: Hub, tmp_path: Path) -> None:
+    code = "from trainer.hub_models import fetch_model; print(json.dumps(fetch_model({!r}, weights={})))"
+    assert "org--whisper-old" in run(hub.url, tmp_path, code.format("org/whisper-old", False))
+    message = run(hub.url, tmp_path, code.format("org/whisper-old", True))
+    assert message.startswith("ModelError: model='org/whisper-old': pytorch_model.bin is a pickle, ")
+    assert "hf download org/whisper-old --local-dir whisper-old" in message
+    assert message.endswith('save_pretrained(sys.argv[1])" whisper-old')
+    assert "\n" not in message
+    assert not any("resolve" in line and "pytorch_model.bin" in line for line in hub.requests)
+    message = run(hub.url, tmp_path, code.format("org/bert", True))
+    assert message.startswith("ModelError: model='org/bert': the repository has no model.safetensors; ")
+    # What is in the cache of the small files is not taken for all that there is.
+    message = run("http://127.0.0.1:9", tmp_path, code.format("org/whisper-old", True))
+    assert message.startswith("ModelError: model='org/whisper-old': ")
+    assert "pickle" not in message and "\n" not in message
 
 
 def test_the_hub_refuses_a_file(hub: Hub, tmp_path: Path) -> None:

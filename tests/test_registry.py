@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 import yaml
 from mlflow_server import Server, client_of
 from registered_models import EVALUATION, as_file, clips, export_demo, heard
 from s3_server import KEYS, s3_server
+from safetensors.torch import load_file
 
 from trainer.audio import SAMPLE_RATE, read_audio
 from trainer.transcription.pauses import find_spans, measure_levels
@@ -325,6 +327,11 @@ def inventory(shop: Shop) -> tuple[Any, ...]:
     )
 
 
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
 def test_a_folder_that_is_no_whisper(own_shop: Shop, tmp_path: Path) -> None:
     before = inventory(own_shop)
     for damage, told in (
@@ -333,6 +340,7 @@ def test_a_folder_that_is_no_whisper(own_shop: Shop, tmp_path: Path) -> None:
         (lambda folder: (folder / "config.json").write_text('{"model_type": "bert"}'), "holds a bert model"),
         (lambda folder: (folder / "model.safetensors").unlink(), "cannot be loaded as a Whisper model"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x"), "cannot be loaded as a Whisper"),
+        (pickled, "pytorch_model.bin is a pickle"),
         (lambda folder: (folder / "generation_config.json").unlink(), "without generation_config.json"),
     ):
         folder = shutil.copytree(own_shop.model, tmp_path / "damaged")

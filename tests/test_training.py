@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -441,9 +442,21 @@ def truncated(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:100_000])
 
 
-def old_file(content: bytes, folder: Path) -> None:
+def pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+
+
+def pickled(folder: Path, name: str = "pytorch_model.bin") -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / name)
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(content)
+
+
+def pickled_pieces(folder: Path) -> None:
+    name = "pytorch_model-00001-of-00001.bin"
+    weights = load_file(folder / "model.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    pickled(folder, name)
 
 
 def renamed(folder: Path) -> None:
@@ -456,13 +469,10 @@ def renamed(folder: Path) -> None:
     ("damage", "settings", "told"),
     [
         (truncated, {}, "not fully covered; the file is damaged"),
-        (functools.partial(old_file, b""), {}, "EOFError; the file is damaged"),
-        (
-            functools.partial(old_file, b"version https://git-lfs"),
-            {},
-            "Weights only load failed; the file is damaged",
-        ),
-        (functools.partial(old_file, b"PK\x03\x04" + bytes(99)), {}, "the file is damaged"),
+        (pointer, {}, "the file is damaged"),
+        (pickled, {}, r"pytorch_model\.bin is a pickle, .* convert it: python -c"),
+        (pickled_pieces, {}, r"pytorch_model-00001-of-00001\.bin is a pickle, .* convert it: python -c"),
+        (lambda folder: (folder / "model.safetensors").unlink(), {}, "no file named model.safetensors"),
         (None, {"d_model": 64}, r"has the shape \(\d+, .*\) and needs \(.*\) \(75 more do not fit\)"),
         (renamed, {}, r"is missing \(\d+ more do not fit\)"),
         (None, {"d_model": "wide"}, "expected int, got str"),
@@ -477,6 +487,27 @@ def test_weights_that_are_damaged_or_of_another_model_are_one_line(
     with pytest.raises(ModelError, match=told) as caught:
         load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_pickle_beside_safetensors_is_left_alone(tmp_path: Path) -> None:
+    folder = demo_copy(tmp_path / "model")
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
+
+
+def test_a_pickle_is_converted_as_the_error_says(tmp_path: Path) -> None:
+    folder = demo_copy(tmp_path / "my model")
+    expected = load_file(folder / "model.safetensors")
+    pickled(folder)
+    config = TrainConfig(model=str(folder))
+    with pytest.raises(ModelError) as caught:
+        load_processor(config)  # before anything is computed
+    *_, command = str(caught.value).partition("convert it: ")
+    words = shlex.split(command)
+    assert words[0] == "python"
+    subprocess.run([sys.executable, *words[1:]], check=True, capture_output=True, timeout=560)
+    found = load_model(config, load_processor(config)).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def test_weights_that_find_no_memory_are_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:

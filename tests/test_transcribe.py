@@ -119,6 +119,7 @@ def test_a_file_for_every_recording(talks: Path, run: Run) -> None:
         (["nobody", "talks"], "model 'nobody': no folder, no experiment and no short name (demo, tiny"),
         (["./nobody", "talks"], "model='./nobody': no such folder"),
         (["talks", "talks"], "model='talks': the folder has no config.json"),
+        (["old", "talks"], "model='old': pytorch_model.bin is a pickle, which is not loaded"),
         (
             ["my models/x", "talks"],
             "model='my models/x': no such folder here, and no model on the hub can have",
@@ -156,6 +157,9 @@ def test_mistakes_are_told_before_anything_is_loaded(
 ) -> None:
     (talks / "again" / "long.txt").mkdir(parents=True)
     shutil.copy("talks/short.flac", "again/short.flac")
+    (talks / "old").mkdir()
+    for name in ("config.json", "pytorch_model.bin"):
+        (talks / "old" / name).write_text("{}")
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     (line,) = [line for line in err.splitlines() if not line.startswith("loading")]

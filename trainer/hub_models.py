@@ -8,13 +8,10 @@ snapshot asks once and falls back to the cache at once, and all that is loaded f
 from __future__ import annotations
 
 from trainer.errors import ModelError
+from trainer.pickles import PICKLES, SAFE_WEIGHTS, pickle_of_the_hub
 
 #: Configuration and processor; some tokenizers have their vocabulary as text.
 _SMALL_FILES = ("*.json", "*.txt", "*.jinja")
-#: One file or numbered pieces, but not the copies in other formats and precisions that some repositories hold
-#: too.
-_WEIGHTS = ("model.safetensors", "model-?????-of-?????.safetensors")
-_OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model-?????-of-?????.bin")
 
 
 def fetch_model(repo: str, *, weights: bool) -> str:
@@ -22,11 +19,12 @@ def fetch_model(repo: str, *, weights: bool) -> str:
 
     Raises:
         ModelError: there is no such model, or no model can have this name; the hub cannot be reached and the
-            model was never fetched; or it cannot be downloaded.
+            model was never fetched; it cannot be downloaded; or its weights are no safetensors.
     """
+    from fnmatch import fnmatch
     from pathlib import Path
 
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import list_repo_files, snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
@@ -39,9 +37,13 @@ def fetch_model(repo: str, *, weights: bool) -> str:
     (enable_progress_bars if weights else disable_progress_bars)()
     no_answer: type[Exception] = HfHubHTTPError.__bases__[0]  # the client's own: httpx or httpx2, by version
     try:
-        folder = snapshot_download(repo, allow_patterns=[*_SMALL_FILES, *(_WEIGHTS if weights else ())])
+        folder = snapshot_download(repo, allow_patterns=[*_SMALL_FILES, *(SAFE_WEIGHTS if weights else ())])
         if weights and not any(Path(folder).glob("model*.safetensors")):
-            folder = snapshot_download(repo, allow_patterns=[*_SMALL_FILES, *_OLD_WEIGHTS])
+            # Where the hub cannot be reached this says so: the cache may have no more than the small files.
+            pickles = sorted(name for name in list_repo_files(repo) if fnmatch(name, PICKLES))
+            if pickles:
+                raise pickle_of_the_hub(repo, pickles[0])
+            raise ModelError(f"model={repo!r}: the repository has no model.safetensors; take another model")
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"model={repo!r}: no such folder here and no such model on the hub (for a private or gated one, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.errors import ModelError
 from trainer.hub_models import fetch_model
 from trainer.memory import is_out_of_memory
+from trainer.pickles import refuse_pickles
 
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
@@ -18,7 +18,7 @@ def model_path(config: TrainConfig) -> str:
     """What `from_pretrained` takes: a hub id or a folder.
 
     Raises:
-        ModelError: the text is neither a short name, a hub id nor an existing folder.
+        ModelError: the text is neither a short name, a hub id nor an existing folder, or its weights are pickles.
     """
     source = config.model_source
     if source == "demo":
@@ -29,6 +29,7 @@ def model_path(config: TrainConfig) -> str:
             raise ModelError(
                 f"model={config.model!r}: the folder has no config.json; give a Hugging Face model folder"
             )
+        refuse_pickles(config.model, folder)
         return str(folder)
     if "\\" in source or source.startswith(("/", ".", "~")) or source.count("/") != 1:
         names = ", ".join(MODEL_SHORT_NAMES)
@@ -49,7 +50,9 @@ def load_pretrained(loader: Any, config: TrainConfig, what: str, **kwargs: Any) 
     logging.disable_progress_bar()
     path = model_path(config)
     # PyTorch tells of damaged files with RuntimeError; elsewhere that would be a fault of the program.
-    damaged = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) if what == "weights" else ()
+    damaged = (SafetensorError, RuntimeError) if what == "weights" else ()
+    if what == "weights":
+        kwargs["use_safetensors"] = True
     try:
         if not Path(path).is_dir():
             path = fetch_model(path, weights=what == "weights")
@@ -59,10 +62,7 @@ def load_pretrained(loader: Any, config: TrainConfig, what: str, **kwargs: Any) 
             raise
         reason = _reason(error)
         if isinstance(error, damaged):
-            # Behind the first sentence PyTorch advises to load the file in unsafe ways.
-            reason = (
-                f"{reason.split('. ')[0]}; the file is damaged or not this model's: copy or download it again"
-            )
+            reason += "; the file is damaged or not this model's: copy or download it again"
         raise ModelError(f"model={config.model!r}: cannot load the {what} from {path!r}: {reason}") from error
 
 

@@ -14,16 +14,12 @@ from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from tune.errors import ExperimentError, ModelError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.saved import load_results
+from tune.trainable import find_model
 
 if TYPE_CHECKING:
     from tune.storage import Storage
 
-_WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +101,12 @@ def _folder(word: str, path: Path) -> NamedModel:
             f"model {word!r}: the folder has no config.json; give a Hugging Face model folder, as "
             f"tune-whisper export writes it (it has {there})"
         )
+    find_model(TrainConfig(model=str(path)))  # which refuses what must not be loaded
     if not any((path / name).is_file() for name in _WEIGHTS):
         converted = [entry.name for entry in path.iterdir() if entry.suffix in (".bin", ".onnx", ".ggml")]
         which = f"; {converted[0]} is of another format" if converted else ""
         raise ModelError(
-            f"model {word!r}: the folder has no weights (model.safetensors or pytorch_model.bin){which}; give a "
+            f"model {word!r}: the folder has no weights (model.safetensors){which}; give a "
             "Hugging Face model folder with them"
         )
     return NamedModel(path.absolute().name, str(path.absolute()), _settings(path))

@@ -72,7 +72,9 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
             source = Path(scratch) / "model"
             write_whisper_layout(folder, source)
         processor: WhisperProcessor = WhisperProcessor.from_pretrained(source)
-        model = WhisperForConditionalGeneration.from_pretrained(source, dtype=torch.float32)
+        model = WhisperForConditionalGeneration.from_pretrained(
+            source, dtype=torch.float32, use_safetensors=True
+        )
     output.mkdir(parents=True, exist_ok=True)
     with (output / MODEL_FILE).open("wb") as file:
         _write_head(file, model.config, quantization)

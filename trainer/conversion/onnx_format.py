@@ -55,7 +55,7 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
 
     # Not the fused attention, whose export has branches on the batch size.
     model = WhisperForConditionalGeneration.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation="eager", use_safetensors=True
     ).eval()
     output.mkdir(parents=True, exist_ok=True)
     large = 4 * model.num_parameters() > _EMBEDDED_BYTES

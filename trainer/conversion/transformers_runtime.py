@@ -33,7 +33,8 @@ def transcribe(
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     processor: WhisperProcessor = WhisperProcessor.from_pretrained(folder)
-    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval().to(device)
+    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    model.eval().to(device)
     model.generation_config.max_length = (
         decoding.max_new_tokens
     )  # Whisper's `generate` does not count the prefix

@@ -48,7 +48,7 @@ def write_whisper_layout(folder: Path, output: Path) -> None:
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
     processor: WhisperProcessor = WhisperProcessor.from_pretrained(folder)
-    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     moved = _new_ids(folder, processor)
     rows = model.model.decoder.embed_tokens.weight.detach()
     wide = _unused_row(model).repeat(SIZE, 1)

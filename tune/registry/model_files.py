@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config import TrainConfig
 from tune.errors import ModelError
+from tune.trainable import find_model
 
 if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
@@ -82,6 +84,7 @@ def _load_pipeline(folder: Path) -> Any:
 
     logging.disable_progress_bar()
     _spare_deepspeed()
+    find_model(TrainConfig(model=str(folder.absolute())))  # which refuses what must not be loaded
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
         if config.model_type != "whisper" or not (folder / "generation_config.json").is_file():
@@ -90,7 +93,9 @@ def _load_pipeline(folder: Path) -> Any:
                 + ("" if config.model_type != "whisper" else " without generation_config.json")
                 + "; give a folder that tune-whisper export wrote"
             )
-        return transformers.pipeline(TASK, str(folder.absolute()), device="cpu")
+        return transformers.pipeline(
+            TASK, str(folder.absolute()), device="cpu", model_kwargs={"use_safetensors": True}
+        )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"{folder}: cannot be loaded as a Whisper model: {first}") from error
