@@ -16,6 +16,7 @@ from trainer.batches import BatchPlan
 from trainer.config import TrainConfig
 from trainer.distributed import first_says, local_rank, wait_for_all
 from trainer.report import Report
+from trainer.training_clock import TrainingClock
 
 _RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
 
@@ -37,6 +38,7 @@ class ReportingCallback(TrainerCallback):
         self._report = report
         self._complete = complete
         self._keep_checkpoints = keep_checkpoints
+        self._clock = TrainingClock()
         self._last_log = time.monotonic()
         self._first_step: int | None = None
         self._log_every: int | None = None
@@ -58,7 +60,11 @@ class ReportingCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Ask for an evaluation and a checkpoint where one is due."""
-        due = self._plan.is_point(state.global_step)
+        due, seen = self._plan.is_point(state.global_step), self._plan.samples_seen(state.global_step)
+        if due:
+            self._clock.stop(seen)
+        elif not self._clock.runs:  # after the first step, which warms up: compilation, memory, caches
+            self._clock.start(seen)
         control.should_log = due or self._log_is_due(args, state.global_step)
         control.should_evaluate = control.should_save = due
         return control
@@ -132,6 +138,8 @@ class ReportingCallback(TrainerCallback):
             **self.position(state.global_step),
             **self._logged,
             **self._evaluated,
+            "train_seconds": self._clock.seconds,
+            "train_samples": self._clock.samples,
             "finished": float(state.global_step == self._plan.n_steps),
         }
         self.rows.append(row)
@@ -146,4 +154,5 @@ class ReportingCallback(TrainerCallback):
             self.checkpoints[state.global_step] = folder
         elif local_rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)  # there is none where only other nodes write
+        self._clock.start(self._plan.samples_seen(state.global_step))
         return control
