@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,18 +14,29 @@ from typing import Any, get_args
 import numpy as np
 
 from trainer.drops import Drop
-from trainer.train import Evaluation
 from tune.cluster import TrialResources
-from tune.comparison import Repeat, Verdict, judge_finalists
 from tune.curves import FamilyName, LearningCurves, draw_curves
-from tune.search.records import Stop
 from tune.experiment_folder import ExperimentFolder
-from tune.final_round import FinalRound
-from tune.finalists import trial_of
+from tune.experiments.events import (
+    BaselineMeasured,
+    DataPrepared,
+    Evaluated,
+    FinalRoundPlanned,
+    ResultsWritten,
+    SearchEnded,
+    SessionStarted,
+    TrialEnded,
+    TrialProposed,
+    TrialsOver,
+    TrialStarted,
+)
+from tune.experiments.log import ExperimentLog
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.results import interrupted, succeeded, write_results
+from tune.experiments.settings_file import write_search_file
 from tune.plan import SearchPlan, SearchRequest, make_plan
-from tune.search.records import Records, TrialRecord
-from tune.results import RESULTS_FILE, SearchOutcome, write_experiment_file
-from tune.search_state import SearchState
+from tune.runs.final_round import choose_export
+from tune.search.records import Records, Stop, TrialRecord
 from tune.simulated_controller import Limits
 from tune.simulation import simulate_search
 from tune.storage import Storage
@@ -97,7 +109,7 @@ def write_experiment(
     settings: Mapping[str, Any] | None = None,
     state: str = "finished",
 ) -> ExperimentFolder:
-    """An experiment in `folder / name`.
+    """An experiment in `folder / name`, its log written event by event.
 
     Args:
         folder: the storage.
@@ -114,43 +126,75 @@ def write_experiment(
         settings: as of `--set`.
         state: `finished`; or `running`, `interrupted` or `killed`: its last trial is open then.
     """
+    repeats = repeats or {}
     request = SearchRequest(
         space=space,
         trials=len(trials) if asked is None else asked,
         storage=Storage.parse(folder),
         experiment=name,
-        finalists=len(repeats or {}),
+        finalists=len(repeats),
+        repeats=max((len(wers) for wers in repeats.values()), default=2),
         settings=dict(settings or {}),
     )
     plan = make_plan(request)
     plan.folder.mkdir(parents=True)
     (plan.folder / "space.yaml").write_text(plan.space.source_text)
-    evaluation = _write_settings(plan, baseline, drops, gpus)
+    _write_settings(plan, drops, gpus)
     if base_clips:
         (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99)))
-    search = SearchState(plan.folder)
-    search.earlier_seconds = 3600.0
+    experiment = OpenExperiment(plan.experiment_folder)
+    log, clock = experiment.log, _Clock(time.time() - 3600.0)
+    log._clock = clock
+    log.append(
+        SessionStarted(
+            session=1,
+            owner=experiment.owner,
+            began=clock.now,
+            trials=request.trials,
+            finalists=request.n_finalists,
+            repeats=request.repeats,
+            budgets=dataclasses.asdict(request.budgets),
+            asked_resources=plan.asked_resources,
+            gpus_per_trial=gpus,
+        ),
+        DataPrepared(features_key="made", clips={"train": 800, "validation": CLIPS, "test": CLIPS}),
+        BaselineMeasured(rates=_rates(baseline)),
+    )
     for trial in trials:
         _finish(plan, trial)
-        search.records.add(trial)
-    if state != "finished" and trials:
-        _reopen(trials[-1])
-    verdict = _repeat(plan, search, repeats or {}, repeat_seconds or {})
-    search.save()
+        _tell(log, clock, trial, opened=state != "finished" and trial is trials[-1])
+    if state == "finished":
+        log.append(TrialsOver())
+        _repeat(plan, log, clock, repeats, repeat_seconds or {})
+        choose_export(experiment, print)
+    clock.now = time.time()
     if state in ("finished", "interrupted"):
-        final = FinalRound(verdict)
-        outcome = SearchOutcome.collect(plan, search, evaluation, final, None, 3600.0)
-        (plan.folder / RESULTS_FILE).write_text(json.dumps(outcome.to_dict(), allow_nan=False) + "\n")
+        found = log.state
+        word = "interrupted" if interrupted(found) else "completed" if succeeded(found) else "failed"
+        log.append(SearchEnded(status=word))  # type: ignore[arg-type]
+        write_results(plan.experiment_folder, found)
+        log.append(ResultsWritten())
     if state == "running":
-        search.lock()
-        _RUNNING.append(search)  # the lock lasts as long as this process
+        _RUNNING.append(experiment)  # the lock lasts as long as this process
+    else:
+        experiment.close()
     return plan.experiment_folder
 
 
-_RUNNING: list[SearchState] = []
+class _Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def _write_settings(plan: SearchPlan, baseline: float, drops: Sequence[Drop], gpus: float) -> Evaluation:
+_RUNNING: list[OpenExperiment] = []
+
+
+def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float) -> None:
     counts = dict(Counter(drop.reason for drop in drops))
     notes = [f"dropped {len(drops)} clips"] if drops else []
     splits = {"train": range(800), "validation": range(CLIPS), "test": range(CLIPS)}
@@ -158,17 +202,19 @@ def _write_settings(plan: SearchPlan, baseline: float, drops: Sequence[Drop], gp
     if drops:
         lines = [json.dumps(dataclasses.asdict(drop)) + "\n" for drop in drops]
         (plan.folder / "dropped_clips.jsonl").write_text("".join(lines))
-    rates = {
-        "wer": baseline,
-        "cer": baseline / 2,
-        "wer_orthographic": baseline,
-        "cer_orthographic": baseline / 2,
+    base = plan.base.replace(evaluate_at=plan.rungs(800))
+    write_search_file(plan, base, data, TrialResources(gpus, 4.0, 2), full_window=True)
+
+
+def _rates(wer: float) -> dict[str, float]:
+    return {
+        "wer": wer,
+        "cer": wer / 2,
+        "wer_orthographic": wer,
+        "cer_orthographic": wer / 2,
+        "loss": 1.0,
+        "clips": float(CLIPS),
     }
-    evaluation = Evaluation(**rates, loss=1.0, clips=CLIPS, predictions=[])
-    rungs = plan.rungs(800)
-    base = plan.base.replace(evaluate_at=rungs)
-    write_experiment_file(plan, base, data, TrialResources(gpus, 4.0, 2), rungs, evaluation)
-    return evaluation
 
 
 def _finish(plan: SearchPlan, run: TrialRecord, seconds: float | None = None) -> None:
@@ -186,14 +232,56 @@ def _finish(plan: SearchPlan, run: TrialRecord, seconds: float | None = None) ->
         (checkpoint / "utterances.json").write_text(json.dumps(_clips(run.best_wer, len(run.trial_id))))
 
 
-def _reopen(trial: TrialRecord) -> None:
-    trial.status, trial.stop, trial.finished, trial.ended = "running", None, False, 0.0
-    trial.seconds = 0.0
-    trial.evaluations, trial.losses = trial.evaluations[:1], trial.losses[:1]
-    if trial.evaluations:
-        trial.samples_seen, trial.wer = trial.evaluations[0]
-        trial.best_samples_seen, trial.best_wer = trial.evaluations[0]
-        trial.epoch = trial.samples_seen / 800
+def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool = False) -> None:
+    """Write what a record says as events; an open one has at most its first evaluation."""
+    name = run.trial_id
+    kind = "repeat" if "-r" in name else "trial"
+    log.append(
+        TrialProposed(trial_id=name, config=run.config, kind=kind, effective_batch=run.effective_batch),  # type: ignore[arg-type]
+        TrialStarted(trial_id=name, folder=name),
+    )
+    rows = list(zip(run.evaluations, run.losses, strict=True))
+    shown = rows[:1] if opened else rows
+    for number, ((seen, wer), loss) in enumerate(shown, 1):
+        metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 3, "eval_loss": loss}
+        if seen in run.wer_errors:
+            metrics |= {"wer_error": run.wer_errors[seen], "eval_clips": 50.0}
+        last = number == len(rows) and not opened
+        log.append(
+            Evaluated(
+                trial_id=name,
+                samples_seen=seen,
+                epoch=seen / 800,
+                metrics=metrics,
+                finished=last and run.finished,
+                stop=run.stop if last and run.stop and run.stop.reason != "diverged" else None,
+                checkpoint=run.checkpoint,
+            )
+        )
+    if opened:
+        return
+    if run.stop is not None and run.stop.reason == "diverged":
+        log.append(
+            Evaluated(
+                trial_id=name,
+                samples_seen=run.stop.samples_seen,
+                epoch=run.stop.samples_seen / 800,
+                metrics={"wer": None},
+                finished=False,
+                stop=run.stop,
+            )
+        )
+    before, clock.now = clock.now, clock.now + run.seconds
+    log.append(
+        TrialEnded(
+            trial_id=name,
+            status="failed" if run.status == "running" else run.status,  # type: ignore[arg-type]
+            error=run.error,
+            samples_seen=run.samples_seen,
+            epoch=run.epoch,
+        )
+    )
+    clock.now = before + 1.0
 
 
 def _clips(wer: float, seed: int) -> dict[str, list[int]]:
@@ -205,26 +293,26 @@ def _clips(wer: float, seed: int) -> dict[str, list[int]]:
 
 def _repeat(
     plan: SearchPlan,
-    search: SearchState,
+    log: ExperimentLog,
+    clock: _Clock,
     repeats: Mapping[str, Sequence[float]],
     seconds: Mapping[str, float],
-) -> Verdict | None:
-    found: dict[str, list[Repeat]] = {}
+) -> None:
+    made = []
     for trial_id, wers in repeats.items():
         for seed, wer in enumerate(wers, start=1):
-            start = search.records[trial_id].evaluations
-            record = made_trial(
-                0, [*(wer for _, wer in start[:-1]), wer], config=search.records[trial_id].config
-            )
+            trial = log.state.records[trial_id]
+            start = trial.evaluations
+            record = made_trial(0, [*(wer for _, wer in start[:-1]), wer], config=trial.config)
             record.trial_id = f"{trial_id}-r{seed}"
-            record.config["seed"] = seed
+            record.config = {**trial.config, "seed": seed}
             _finish(plan, record, seconds.get(trial_id))
-            search.repeats.add(record)
-            clips = {name: np.array(values) for name, values in _clips(wer, seed).items()}
-            found.setdefault(trial_of(record.trial_id), []).append(
-                Repeat(record.trial_id, wer, record.seconds, **clips)
-            )
-    return judge_finalists(found) if found else None
+            made.append(record)
+    if made:
+        planned = {record.trial_id: record.config for record in made}
+        log.append(FinalRoundPlanned(finalists=list(repeats), repeats=planned))
+    for record in made:
+        _tell(log, clock, record)
 
 
 def simulated(

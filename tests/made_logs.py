@@ -77,7 +77,8 @@ class MadeLog:
         if number == 1:
             rates = {"wer": BASELINE, "cer": 20.0, "loss": 1.0, "clips": 200.0}
             self.append(
-                DataPrepared(features_key="k", clips={"train": 800}), BaselineMeasured(rates=rates, seconds=2.0)
+                DataPrepared(features_key="k", clips={"train": 800}),
+                BaselineMeasured(rates=rates, seconds=2.0),
             )
 
     def begin(self, trial: str, **config: Any) -> None:
@@ -90,7 +91,14 @@ class MadeLog:
         """Its evaluations at the first rungs, after the last of which ASHA may stop it."""
         for rung, wer in zip(RUNGS[first:], wers, strict=False):
             told = Stop("asha", rung, wer, wer - 1, 3) if stop and wer == wers[-1] else None
-            metrics = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "loss": 1.0, "learning_rate": 1e-4, "step": rung / 8}
+            metrics = {
+                "wer": wer,
+                "cer": wer / 3,
+                "eval_loss": 0.5,
+                "loss": 1.0,
+                "learning_rate": 1e-4,
+                "step": rung / 8,
+            }
             self.append(
                 Evaluated(
                     trial_id=trial,
@@ -117,7 +125,13 @@ class MadeLog:
     def progress(self, trial: str, *steps: int, **metrics: float) -> None:
         """Losses between evaluations."""
         for step in steps:
-            values = {"samples_seen": step, "loss": 100.0 / step, "epoch": step / 800, "step": step / 8, **metrics}
+            values = {
+                "samples_seen": step,
+                "loss": 100.0 / step,
+                "epoch": step / 800,
+                "step": step / 8,
+                **metrics,
+            }
             self._progress.add(trial, values, self._tick())
         self._progress.flush()
 

@@ -32,7 +32,7 @@ from tune.mlflow_store import default_artifact_root, default_tracking_uri, reloc
 from tune.register_command import register_parser
 from tune.registry.names import check_names
 from tune.registry.register import Registered, register_model
-from tune.results import find_experiment
+from tune.experiments.saved import find_experiment
 from tune.storage import Storage
 from tune.ui import read_tracking_uri
 

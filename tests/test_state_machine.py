@@ -162,7 +162,12 @@ class SearchMachine(RuleBasedStateMachine):
         finalists=st.integers(0, 2),
         repeats=st.integers(1, 2),
         budgets=st.sampled_from(
-            [Budgets(), Budgets(seconds=20_000.0, gpu_hours=4.0), Budgets(plateau_trials=2), Budgets(seconds=4000.0)]
+            [
+                Budgets(),
+                Budgets(seconds=20_000.0, gpu_hours=4.0),
+                Budgets(plateau_trials=2),
+                Budgets(seconds=4000.0),
+            ]
         ),
     )
     def begin(self, trials: int, finalists: int, repeats: int, budgets: Budgets) -> None:
@@ -231,9 +236,7 @@ class SearchMachine(RuleBasedStateMachine):
         folder = name if session == 1 else f"{name}-{session}"
         error = self.plan.folder / "error.txt"
         error.write_text("Failure # 1\nValueError: made up\n")
-        return SimpleNamespace(
-            config={TRIAL_ID: name}, local_path=f"/ray/{folder}", error_file=str(error)
-        )
+        return SimpleNamespace(config={TRIAL_ID: name}, local_path=f"/ray/{folder}", error_file=str(error))
 
     @property
     def alive(self) -> bool:
@@ -323,7 +326,11 @@ class SearchMachine(RuleBasedStateMachine):
             if not self.final:
                 if self.state.over is None and self.state.all_ended:
                     self.experiment.log.append(log_module.TrialsOver())
-                if self.state.over is not None and plan_final_round(self.experiment, 0) and self.state.open_repeats:
+                if (
+                    self.state.over is not None
+                    and plan_final_round(self.experiment, 0)
+                    and self.state.open_repeats
+                ):
                     self.look()
                     return
             self.end(self.stopper.end if self.final else None)
@@ -411,9 +418,7 @@ class SearchMachine(RuleBasedStateMachine):
         """Only what was given again has changed."""
         request = self.plan.request
         budgets = Budgets(**asked.budgets)
-        assert request.budgets == (
-            Budgets(**{**asked.budgets, "seconds": seconds}) if seconds else budgets
-        )
+        assert request.budgets == (Budgets(**{**asked.budgets, "seconds": seconds}) if seconds else budgets)
         if "--finalists" not in given:
             assert request.n_finalists == asked.finalists
         if "--repeats" not in given:

@@ -25,7 +25,7 @@ from tune.experiment_folder import ExperimentFolder
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.object_store import ObjectStore, StorageError
-from tune.results import find_experiment, load_results
+from tune.experiments.saved import find_experiment, load_results
 from tune.storage import Storage
 from tune.ui import read_tracking_uri
 from tune.upload import Uploader
@@ -180,7 +180,8 @@ def test_another_machine_gets_all_but_the_checkpoints(
     store.write("one/trials/001/checkpoint_000000/optimizer.pt", b"large")
 
     move_to_machine("second", monkeypatch, tmp_path)
-    there, settings, results = load_results(storage, "one")
+    there = find_experiment("one", storage)
+    settings, results = load_results(there)
     assert str(tmp_path / "second") in str(there.path)
     assert settings["experiment"] == "one"
     assert results["trials"] == []

@@ -14,6 +14,7 @@ from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from tune.errors import ExperimentError, ModelError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.saved import load_results
+from tune.runs.finish import find_finished
 from tune.trainable import find_model
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def _unknown(word: str, storage: Storage) -> ModelError:
 
 @contextlib.contextmanager
 def _winner(storage: Storage, experiment: str) -> Iterator[NamedModel]:
-    folder, settings, results = load_results(storage, experiment)
+    folder = find_finished(experiment, storage)
+    settings, results = load_results(folder)
     best = results["best"]
     if best is None:
         raise ExperimentError(

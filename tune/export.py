@@ -22,6 +22,7 @@ from tune.experiments.saved import load_results
 from tune.export_formats import FormatsOutcome, add_formats, print_formats
 from tune.model_card import CardFacts, Rates, model_card
 from tune.report.estimates import ClipErrors, baseline_clips, wer_interval
+from tune.runs.finish import find_finished
 from tune.trainable import evaluate_model, export_model, prepare_data
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def export_trial(
         ExperimentError: experiment, trial or checkpoint is not there, or `output` cannot be written.
         StorageError: the object store cannot be read.
     """
-    folder, settings, results = load_results(storage, experiment)
+    folder = find_finished(experiment, storage)
+    settings, results = load_results(folder)
     trial = _find_trial(results, trial_id, experiment)
     _check_checkpoint(trial)
     base = TrainConfig.from_dict(settings["train_config"])

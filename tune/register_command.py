@@ -126,11 +126,11 @@ def register_exported(
 
 def _experiment_of(facts: ModelFacts, storage: Storage) -> ExperimentFolder | None:
     """The folder of the experiment that the model is from; None where it is not in the storage."""
-    from tune.experiments.saved import find_experiment
+    from tune.runs.finish import find_finished
 
     if facts.experiment is None or facts.experiment not in storage.names():
         return None
-    return find_experiment(facts.experiment, storage)
+    return find_finished(facts.experiment, storage)
 
 
 def _tracking_uri(

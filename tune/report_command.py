@@ -42,16 +42,16 @@ def report(words: list[str]) -> int:
     from tune.display import make_console, say, short_path
     from tune.errors import ExperimentError
     from tune.experiments.results import REPORT_FOLDER
-    from tune.experiments.saved import find_experiment
     from tune.report.loading import load_experiment
     from tune.report.writer import make_report, save_page, save_report
+    from tune.runs.finish import find_finished
 
     output: Path | None = arguments.output
     if output is not None and output.is_dir():
         raise ExperimentError(f"--output {output}: is a folder; give a file such as {output / 'report.html'}")
     console = make_console()
     with console.status("reading the experiment and drawing ..."):
-        folder = find_experiment(arguments.experiment, arguments.storage)
+        folder = find_finished(arguments.experiment, arguments.storage)
         made = make_report(load_experiment(folder, arguments.storage.option))
         if output is None:
             page, *pictures = save_report(made, folder.path / REPORT_FOLDER)
@@ -102,8 +102,8 @@ def _attach(experiment: Experiment, report: Path, *, running: bool) -> None:
         TrackingError: it cannot be reached, or is such a copy.
     """
     from tune.errors import TrackingError
-    from tune.mlflow_attach import attach_folder
     from tune.mlflow_store import sqlite_path
+    from tune.tracking.mlflow import attach_folder
     from tune.ui import read_tracking_uri
 
     folder = experiment.folder

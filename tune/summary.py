@@ -44,15 +44,15 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
     if outcome.verdict is not None:
         _print_finalists(outcome.verdict, console)
     settings = ", ".join(f"{name} {short_value(value)}" for name, value in best.config.items())
-    say(console, f"baseline  WER {baseline.wer:6.2f} %  {plan.base.model} untouched")
+    say(console, f"baseline  WER {baseline:6.2f} %  {plan.base.model} untouched")
     what = "repeat" if outcome.verdict is not None else "trial"
     console.print(
         f"[bold]best      WER {best.best_wer:6.2f} %  {what} {best.trial_id}: {escape(settings)}[/]",
         soft_wrap=True,
     )
     if outcome.gained:
-        gain = baseline.wer - best.best_wer
-        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline.wer:.0f} % fewer errors")
+        gain = baseline - best.best_wer
+        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
     else:
         console.print(
             "[yellow]no trial beat the untouched base model[/]: keep it, or widen the space or the budget"
@@ -61,8 +61,7 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
     say(console, f"results   {plan.where}/{RESULTS_FILE}")
     if _is_resumable(outcome):
         say(console, f"resume    {plan.resume_command}")
-    if outcome.report_problem is None:
-        say(console, f"report    {plan.where}/{REPORT_FOLDER}/report.html")
+    say(console, f"report    {plan.where}/{REPORT_FOLDER}/report.html")
     say(console, f"compare   tune-whisper ui {plan.name}{storage}")
     say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")
 

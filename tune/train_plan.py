@@ -14,6 +14,7 @@ from tune.cluster import TrialResources, alive_nodes, trial_resources
 from tune.errors import ConfigError, ExperimentError, ResourceError
 from tune.experiments.saved import load_results
 from tune.plan import SearchPlan, SearchRequest, absolute_source, dated_name, new_experiment
+from tune.runs.finish import find_finished
 from tune.search_space import SearchSpace
 from tune.space_settings import SchedulerSettings, SearcherSettings
 from tune.storage import Storage
@@ -201,7 +202,7 @@ def _taken(request: TrainRequest) -> tuple[dict[str, Any], int]:
         ExperimentError: there is no such experiment or trial, or no trial reached an evaluation.
     """
     origin = str(request.origin)
-    _, settings, results = load_results(request.storage, origin)
+    settings, results = load_results(find_finished(origin, request.storage))
     wanted = request.trial.zfill(3) if request.trial else (results["best"] or {}).get("trial_id")
     if wanted is None:
         raise ExperimentError(

@@ -153,9 +153,11 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
         yield name
         return
     from tune.experiments.saved import load_results
+    from tune.runs.finish import find_finished
     from tune.trainable import CONFIG_FILE, export_model
 
-    experiment, settings, results = load_results(storage, name)
+    experiment = find_finished(name, storage)
+    settings, results = load_results(experiment)
     best = results["best"]
     if best is None or not best["checkpoint"]:
         raise ExperimentError(

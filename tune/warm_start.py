@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tune.errors import ExperimentError
 from tune.experiments.saved import load_results
+from tune.runs.finish import find_finished
 from tune.searcher import EarlierTrial
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_warm_start(name: str, storage: Storage, space: SearchSpace, ours: dict[
     Raises:
         ExperimentError: there is no such experiment, it has no results, or nothing of it fits.
     """
-    _, settings, results = load_results(storage, name)
+    settings, results = load_results(find_finished(name, storage))
     theirs = settings["train_config"]
     usable = [trial for trial in results["trials"] if trial["status"] in ("completed", "early_stopped")]
     trials: list[EarlierTrial] = []

@@ -105,27 +105,23 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
     raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")
 
 
-def load_results(
-    storage: Storage, experiment: str
-) -> tuple[ExperimentFolder, dict[str, Any], dict[str, Any]]:
-    """The folder, `experiment.yaml` with what the log adds to it, and the results as they stand now.
+def load_results(folder: ExperimentFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`experiment.yaml` with what the log adds to it, and the results as they stand now.
 
     Of an experiment without a log, which an earlier version made, what its files say.
 
     Raises:
-        ExperimentError: there is no such experiment, nothing of it was measured yet, or a file of it is damaged.
-        StorageError: the object store cannot be read.
+        ExperimentError: nothing of it was measured yet, or a file of it is damaged.
     """
-    folder = find_experiment(experiment, storage)
     if (folder.path / EVENTS_FILE).is_file():
         saved = load_saved(folder)
-        return folder, full_settings(saved), results_of(folder, saved.state)
+        return full_settings(saved), results_of(folder, saved.state)
     if not (folder.path / RESULTS_FILE).is_file():
         raise ExperimentError(
-            f"experiment {experiment!r}: has no {EVENTS_FILE} and no {RESULTS_FILE}; wait until its search has begun"
+            f"experiment {folder.name!r}: has no {EVENTS_FILE} and no {RESULTS_FILE}; wait until its search has begun"
         )
     settings = read_settings(folder.path)
-    return folder, settings, json.loads((folder.path / RESULTS_FILE).read_text(encoding="utf-8"))
+    return settings, json.loads((folder.path / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
 def full_settings(saved: SavedExperiment) -> dict[str, Any]:

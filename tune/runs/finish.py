@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from tune.errors import ExperimentError
@@ -9,6 +10,8 @@ from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment, is_running
 from tune.experiments.results import interrupted, succeeded, write_results
+from tune.experiments.saved import find_experiment
+from tune.object_store import StorageError
 from tune.runs.final_round import choose_export
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from tune.experiments.events import SearchStatus
     from tune.experiments.state import SearchState
     from tune.search.budgets import End
+    from tune.storage import Storage
 
 
 def finish(
@@ -96,3 +100,25 @@ def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage
     finally:
         experiment.close()
     return True
+
+
+def find_finished(name: str, storage: Storage) -> ExperimentFolder:
+    """An experiment as `find_experiment` finds it, finished first where a killed process had left only that.
+
+    Where it cannot be finished from here, its log is read as it stands.
+
+    Raises:
+        ExperimentError: there is no such experiment.
+        StorageError: the object store cannot be read.
+    """
+    folder = find_experiment(name, storage)
+    notes: list[str] = []
+    try:
+        if finish_if_owed(folder, notes.append, storage.option):
+            folder.upload()
+            notes.insert(0, f"note: {name} had not come to its end, and was finished now")
+    except (ExperimentError, StorageError, OSError) as error:
+        notes.append(f"note: {name} has not come to its end and cannot be finished here: {error}")
+    for note in notes:
+        print(note, file=sys.stderr)
+    return folder

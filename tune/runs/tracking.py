@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tune.experiments.results import write_results
 from tune.mlflow_store import default_artifact_root, is_server
 from tune.tracking.process import FollowerProcess
+from tune.tracking.tracker import Orders
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +22,7 @@ class Tracking:
 
     def __init__(self, plan: SearchPlan, console: Console) -> None:
         self._plan, self._console = plan, console
-        self._process = FollowerProcess()
+        self._process = FollowerProcess(_trackers(plan))
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -52,15 +53,19 @@ class Tracking:
         return problem
 
 
-def orders(plan: SearchPlan) -> dict[str, Any]:
+def orders(plan: SearchPlan) -> Orders:
     """What the follower needs to know; it holds passwords."""
-    return {
-        "folder": str(plan.folder),
-        "name": plan.name,
-        "storage": plan.request.storage.text,
-        "storage_option": plan.request.storage.option,
-        "trackers": [*plan.trackers, *([] if plan.is_training else ["optuna"])],
-        "tracking_uri": plan.tracking_uri,
-        "artifact_root": None if is_server(plan.tracking_uri) else str(default_artifact_root(plan.folder)),
-        "optuna_url": plan.request.optuna_storage,
-    }
+    server = is_server(plan.tracking_uri)
+    return Orders(
+        folder=str(plan.folder),
+        name=plan.name,
+        storage=plan.request.storage.text,
+        trackers=_trackers(plan),
+        tracking_uri=plan.tracking_uri,
+        artifact_root=None if server else str(default_artifact_root(plan.folder)),
+        optuna_url=plan.request.optuna_storage,
+    )
+
+
+def _trackers(plan: SearchPlan) -> list[str]:
+    return [*plan.trackers, *([] if plan.is_training else ["optuna"])]

@@ -309,7 +309,7 @@ class StoreFollower:
 
 def _as_it_is(folder: ExperimentFolder) -> SavedExperiment:
     """The experiment with all of its log, which may not be there yet."""
-    if not (folder.path / EVENTS_FILE).exists():
+    if not _size(folder.path / EVENTS_FILE):
         return SavedExperiment(folder, {}, SearchState())
     return SavedExperiment(folder, read_settings(folder.path), read_log(folder.path / EVENTS_FILE))
 

@@ -15,6 +15,7 @@ from tune.experiments.events import (
     Entry,
     Evaluated,
     HeldOutMeasured,
+    ResultsWritten,
     SearchEnded,
     SessionStarted,
     TrialEnded,
@@ -261,7 +262,10 @@ class Translation:
                 if record.folder and record.status == "running":
                     self._close(self._run(record.trial_id), "interrupted", now)
         self._close(run, event.status, now)
-        run.files = list(final_files(saved))
+
+    @_tell.register
+    def _(self, event: ResultsWritten, now: float) -> None:
+        self._run(None).files = list(final_files(self._saved))
 
     def _end(self, record: TrialRecord) -> None:
         """The end of a trial, as the state has it."""

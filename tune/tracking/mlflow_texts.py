@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.normalizers import rates_note
 from tune.display import clock, key_settings
-from tune.limits import describe_duration
+from tune.search.budgets import describe_duration
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig

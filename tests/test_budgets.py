@@ -8,18 +8,26 @@ from typing import Any
 import pytest
 
 from tune.errors import ConfigError
-from tune.finalists import finalists_cost
-from tune.search.budgets import Budgets, Limits, describe_duration, parse_duration
+from tune.search.budgets import (
+    Budgets,
+    End,
+    Spent,
+    describe_duration,
+    final_round_cost,
+    parse_duration,
+    reached,
+)
 from tune.search.records import Outcome, Records, TrialRecord
 
 
 class Search:
-    """Records, and limits that look at them."""
+    """Records, and budgets that look at them."""
 
     def __init__(self, *, gpus: float = 1.0, spent: float = 0.0, **budgets: Any) -> None:
         self.records = Records()
         self.repeats = Records()
-        self.limits = Limits(Budgets(**budgets), (self.records,), gpus_per_trial=gpus, spent_seconds=spent)
+        self.budgets = Budgets(**budgets)
+        self.spent: dict[str, Any] = {"seconds": spent, "gpus_per_trial": gpus}
         self._ends = time.time()
 
     def trial(
@@ -32,13 +40,21 @@ class Search:
         if outcome is not None:
             record.end(outcome)
             self._ends += 1.0
-            record.ended = self._ends
+            record.ended, record.session = self._ends, 1
         return record
 
     @property
+    def end(self) -> End | None:
+        return reached(self.budgets, Spent(**self.spent), self.records, self.repeats)
+
+    @property
     def reason(self) -> str | None:
-        end = self.limits.reached()
-        return end.reason if end else None
+        return self.end.reason if self.end else None
+
+    def reserve(self, *how: Any) -> None:
+        """Keep back what the final round takes."""
+        seconds, hours = final_round_cost(self.records, *how)
+        self.spent |= {"reserved_seconds": seconds, "reserved_hours": hours}
 
 
 def test_without_budgets_only_failures_end_a_search() -> None:
@@ -51,10 +67,9 @@ def test_without_budgets_only_failures_end_a_search() -> None:
 def test_the_time_budget_counts_all_sessions() -> None:
     assert Search(seconds=3600.0, spent=3500.0).reason is None
     search = Search(seconds=3600.0, spent=3601.0)
-    end = search.limits.reached()
+    end = search.end
     assert end is not None
     assert (end.reason, end.text) == ("time_budget", "the time budget of 1h is spent")
-    assert search.limits.seconds == pytest.approx(3601, abs=5)
 
 
 def test_gpu_hours_are_those_of_all_trials_also_of_running_ones() -> None:
@@ -62,9 +77,8 @@ def test_gpu_hours_are_those_of_all_trials_also_of_running_ones() -> None:
     search.trial(40.0, hours=2.0)
     search.trial(30.0, hours=1.0)
     assert search.reason is None
-    assert search.limits.gpu_hours == pytest.approx(6.0, abs=0.01)
     search.trial(None, None, hours=1.6)
-    end = search.limits.reached()
+    end = search.end
     assert end is not None
     assert (end.reason, end.text) == ("gpu_hours", "the budget of 9 GPU-hours is spent")
 
@@ -94,7 +108,7 @@ def test_a_plateau(wers: list[float | None], ends: bool) -> None:
     for wer in wers:
         search.trial(wer, "early_stopped" if wer else "diverged")
     search.trial(45.0, None)
-    end = search.limits.reached()
+    end = search.end
     assert (end is not None) == ends
     if end:
         assert end.reason == "plateau"
@@ -127,22 +141,35 @@ def test_failures_in_a_row() -> None:
         search.trial(None, outcome)  # type: ignore[arg-type]
         assert search.reason is None
     search.trial(None, "failed")
-    end = search.limits.reached()
+    end = search.end
     assert end is not None
     assert (end.reason, end.text) == ("failures", "3 trials failed one after the other")
-    assert not search.limits.search_is_over(6), "there is nothing to compare"
 
 
 def test_failures_of_the_session_before_may_have_been_mended() -> None:
     search = Search()
     for _ in range(3):
-        search.trial(None, "failed").ended -= 1000
+        search.trial(None, "failed")
+    search.spent["session"] = 2
     assert search.reason is None
     for _ in range(2):
-        search.trial(None, "failed")
+        search.trial(None, "failed").session = 2
     assert search.reason is None
-    search.trial(None, "failed")
+    search.trial(None, "failed").session = 2
     assert search.reason == "failures"
+
+
+def test_a_plateau_that_was_found_in_an_earlier_session_is_no_reason_in_the_next() -> None:
+    search = Search(plateau_trials=2)
+    for wer in (30.0, 31.0, 32.0):
+        last = search.trial(wer)
+    assert search.reason == "plateau"
+    search.spent["plateau_since"] = last.ended
+    assert search.reason is None, "more trials were wanted"
+    search.trial(33.0)
+    assert search.reason is None
+    search.trial(34.0)
+    assert search.reason == "plateau"
 
 
 def test_what_the_finalists_need_is_kept() -> None:
@@ -150,64 +177,50 @@ def test_what_the_finalists_need_is_kept() -> None:
     search = Search(gpus=2.0, seconds=4 * 3600.0, spent=1.9 * 3600)
     search.trial(30.0, hours=1.0)
     search.trial(60.0, "early_stopped", hours=0.1)
-    assert finalists_cost(search.records, 4, 2) == pytest.approx((7200.0, 4.0), rel=1e-3)
-    search.limits.reserve = lambda: finalists_cost(search.records, 4, 2)
+    assert final_round_cost(search.records, 4, 2, 1.0) == pytest.approx((7200.0, 4.0), rel=1e-3)
+    search.reserve(4, 2, 1.0)
     assert search.reason is None
     late = Search(gpus=2.0, seconds=4 * 3600.0, spent=2.1 * 3600)
     late.trial(30.0, hours=1.0)
-    late.limits.reserve = lambda: finalists_cost(late.records, 4, 2)
-    end = late.limits.reached()
+    late.reserve(4, 2, 1.0)
+    end = late.end
     assert end is not None
     assert end.text == "the time budget of 4h is spent, but for what the finalists need"
     hours = Search(gpus=2.0, gpu_hours=9.9)
     hours.trial(30.0, hours=1.0)
     assert hours.reason is None
-    hours.limits.reserve = lambda: finalists_cost(hours.records, 4, 2)
+    hours.reserve(4, 2, 1.0)
     assert hours.reason == "gpu_hours"
+
+
+def test_repeats_are_measured_on_whole_windows_and_take_longer() -> None:
+    """Of an hour 40 minutes were training: with windows three times as long a repeat takes 1:40."""
+    search = Search()
+    search.trial(30.0).train_seconds = 2400.0
+    seconds, hours = final_round_cost(search.records, 4, 2, 3.0)
+    assert seconds == pytest.approx(2 * 6000.0, rel=1e-3)
+    assert hours == pytest.approx(4 * 6000.0 / 3600, rel=1e-3)
 
 
 def test_nothing_is_kept_before_a_trial_had_its_whole_budget() -> None:
     search = Search()
     search.trial(60.0, "early_stopped")
-    assert finalists_cost(search.records, 4, 2) == (0.0, 0.0)
+    assert final_round_cost(search.records, 4, 2, 1.0) == (0.0, 0.0)
 
 
-def test_the_finalists_have_what_the_trials_left() -> None:
-    """The end of the trials is none of theirs, the budgets are, and a plateau is no matter any more."""
-    search = Search(gpu_hours=3.0, plateau_trials=1)
+def test_repeats_count_for_the_gpu_hours_and_their_failures_end_the_final_round() -> None:
+    search = Search(gpu_hours=3.0)
     search.trial(30.0)
     search.trial(31.0)
-    assert search.reason == "plateau"
-    after = search.limits.after_trials((search.records, search.repeats))
-    assert after.reached() is None
+    assert search.reason is None
     search.repeats.start("001-r1", {}).started -= 3601
-    end = after.reached()
-    assert end is not None
-    assert end.reason == "gpu_hours"
-    assert search.reason == "plateau", "what ended the trials stays"
-
-
-def test_what_was_reached_stays() -> None:
-    search = Search(plateau_trials=1)
-    search.trial(30.0)
-    search.trial(31.0)
-    assert search.reason == "plateau"
-    search.trial(10.0)
-    assert search.reason == "plateau"
-    assert search.limits.search_is_over(100)
-
-
-def test_a_search_is_over_when_all_its_trials_ended() -> None:
-    search = Search()
-    search.trial(30.0)
-    running = search.trial(31.0, None)
-    assert not search.limits.search_is_over(2)
-    running.end("completed")
-    assert search.limits.search_is_over(2)
-    assert not search.limits.search_is_over(3)
-    search.limits.exhausted()
-    assert search.limits.search_is_over(3)
-    assert search.reason == "space"
+    assert search.reason == "gpu_hours"
+    failing = Search()
+    failing.trial(30.0)
+    for number in range(3):
+        failing.repeats.start(f"001-r{number}", {}).end("failed", time.time() + number)
+        failing.repeats[f"001-r{number}"].session = 1
+    assert failing.reason == "failures"
 
 
 @pytest.mark.parametrize(
