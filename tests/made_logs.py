@@ -145,10 +145,11 @@ class MadeLog:
         self.log.close()
         self._progress.close()
 
-    def again(self) -> MadeLog:
-        """The log as the next process opens it."""
+    def again(self) -> None:
+        """Open the log as the next process does."""
         self.close()
-        return MadeLog(self.folder, self.uri)
+        self.log = ExperimentLog(self.folder / EVENTS_FILE, clock=self._tick)
+        self._progress = ProgressLog(self.folder)
 
     def orders(self, **changes: Any) -> Orders:
         """What its follower is told."""

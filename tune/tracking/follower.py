@@ -89,8 +89,11 @@ class Tail:
         """Whether there is more progress."""
         return _size(self._progress) > self.progress
 
-    def take(self, most: int = _MOST_EVENTS) -> list[Entry]:
+    def take(self, most: int | None = None) -> list[Entry]:
         """The next events, folded into the state; none after the end of a session, whose state is to be told.
+
+        Args:
+            most: how many at most.
 
         Raises:
             ExperimentError: the log or `experiment.yaml` cannot be read, or is damaged.
@@ -99,7 +102,9 @@ class Tail:
             return []
         with self._events.open("rb") as file:
             file.seek(self._offset)
-            lines = (file.read(_MOST_BYTES) + file.readline()).splitlines(keepends=True)[:most]
+            lines = (file.read(_MOST_BYTES) + file.readline()).splitlines(keepends=True)[
+                : most or _MOST_EVENTS
+            ]
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()  # half of a line: the rest is being written, or was lost
         taken: list[Entry] = []
@@ -165,11 +170,6 @@ class StoreFollower:
         self._lock = contextlib.ExitStack()
         self._began = -_PROGRESS_SPACING
 
-    @property
-    def position(self) -> Position:
-        """What the store has been told, once it is connected."""
-        return Position(self.status.delivered, self.status.progress)
-
     def connect(self, wait: float = 0.0) -> Tail:
         """Take the store's lock, and find out where delivery stands.
 
@@ -196,7 +196,7 @@ class StoreFollower:
         except BaseException:
             self._lock.close()
             raise
-        self._tail, self._entries, self._rows = tail, [], []
+        self._tail = tail
         self.status.delivered, self.status.progress = position.events, tail.progress
         self.answered = time.monotonic()
         return tail
@@ -211,7 +211,10 @@ class StoreFollower:
                 self._began = time.monotonic()
                 found = self._deliver_all(tail)
             except UserError as error:  # the store is away: everything stays in the log
-                failures, self.status.problem = failures + 1, str(error)
+                failures = 1 if isinstance(error, BusyError) else failures + 1
+                self.status.problem = str(error)
+                if isinstance(error, ExperimentError):  # the log may have been brought back from a copy
+                    self._reopen()
             except Exception as error:  # noqa: BLE001 - a bug must not end the delivery of what comes after it
                 _note(self.folder)
                 failures += 1
@@ -229,7 +232,7 @@ class StoreFollower:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Let go of the store; more than once is once."""
         try:
             self._tracker.close()
         finally:
@@ -237,7 +240,7 @@ class StoreFollower:
 
     def _reopen(self) -> None:
         """Begin again with what the store itself says."""
-        self._tail = None
+        self._tail, self._entries, self._rows = None, [], []
         self._lock.close()
 
     def _deliver_all(self, tail: Tail) -> bool:
@@ -276,9 +279,7 @@ class StoreFollower:
 
     def _remember(self, tail: Tail) -> None:
         position = tail.position
-        with contextlib.suppress(
-            RefusedError
-        ):  # nowhere to remember it: the next process begins further back
+        with contextlib.suppress(RefusedError):  # the next process begins further back
             self._tracker.delivered(position)
         self.status.delivered, self.status.progress = position.events, position.progress
         self._tell()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from tune.tracking.mlflow_connection import (
     RecordRefusedError,
     RunGoneError,
     TrackingStore,
-    quiet_mlflow,
+    preload_mlflow,
 )
 from tune.tracking.mlflow_events import (
     EXPERIMENT_KEY,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 POSITION = "tune_whisper.delivered"
 """Tag of the search's run: event, bytes of progress and check sum of `Position`."""
 
-quiet_mlflow()  # imported here, so that connecting is quick
+preload_mlflow()  # so that connecting is quick
 
 
 class MlflowTracker:
@@ -146,7 +146,9 @@ class MlflowTracker:
             if trial is not None and (trial not in self._children or not run.deleted):
                 self._children[trial] = run
         self._named = {
-            tag: {trial for trial, run in self._children.items() if run.tags.get(tag) == "true"}
+            tag: {
+                key for key, run in self._children.items() if run.tags.get(tag) == "true" and not run.deleted
+            }
             for tag in NAMED_BY
         }
 
@@ -155,18 +157,19 @@ class MlflowTracker:
         parent = told.runs.pop(None, RunWrites())
         self._parent = run = self._parent_run(parent, saved)
         if told.view is not None:
-            self._store.tag_experiment(TRIALS_VIEW_TAG, told.view)
+            _attempt(refused, self._store.tag_experiment, TRIALS_VIEW_TAG, told.view)
         if told.named is not None:
             self._name(told.named, told.runs)
-            self._forget_unknown(saved)
+            for trial in self._children.keys() - {record.trial_id for record in saved.state.runs}:
+                self._delete(self._children.pop(trial), refused)
             parent.files = [*first_files(saved), *parent.files]
-        for trial, writes in told.runs.items():
-            child = self._child(str(trial), writes, run)
+        for key, writes in told.runs.items():
+            child = self._child(str(key), writes, run, refused)
             if child is not None and not (writes.unless_ended and child.status != "RUNNING"):
-                self._children[str(trial)] = self._write(child, writes, refused)
+                self._children[str(key)] = self._write(child, writes, refused)
         self._parent = self._write(run, parent, refused)
-        for tag, trial in (told.named or {}).items():
-            self._named[tag] = set() if trial is None else {trial}
+        for tag, standing_out in (told.named or {}).items():
+            self._named[tag] = set() if standing_out is None else {standing_out}
         if parent.started is not None:
             self._store_early(run.run_id, saved)
 
@@ -187,7 +190,7 @@ class MlflowTracker:
         run_id = self._store.create_run(saved.name, tags, started)
         return FoundRun(run_id, "RUNNING", started, False, tags)
 
-    def _child(self, trial: str, writes: RunWrites, parent: FoundRun) -> FoundRun | None:
+    def _child(self, trial: str, writes: RunWrites, parent: FoundRun, refused: Refusals) -> FoundRun | None:
         """The run of a trial, created where there is none and the trial has begun."""
         found = self._children.get(trial)
         if writes.started is None:
@@ -196,13 +199,17 @@ class MlflowTracker:
         if self._replayed is not None and trial not in self._replayed:
             self._replayed.add(trial)
             if found is not None and found.start_ms != started:
-                self._delete(found)  # of a log whose end was lost
+                self._delete(found, refused)
                 found = None
-        if found is None:
-            tags = {**writes.tags, PARENT: parent.run_id}
+        if found is not None:
+            return found
+        tags = {**writes.tags, PARENT: parent.run_id}
+        try:
             run_id = self._store.create_run(writes.name, tags, started)
-            found = self._children[trial] = FoundRun(run_id, "RUNNING", started, False, tags)
-        return found
+        except (RecordRefusedError, RunGoneError) as error:
+            refused.add(writes.size, error)
+            return None
+        return FoundRun(run_id, "RUNNING", started, False, tags)
 
     def _name(self, named: Mapping[str, str | None], runs: dict[str | None, RunWrites]) -> None:
         """Tag the runs of trials that stand out, and no longer those that an earlier session named."""
@@ -212,14 +219,10 @@ class MlflowTracker:
             if trial is not None:
                 runs.setdefault(trial, RunWrites()).tags[tag] = "true"
 
-    def _forget_unknown(self, saved: SavedExperiment) -> None:
-        """Leave out trials of which the log knows nothing: its end was lost with the machine that wrote it."""
-        for trial in self._children.keys() - {record.trial_id for record in saved.state.runs}:
-            self._delete(self._children.pop(trial))
-
-    def _delete(self, run: FoundRun) -> None:
+    def _delete(self, run: FoundRun, refused: Refusals) -> None:
+        """Leave out the run of a trial that the log does not know: its end was lost with the machine that wrote it."""
         if not run.deleted:
-            self._store.delete_run(run.run_id)
+            _attempt(refused, self._store.delete_run, run.run_id)
 
     def _store_early(self, run_id: str, saved: SavedExperiment) -> None:
         """Store what is known from the beginning on; a place of artifacts that is away holds up nothing else."""
@@ -236,6 +239,14 @@ def make_tracker(orders: Orders) -> MlflowTracker:
     root = None if orders.artifact_root is None else Path(orders.artifact_root)
     store = TrackingStore(orders.tracking_uri, orders.name, root)
     return MlflowTracker(store, Storage.parse(orders.storage))
+
+
+def _attempt(refused: Refusals, call: Callable[..., None], *arguments: Any) -> None:
+    """Make a call; one that the store will never take is counted."""
+    try:
+        call(*arguments)
+    except (RecordRefusedError, RunGoneError) as error:
+        refused.add(1, error)
 
 
 def find_parent(store: TrackingStore, saved: SavedExperiment) -> FoundRun | None:

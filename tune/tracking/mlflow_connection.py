@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -344,6 +344,13 @@ def quiet_mlflow() -> None:
         # MLflow logs a database error with its traceback and then raises it: what it raises we report.
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def preload_mlflow() -> None:
+    """Import what a SQLite store needs, too (half a second)."""
+    quiet_mlflow()
+    with suppress(ImportError):  # which is told when it is used
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
 def _reason(error: BaseException) -> str:

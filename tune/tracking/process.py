@@ -46,6 +46,7 @@ class FollowerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._finishing = False
+        self._crashes = 0
         self._given_up: str | None = None
         self._shown: tuple[float, str | None] = (-_SHOWN_SECONDS, None)
 
@@ -110,41 +111,48 @@ class FollowerProcess:
         with self._lock:
             self._finishing = True
             process, orders = self._process, self._orders
-            if process is None or orders is None:
-                return None
-            if process.poll() is not None and self._given_up is None and self._undelivered(orders):
-                process = self._process = self._again(process, orders)
+        if process is None or orders is None:
+            return None
+        while not self._ends(process, patience) and self._undelivered(orders) and not self._given_up:
+            # It was killed or crashed; another one is started in its place, as often as before the end.
+            self._crashes += 1
+            if self._crashes >= _CRASHES:
+                break
+            process = self._process = self._again(process, orders)
+        return self._undelivered(orders)
+
+    def _ends(self, process: subprocess.Popen[bytes], patience: float) -> bool:
+        """Wait for the process; whether it ended as it should, or had to be ended."""
         with contextlib.suppress(OSError):  # it has ended
             _pipe(process.stdin).close()
         began = moved = time.monotonic()
-        before = self._delivered()
+        before, late = self._delivered(), False
         while process.poll() is None:
             now = time.monotonic()
             if now - moved > patience or now - began > _LONGEST_FINISH:
+                late = True
                 process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
             if self._delivered() != before:
                 before, moved = self._delivered(), now
-        _pipe(process.stdout).close()
-        return self._undelivered(orders)
+        return late or process.returncode == 0
 
     def _watch(self, process: subprocess.Popen[bytes], orders: Orders) -> None:
         """Start the process again where it was killed or crashed: the thread's whole life."""
-        crashes = 0
         while True:
             began = time.monotonic()
             code = process.wait()
-            crashes = 1 if time.monotonic() - began > _HEALTHY_SECONDS else crashes + 1
-            if crashes >= _CRASHES:
+            self._crashes = 1 if time.monotonic() - began > _HEALTHY_SECONDS else self._crashes + 1
+            if self._crashes >= _CRASHES:
                 self._given_up = (
-                    f"what tells {_named(orders.trackers)} of the search ended {crashes} times in a row "
+                    f"what tells {_named(orders.trackers)} of the search ended {self._crashes} times in a row "
                     f"(exit code {code}); {log_file(Path(orders.folder))} may say why"
                 )
             with self._lock:
                 if self._finishing or self._given_up:
                     return
-            time.sleep(crashes**2 - 1)
+            time.sleep(self._crashes**2 - 1)
             with self._lock:
                 if self._finishing:
                     return
