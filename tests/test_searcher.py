@@ -266,3 +266,11 @@ def test_settings_are_numbers_that_people_would_write() -> None:
         assert rate == float(f"{rate:.6g}")
         assert 1e-4 <= rate <= 1e-2
         search.measure(str(number), record, 900, 30 + 100 * rate, ends=True)
+
+
+def test_each_trial_is_told_with_its_own_full_budget() -> None:
+    earlier = [EarlierTrial(POINT, [(100, 30.0)], None, 450)]
+    search = Search(lr_batch(), earlier=earlier, budget=lambda config: 100 * config["train_batch_size"])
+    records = [search.begin(name) for name in "abc"]
+    budgets = [trial.user_attrs["budget"] for trial in search.trials]
+    assert budgets == [450, *(100 * record.config["train_batch_size"] for record in records)]

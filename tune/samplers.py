@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from tune.search.projections import Curve, best_so_far, expected_ends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
     from tune.search_space import SearchSpace
 
-_NEAR = 0.2
-"""Distance at which a trial's gain says little of another's, in a space of sides 1."""
-_FAR_WEIGHT = 0.02
+BUDGET = "budget"
+"""User attribute: samples of a trial's full budget, where not all trials have the longest."""
 
 
 def gaussian_process(space: SearchSpace, seed: int) -> GPSampler:
@@ -113,29 +113,17 @@ def _shared_trial() -> type[FrozenTrial]:
 def projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
     """The trials as the Gaussian process is to see them.
 
-    It knows nothing of trials that were stopped early, so each counts with what it would come to: its last WER less
-    what others gained from there to each later rung, those with near settings above all: a high learning rate is
-    quick and gains little later. Failed and diverged ones count as the worst.
+    It knows nothing of trials that were stopped early, so each of them counts with what it would come to at its own
+    full budget (see `expected_ends`). A complete one counts with its own value, the best WER that it had; failed and
+    diverged ones count as the worst.
     """
-    import numpy as np
     import optuna
     from optuna.trial import TrialState
 
-    rungs = sorted({seen for trial in trials for seen in trial.intermediate_values})
-    places = {trial.number: _place(trial) for trial in trials}
-    expected = {}
-    for trial in trials:
-        if not trial.intermediate_values:
-            continue
-        last = max(trial.intermediate_values)
-        expected[trial.number] = trial.intermediate_values[last]
-        for here, there in itertools.pairwise(rung for rung in rungs if rung >= last):
-            passed = [t for t in trials if here in t.intermediate_values and there in t.intermediate_values]
-            if passed:
-                gains = [t.intermediate_values[here] - t.intermediate_values[there] for t in passed]
-                apart = [np.sum((places[t.number] - places[trial.number]) ** 2) for t in passed]
-                weights = np.exp(-np.array(apart) / (2 * _NEAR**2)) + _FAR_WEIGHT
-                expected[trial.number] -= float(np.average(gains, weights=weights))
+    longest = max((seen for trial in trials for seen in trial.intermediate_values), default=0)
+    names = list(dict.fromkeys(name for trial in trials for name in trial.distributions))
+    curves = {trial.number: _curve(trial, longest, names) for trial in trials if _was_measured(trial)}
+    expected = dict(zip(curves, expected_ends(list(curves.values())), strict=True))
     worst = max(expected.values(), default=None)
     model = optuna.create_study(direction="minimize")
     for trial in trials:
@@ -151,23 +139,42 @@ def projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
     return model
 
 
-def _place(trial: FrozenTrial) -> np.ndarray:
+def _was_measured(trial: FrozenTrial) -> bool:
+    return bool(trial.intermediate_values) or trial.value is not None
+
+
+def _curve(trial: FrozenTrial, longest: int, names: Sequence[str]) -> Curve:
+    """A trial's best WER so far at each evaluation; `longest` is the budget of one that names none."""
+    from optuna.trial import TrialState
+
+    seen = sorted(trial.intermediate_values)
+    wers = best_so_far([trial.intermediate_values[samples] for samples in seen])
+    if trial.state == TrialState.COMPLETE:
+        seen, wers = seen or [longest or 1], [*wers[:-1], trial.value]
+        budget = seen[-1]
+    else:
+        budget = max(trial.user_attrs.get(BUDGET, longest), seen[-1])
+    return Curve([samples / budget for samples in seen], wers, _place(trial, names))
+
+
+def _place(trial: FrozenTrial, names: Sequence[str]) -> np.ndarray:
     """A trial's settings as a point: each range from 0 to 1, on its own scale, choices up to half apart."""
     import numpy as np
     from optuna.distributions import CategoricalDistribution
 
-    point = []
+    point = np.full(len(names), np.nan)
     distribution: Any
     for name, distribution in trial.distributions.items():
         value: Any = trial.params[name]
         if isinstance(distribution, CategoricalDistribution):
             most = max(1, len(distribution.choices) - 1)
-            point.append(distribution.choices.index(value) / most / 2)
+            place = distribution.choices.index(value) / most / 2
         else:
             ends = (value, distribution.low, distribution.high)
             at, low, high = (math.log(end) for end in ends) if distribution.log else ends
-            point.append((at - low) / (high - low) if high > low else 0.0)
-    return np.array(point)
+            place = (at - low) / (high - low) if high > low else 0.0
+        point[names.index(name)] = place
+    return point
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tune.proposals import EARLIER, Proposer
+from tune.samplers import BUDGET
 from tune.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
 from tune.search.records import TrialRecord
 
@@ -26,7 +27,9 @@ class EarlierTrial:
     params: dict[str, Any]
     evaluations: list[tuple[int, float]]
     value: float | None
-    """Its WER at its full budget; None where it was stopped early."""
+    """Its best WER at its full budget; None where it was stopped early."""
+    budget: int | None = None
+    """Samples of its full budget; None is the longest that any trial came to."""
 
 
 def make_searcher(
@@ -38,6 +41,7 @@ def make_searcher(
     capacity: Callable[[], int] = lambda: 1_000_000,
     proposed: Callable[[str, dict[str, Any]], None] = lambda number, params: None,
     earlier: Iterable[EarlierTrial] = (),
+    budget: Callable[[Mapping[str, Any]], int] | None = None,
 ) -> Searcher:
     """A searcher over `space`: a Gaussian process while trials are few, then TPE (see `tune.proposals`).
 
@@ -60,6 +64,7 @@ def make_searcher(
             Asked anew each time, since nodes come and go, while Tune's own limit is fixed.
         proposed: takes a new trial's number and settings, before Ray does; it writes them down.
         earlier: results of other experiments, taken for trials that ended before this search began.
+        budget: samples of the full budget of a trial with given settings; None where all have the same.
     """
     import optuna
     import ray.tune.search
@@ -80,7 +85,9 @@ def make_searcher(
             """Trial numbers by Ray's own ids."""
             for trial in earlier:
                 self.study.add_trial(
-                    frozen_trial(trial.params, trial.evaluations, trial.value, distributions)
+                    frozen_trial(
+                        trial.params, trial.evaluations, trial.value, distributions, budget=trial.budget
+                    )
                 )
             for record in records.all():
                 self._take_in(record)
@@ -92,8 +99,9 @@ def make_searcher(
 
         def _take_in(self, record: TrialRecord) -> None:
             """Put a trial of ours into the study, and keep Optuna's handle to it."""
+            own = None if budget is None else budget(record.config)
             self.study.add_trial(
-                frozen_trial(record.config, record.evaluations, _value(record), distributions, record)
+                frozen_trial(record.config, record.evaluations, _value(record), distributions, record, own)
             )
             stored = self.study.get_trials(deepcopy=False)[-1]
             self._trials[record.trial_id] = optuna.trial.Trial(self.study, stored._trial_id)
@@ -185,10 +193,21 @@ def frozen_trial(
     value: float | None,
     distributions: Mapping[str, Any],
     record: TrialRecord | None = None,
+    budget: int | None = None,
 ) -> FrozenTrial:
-    """A trial of before for the study; an earlier experiment's where no record is given."""
+    """A trial of before for the study; an earlier experiment's where no record is given.
+
+    Args:
+        params: its settings.
+        evaluations: samples seen and WER of each.
+        value: the best WER of a trial that had its whole budget.
+        distributions: of the space.
+        record: of a trial of this search.
+        budget: samples of its full budget, for `tune.samplers.projected`.
+    """
     import optuna
 
+    origin = {TRIAL_ID: record.trial_id} if record else {EARLIER: "an earlier experiment"}
     outcome = record.status if record else ("early_stopped" if value is None else "completed")
     return optuna.trial.create_trial(
         state=trial_state(outcome),
@@ -196,5 +215,5 @@ def frozen_trial(
         distributions={name: distributions[name] for name in params},
         intermediate_values=dict(evaluations),
         value=value,
-        user_attrs={TRIAL_ID: record.trial_id} if record else {EARLIER: "an earlier experiment"},
+        user_attrs=origin if budget is None else {**origin, BUDGET: budget},
     )

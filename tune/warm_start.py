@@ -56,6 +56,7 @@ class WarmStart:
                 trial.params,
                 [(max(1, round(seen * samples)), found * wer) for seen, found in trial.evaluations],
                 None if trial.value is None else trial.value * wer,
+                None if trial.budget is None else round(trial.budget * samples),
             )
             for trial in self.trials
         ]
@@ -73,7 +74,7 @@ class WarmStart:
             return None
         saved = json.loads(path.read_text(encoding="utf-8"))
         trials = [
-            EarlierTrial(trial["params"], [(seen, wer) for seen, wer in trial["evaluations"]], trial["value"])
+            EarlierTrial(**{**trial, "evaluations": [(seen, wer) for seen, wer in trial["evaluations"]]})
             for trial in saved.pop("trials")
         ]
         return cls(trials=trials, **saved)
@@ -103,7 +104,7 @@ def read_warm_start(name: str, storage: Storage, space: SearchSpace, ours: dict[
         if not wrong and trial["evaluations"]:
             points = [(row["samples_seen"], row["wer"]) for row in trial["evaluations"]]
             value = trial["best_wer"] if trial["status"] == "completed" else None
-            trials.append(EarlierTrial(params, points, value))
+            trials.append(EarlierTrial(params, points, value, _budget(trial, settings)))
     if not trials:
         raise ExperimentError(
             f"--warm-start {name}: none of its {len(results['trials'])} trials fits the space"
@@ -116,6 +117,12 @@ def read_warm_start(name: str, storage: Storage, space: SearchSpace, ours: dict[
         budget=int(settings["budget_samples"]),
         notes=_notes(results, trials, outside, settings, space, ours),
     )
+
+
+def _budget(trial: dict[str, Any], settings: dict[str, Any]) -> int:
+    """Samples of a trial's full budget: a budget in steps is more of them with a larger batch."""
+    steps, batch = settings["train_config"].get("max_steps"), trial.get("effective_batch_size")
+    return int(steps * batch if steps and batch else settings["budget_samples"])
 
 
 def _notes(

@@ -23,7 +23,7 @@ from tune.runs.callback import SearchCallback
 from tune.scheduler import TRIAL_ID, make_scheduler
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.searcher import make_searcher
-from tune.trainable import make_trainable
+from tune.trainable import full_budget, make_trainable
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -76,6 +76,9 @@ class TrialRunner:
                 capacity=self._capacity,
                 proposed=callback.proposed,
                 earlier=earlier,
+                budget=lambda config: full_budget(
+                    self.base.replace(**config), len(self.data.splits["train"])
+                ),
             )
             self._run(left, callback, searcher, BudgetStopper(log, self._trials_end, self._trials_over))
         if state.over is None and state.all_ended:
