@@ -79,6 +79,17 @@ def test_near_settings_count_more(tmp_path: Path) -> None:
     assert expected["008"] > 32
 
 
+def test_with_a_budget_in_steps_a_stopped_trial_counts_with_its_own_end(tmp_path: Path) -> None:
+    """A batch of 32 sees half the samples of one of 64; WERs fall with the root of a trial's own share."""
+    whole, half = {"batch": 16, "accumulation": 4}, {"batch": 16, "accumulation": 2}
+    rungs = (128, 448, 1280)
+    trials = [made_trial(1, [10 * (rung / 1280) ** -0.5 for rung in rungs], rungs=rungs, **whole)]
+    trials += [made_trial(2, [30], rungs=rungs, rate=2e-3, **half)]
+    known = experiment(tmp_path, trials, settings={"max_steps": 20})
+    assert known.rungs == list(rungs)
+    assert expected_wers(known) == {"001": 10, "002": pytest.approx(30 * (128 / 640) ** 0.5)}
+
+
 def spread(count: int, points: float) -> list[Any]:
     """Whole trials of which the learning rate alone makes the WER."""
     random = np.random.default_rng(0)

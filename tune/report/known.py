@@ -81,8 +81,13 @@ class Experiment:
 
     @property
     def budget(self) -> int:
-        """Samples seen by a trial that is not stopped."""
+        """Samples seen by a trial that is not stopped; the longest one where `max_steps` is the budget."""
         return self.rungs[-1]
+
+    def budget_of(self, trial: TrialRecord) -> int:
+        """Samples of a trial's own full budget."""
+        steps = self.settings["train_config"].get("max_steps")
+        return int(steps) * trial.effective_batch if steps and trial.effective_batch else self.budget
 
     @property
     def baseline(self) -> float:

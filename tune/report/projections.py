@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tune.report.known import Experiment
+from tune.search.projections import Curve, best_so_far, expected_ends
 from tune.search.records import TrialRecord
 
 if TYPE_CHECKING:
     import numpy as np
     import optuna
 
-_NEAR = 0.2
-"""Distance at which a trial's curve says little of another's, in a space of sides 1."""
-_FAR_WEIGHT = 0.02
 _LEAST = 0.01
 """WERs below it count as it, where ratios are taken."""
 
@@ -24,40 +21,35 @@ _LEAST = 0.01
 def expected_wers(experiment: Experiment) -> dict[str, float]:
     """By trial, the WER that it has at the full budget, or would have come to.
 
-    One that was stopped early or still runs counts with its last WER times what others' fell by from there to each
-    later rung, those with near settings above all: a high learning rate is quick and gains little later. (The
-    searcher subtracts what others gained instead, see `tune.proposals`: it needs an order, and no figures that hold
-    beside measured ones.) Diverged trials count as the worst. Failed ones, and those that reached no rung, are left
-    out: what broke them down may have nothing to do with their settings.
+    One that was stopped early or still runs counts with its lowest WER times what others' fell by from there to the
+    end of its own budget (see `expected_ends`). (The searcher subtracts what others gained instead, see
+    `tune.samplers`: it needs an order, and no figures that hold beside measured ones.) Diverged trials count as the
+    worst. Failed ones, and those that reached no rung, are left out: what broke them down may have nothing to do
+    with their settings.
     """
     measured = [t for t in experiment.trials if t.evaluations and t.status not in ("failed", "diverged")]
+    ends = expected_ends([_curve(trial, experiment) for trial in measured])
     expected = {
         trial.trial_id: trial.best_wer
         if trial.status == "completed" and trial.best_wer is not None
-        else _projected(trial, measured, experiment)
-        for trial in measured
+        else math.exp(end)
+        for trial, end in zip(measured, ends, strict=True)
     }
     worst = max(expected.values(), default=None)
     diverged = [trial.trial_id for trial in experiment.trials if trial.status == "diverged"]
     return expected | (dict.fromkeys(diverged, worst) if worst is not None else {})
 
 
-def _projected(trial: TrialRecord, measured: Sequence[TrialRecord], experiment: Experiment) -> float:
-    """A trial's last WER, taken on to the full budget."""
-    import numpy as np
-
-    last, wer = trial.evaluations[-1]
-    place = _place(trial, experiment)
-    for here, there in itertools.pairwise(rung for rung in experiment.rungs if rung >= last):
-        passed = [(other, dict(other.evaluations)) for other in measured]
-        passed = [(other, curve) for other, curve in passed if curve.get(here) and there in curve]
-        if not passed:
-            continue
-        logs = [math.log(max(curve[there], _LEAST) / curve[here]) for _, curve in passed]
-        apart = [np.sum((_place(other, experiment) - place) ** 2) for other, _ in passed]
-        weights = np.exp(-np.array(apart) / (2 * _NEAR**2)) + _FAR_WEIGHT
-        wer *= math.exp(float(np.average(logs, weights=weights)))
-    return wer
+def _curve(trial: TrialRecord, experiment: Experiment) -> Curve:
+    """Logarithms of a trial's lowest WER so far, at shares of its own budget."""
+    completed = trial.status == "completed" and trial.best_wer is not None
+    seen = [samples for samples, _ in trial.evaluations]
+    wers = best_so_far([wer for _, wer in trial.evaluations])
+    if completed:
+        wers[-1] = trial.best_wer or 0.0
+    budget = seen[-1] if completed else max(seen[-1], experiment.budget_of(trial))
+    logs = [math.log(max(wer, _LEAST)) for wer in wers]
+    return Curve([samples / budget for samples in seen], logs, _place(trial, experiment))
 
 
 def _place(trial: TrialRecord, experiment: Experiment) -> np.ndarray:
