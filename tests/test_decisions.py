@@ -25,9 +25,11 @@ def result(samples: int, wer: float, loss: float = 1.0) -> dict[str, Any]:
 class Search:
     """Records and a judge; `tell` does with an evaluation what a search does."""
 
-    def __init__(self, baseline: float | None = None, **settings: Any) -> None:
+    def __init__(
+        self, baseline: float | None = None, baseline_loss: float | None = None, **settings: Any
+    ) -> None:
         self.records = Records()
-        self.judge = Judge(SchedulerSettings(**settings), RUNGS, self.records, baseline)
+        self.judge = Judge(SchedulerSettings(**settings), RUNGS, self.records, baseline, baseline_loss)
 
     def tell(self, trial: str, samples: int, wer: float, loss: float = 1.0, **others: float) -> Stop | None:
         record, row = self.records.start(trial, {}), result(samples, wer, loss) | others
@@ -69,10 +71,11 @@ def test_a_part_of_the_clips_decides_beyond_its_error() -> None:
 
 
 def test_a_part_above_the_baseline_or_rising_decides_beyond_its_error() -> None:
-    search = Search(min_trials_per_rung=9, baseline=40.0, rising_rungs=1)
+    search = Search(min_trials_per_rung=9, baseline=40.0)
     part = {"eval_clips": 200.0, "wer_error": 1.5}
     assert search.tell("001", 100, 81.0, **part) is None
     assert search.tell("002", 100, 82.0, **part) == Stop("above_baseline", 100, 82.0, 80.0)
+    search = Search(min_trials_per_rung=9, rising_rungs=1)
     assert search.tell("003", 100, 30.0, 2.0, **part) is None
     assert search.tell("003", 300, 31.0, 1.9) is None, "within the error of the rung before"
     assert search.tell("004", 100, 30.0, 2.0, **part) is None
@@ -137,6 +140,34 @@ def test_a_wer_that_rises_while_the_loss_falls_ends_a_trial(
     assert Search(rising_rungs=0).reasons("001", *curve) == [None] * 3
 
 
+@pytest.mark.parametrize(
+    ("baseline", "loss", "curve", "expected"),
+    [
+        (40.0, 3.0, [(100, 41.0, 2.0), (300, 42.0, 1.0)], "rising_wer"),
+        (40.0, None, [(100, 41.0, 2.0), (300, 42.0, 1.0)], "rising_wer"),
+        (40.0, 1.5, [(100, 41.0, 2.0), (300, 42.0, 1.0)], None),  # the loss rose at first
+        (40.0, 3.0, [(100, 39.0, 2.0), (300, 42.0, 1.0)], None),
+        (40.0, 3.0, [(100, 41.0, 2.0), (300, 40.5, 1.0)], None),
+        (None, None, [(100, 41.0, 2.0), (300, 42.0, 1.0)], None),
+    ],
+)
+def test_the_untouched_model_is_the_first_point_of_a_curve(
+    baseline: float | None, loss: float | None, curve: list[tuple[int, float, float]], expected: str | None
+) -> None:
+    """With the usual three rungs, of which the last ends nobody, there are but two of the trial's own."""
+    search = Search(baseline, loss, min_trials_per_rung=9)
+    assert search.reasons("001", *curve) == [None, expected]
+    if expected:
+        assert search.records["001"].stop == Stop("rising_wer", 300, 42.0, 41.0)
+
+
+def test_a_first_rung_within_its_error_of_the_baseline_is_no_rise() -> None:
+    part = {"eval_clips": 200.0, "wer_error": 1.5}
+    search = Search(40.0, 3.0, min_trials_per_rung=9)
+    assert search.tell("001", 100, 41.0, 2.0, **part) is None
+    assert search.tell("001", 300, 43.0, 1.0) is None
+
+
 def test_the_full_budget_is_never_stopped() -> None:
     search = Search(baseline=10.0, min_trials_per_rung=1, rising_rungs=1)
     search.tell("001", 900, 5.0)
@@ -193,8 +224,7 @@ def test_restored_records_decide_as_the_old_ones() -> None:
         ),
         (
             Stop("rising_wer", 1000, 31.5, 28.25),
-            "WER 31.50 % at 1,000 samples is above 28.25 %, its WER at the rung before, "
-            "and rises while the loss falls",
+            "WER 31.50 % at 1,000 samples is above 28.25 %, its WER before, and rises while the loss falls",
         ),
     ],
 )

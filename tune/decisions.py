@@ -35,17 +35,19 @@ class Judge:
         rungs: tuple[int, ...],
         records: Records,
         baseline: float | None = None,
+        baseline_loss: float | None = None,
     ) -> None:
         """Args:
         settings: of ASHA and of the limits on a trial's own curve.
         rungs: samples seen; the last one is the full budget, where nothing is decided.
         records: all trials.
         baseline: WER of the untouched base model in percent.
+        baseline_loss: its evaluation loss; None where it is not known.
         """
         self._settings = settings
         self._rungs = rungs
         self._records = records
-        self._baseline = baseline
+        self._baseline, self._baseline_loss = baseline, baseline_loss
 
     def judge(self, record: TrialRecord, result: Mapping[str, Any]) -> Stop | None:
         """Whether an evaluation, not yet in the record, ends its trial.
@@ -80,18 +82,25 @@ class Judge:
         return Stop("above_baseline", seen, wer, times * self._baseline)
 
     def _rising(self, record: TrialRecord, seen: int, now: tuple[float, float, float]) -> Stop | None:
-        """A model that learns to repeat itself: its loss falls at every rung while its WER rises."""
+        """A model that learns to repeat itself: its loss falls at every rung while its WER rises.
+
+        The untouched model is the first point of every curve: with the usual three rungs, at the last of which
+        nothing is decided, a trial's own points make one step and no two.
+        """
         rises = self._settings.rising_rungs
         rows = zip(record.evaluations, record.losses, strict=True)
-        curve = [(wer, loss, record.wer_errors.get(seen, 0.0)) for (seen, wer), loss in rows]
+        curve: list[tuple[float, float | None, float]] = [
+            (wer, loss, record.wer_errors.get(seen, 0.0)) for (seen, wer), loss in rows
+        ]
+        if self._baseline is not None:
+            curve.insert(0, (self._baseline, self._baseline_loss, 0.0))
         curve = [*curve, now][-rises - 1 :]
         if not rises or len(curve) <= rises:
             return None
-        steps = itertools.pairwise(curve)
         # A rise within the error of what was measured on a part of the clips is none.
         if not all(
-            later[0] > earlier[0] + max(earlier[2], later[2]) and later[1] < earlier[1]
-            for earlier, later in steps
+            later > earlier + max(error, later_error) and (loss is None or (later_loss or 0.0) < loss)
+            for (earlier, loss, error), (later, later_loss, later_error) in itertools.pairwise(curve)
         ):
             return None
         return Stop("rising_wer", seen, now[0], curve[-2][0])

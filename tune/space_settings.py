@@ -19,7 +19,8 @@ class SchedulerSettings:
     max_wer_to_baseline: float = 2.0
     """A trial ends at a rung where its WER is above this many times the base model's; 0 never."""
     rising_rungs: int = 2
-    """A trial ends where WER rose and loss fell at this many rungs in a row: it learns to repeat itself; 0 never."""
+    """A trial ends where WER rose and loss fell at this many rungs in a row, the first beside the untouched model's:
+    it learns to repeat itself; 0 never."""
 
 
 @dataclasses.dataclass(frozen=True)

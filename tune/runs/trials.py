@@ -58,12 +58,9 @@ class TrialRunner:
         plan, log = self.plan, self.experiment.log
         state = log.state
         records = state.records
-        judge = Judge(
-            plan.space.scheduler,
-            self.base.evaluate_at or (),
-            records,
-            state.baseline.rates["wer"] if state.baseline else None,
-        )
+        rates = state.baseline.rates if state.baseline else {}
+        rungs = self.base.evaluate_at or ()
+        judge = Judge(plan.space.scheduler, rungs, records, rates.get("wer"), rates.get("loss"))
         left = plan.request.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:

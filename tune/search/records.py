@@ -37,7 +37,7 @@ class Stop:
             return f"{text}the cutoff among {self.population} trials"
         if self.reason == "above_baseline":
             return f"{text}a multiple of the base model's"
-        return f"{text}its WER at the rung before, and rises while the loss falls"
+        return f"{text}its WER before, and rises while the loss falls"
 
 
 def trial_of(run: str) -> str:
