@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tune.checkpoint_files import CheckpointFiles
+from tune.final_round import run_finalists
 from tune.finalists import (
     best_run,
     choose_finalists,
@@ -18,7 +23,7 @@ from tune.finalists import (
     repeat_settings,
     role_of,
 )
-from tune.plan import SearchRequest
+from tune.plan import SearchRequest, make_plan
 from tune.search.records import Outcome, Records, TrialRecord
 from tune.scheduler import TRIAL_ID
 from tune.storage import Storage
@@ -69,6 +74,50 @@ def test_names_and_seeds() -> None:
     assert records["002"].config == {RATE: 0.002}
     assert repeat_settings([], 2, seed=40) == {}
     assert [role_of(name) for name in ("002", "002-r1")] == ["trial", "repeat"]
+
+
+def test_no_repeat_has_a_seed_that_a_finalist_was_trained_with() -> None:
+    """A searched seed is a trial's own, and goes before the one that all share."""
+    records = trials((12.0, "completed"), (9.0, "completed"), (10.0, "completed"))
+    records["001"].config["seed"], records["002"].config["seed"] = 41, 43
+    settings = repeat_settings(choose_finalists(records, 3), 2, seed=40)
+    assert {name: config["seed"] for name, config in settings.items()} == {
+        **{"002-r1": 42, "003-r1": 42, "001-r1": 42},
+        **{"002-r2": 44, "003-r2": 44, "001-r2": 44},
+    }
+    last = repeat_settings(choose_finalists(records, 1), 2, seed=2**32 - 1)
+    assert [config["seed"] for config in last.values()] == [0, 1], "no seed is above what a training takes"
+
+
+@dataclasses.dataclass
+class FinalRunner:
+    """Stands for what runs the repeats, and notes which."""
+
+    plan: Any
+    state: Any
+    limits: Any
+    asked: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def run_repeats(self, settings: dict[str, Any], display: object) -> None:
+        self.asked.update(settings)
+
+
+@pytest.mark.parametrize("space_seed", [None, 0, 1, 7])
+def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed: int | None) -> None:
+    """It goes before `--seed` in every training, so that `--seed` is not what repeats have to differ from."""
+    path = tmp_path / "space.yaml"
+    fixed = "" if space_seed is None else f"seed: {space_seed}\n"
+    path.write_text(f"{RATE}: {{type: float, low: 1.0e-4, high: 1.0e-2, log: true}}\n{fixed}")
+    storage = Storage.parse(str(tmp_path / "experiments"))
+    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage, seed=6))
+    trained_with = 6 if space_seed is None else space_seed
+    assert plan.base.seed == trained_with
+    limits = SimpleNamespace(search_is_over=lambda n: True, after_trials=lambda records: limits, end=None)
+    state = SimpleNamespace(records=trials(*[(9.0 + n, "completed") for n in range(8)]), repeats=Records())
+    runner: Any = FinalRunner(plan, state, limits)
+    run_finalists(runner, Console(quiet=True), lambda *words: contextlib.nullcontext())  # type: ignore[arg-type,return-value]
+    assert list(runner.asked) == ["001-r1", "002-r1", "001-r2", "002-r2"]
+    assert trained_with not in {plan.base.replace(**config).seed for config in runner.asked.values()}
 
 
 @pytest.mark.parametrize(

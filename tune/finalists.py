@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 LEAST_TRIALS = 8
 """Searches of so many trials and more have finalists unless told otherwise."""
 DEFAULT_COUNT, DEFAULT_REPEATS = 2, 2
+_SEEDS = 2**32
+"""Seeds that there are, from 0."""
 
 
 def choose_finalists(records: Records, count: int) -> list[TrialRecord]:
@@ -27,10 +30,21 @@ def choose_finalists(records: Records, count: int) -> list[TrialRecord]:
 
 
 def repeat_settings(finalists: Sequence[TrialRecord], repeats: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Settings of every repeat by its name, as `005-r1`; all finalists get the same seeds, none the search's."""
+    """Settings of every repeat by its name, as `005-r1`; all finalists get the same seeds, those after `seed`.
+
+    None of them is a seed that a finalist was trained with, or its repeat would be a copy.
+
+    Args:
+        finalists: to train again.
+        repeats: of each.
+        seed: that all trials were trained with, but for those whose own settings name one.
+    """
+    used = {seed, *(finalist.config.get("seed", seed) for finalist in finalists)}
+    after = ((seed + step) % _SEEDS for step in itertools.count(1))
+    seeds = list(itertools.islice((one for one in after if one not in used), repeats))
     return {
-        f"{finalist.trial_id}-r{number}": {**finalist.config, "seed": seed + number}
-        for number in range(1, repeats + 1)
+        f"{finalist.trial_id}-r{number}": {**finalist.config, "seed": own}
+        for number, own in enumerate(seeds, 1)
         for finalist in finalists
     }
 

@@ -34,7 +34,7 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
 
     Args:
         experiment: its session says how many, and how often.
-        seed: of the search, which no repeat gets.
+        seed: with which the trials were trained, which no repeat gets.
     """
     state = experiment.log.state
     asked = state.session
@@ -47,7 +47,7 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
     if state.final_round is None or state.final_round.finalists != names or wanted.keys() - known.keys():
         # What was trained for an earlier round stays known.
         begun = {name: config for name, config in known.items() if name in state.repeats}
-        experiment.log.append(FinalRoundPlanned(finalists=names, repeats={**begun, **wanted}))
+        experiment.log.append(FinalRoundPlanned(finalists=names, repeats={**wanted, **begun}))
     return state.final_round
 
 

@@ -112,7 +112,7 @@ def _load(
         warm_start=WarmStart.load(saved.folder.path),
     )
     owed = _owed(state, request)
-    _check_left(state, request, name, owed=owed)
+    _check_left(state, request, name, base.seed, owed=owed)
     return ResumedSearch(
         plan, experiment, saved.rungs, bool(settings.get("trials_full_window", True)), only_finish=owed
     )
@@ -149,13 +149,13 @@ def _owed(state: SearchState, request: SearchRequest) -> bool:
     )
 
 
-def _check_left(state: SearchState, request: SearchRequest, name: str, *, owed: bool) -> None:
+def _check_left(state: SearchState, request: SearchRequest, name: str, seed: int, *, owed: bool) -> None:
     """Raise `ExperimentError` where nothing is left to do."""
     from tune.runs.final_round import wanted_repeats
 
     if owed or len(state.records) < request.trials or any(run.status == "running" for run in state.runs):
         return
-    wanted = wanted_repeats(state, request.n_finalists, request.repeats, request.seed)[1]
+    wanted = wanted_repeats(state, request.n_finalists, request.repeats, seed)[1]
     if state.open_repeats or any(repeat not in state.repeats for repeat in wanted):
         return
     raise ExperimentError(

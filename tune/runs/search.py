@@ -240,7 +240,7 @@ def _search(
     with display(state.records, plan.request.trials, "trials") as shown:
         runner.run_trials(earlier, shown)
     cut: End | None = None
-    planned = plan_final_round(experiment, plan.request.seed)
+    planned = plan_final_round(experiment, plan.base.seed)
     if planned is not None and state.open_repeats:
         session.say(f"\n{describe_repeats(planned.repeats)}\n")
         with display(state.repeats, len(planned.repeats), "repeats") as shown:
