@@ -336,6 +336,34 @@ def test_a_resumed_search_of_several_workers_is_not_measured(
     assert "--gpus-per-trial auto: is for trials of one worker, and" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kind", "workers", "words", "expected"),
+    [
+        ("search", 1, ["--gpus-per-trial", "2"], "--gpus-per-trial 2: each worker uses one GPU"),
+        ("search", 2, ["--gpus-per-trial", "4"], "began with 2 workers a trial; give --gpus-per-trial 2"),
+        ("search", 2, ["--gpus-per-trial", "2"], "this machine has 0 GPUs"),
+        ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: must be 1 or 0"),
+    ],
+)
+def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    workers: int,
+    words: list[str],
+    expected: str,
+) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40.0])], asked=4, state="interrupted")
+    path = folder.path / "experiment.yaml"
+    saved = yaml.safe_load(path.read_text())
+    saved["resources"]["workers"], saved["kind"] = workers, kind
+    path.write_text(yaml.safe_dump(saved))
+    command = ["train"] if kind == "training" else []
+    assert main([*command, "--resume", "made", "--storage", str(tmp_path), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
 def test_what_a_resumed_search_measured_is_kept(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path / "all", [made_trial(1, [40.0])], name="one", asked=4)
     plan = dataclasses.replace(plan_of(tmp_path), experiment_folder=folder)

@@ -124,7 +124,23 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
             ["train"],
         ),
         "existing experiment": (["--space", space, "--experiment", "taken"], ["taken", "exists"]),
-        "too many gpus": (["--space", space, "--gpus-per-trial", "64"], ["--gpus-per-trial 64", "GPU"]),
+        "no such gpu": (["--space", space, "--gpus-per-trial", "1"], ["--gpus-per-trial 1", "0 GPU"]),
+        "gpus of one worker": (
+            ["--space", space, "--gpus-per-trial", "2"],
+            ["--gpus-per-trial 2: ", "--workers-per-trial 2", "--gpus-per-trial 1"],
+        ),
+        "more gpus than workers": (
+            ["--space", space, "--gpus-per-trial", "4", "--workers-per-trial", "2"],
+            ["--gpus-per-trial 4: ", "--workers-per-trial 4", "--gpus-per-trial 2"],
+        ),
+        "fewer gpus than workers": (
+            ["--space", space, "--gpus-per-trial", "1", "--workers-per-trial", "2"],
+            ["--gpus-per-trial 1: ", "--workers-per-trial 1", "--gpus-per-trial 2", "or 0"],
+        ),
+        "a share for each of several": (
+            ["--space", space, "--gpus-per-trial", "0.5", "--workers-per-trial", "2"],
+            ["--gpus-per-trial 0.5: ", "--workers-per-trial 1", "--gpus-per-trial 2", "or 0"],
+        ),
         "gpus no number": (["--space", space, "--gpus-per-trial", "one"], ["--gpus-per-trial", "one"]),
         "no trials": (["--space", space, "--trials", "0"], ["--trials 0", "at least 1"]),
         "bad set": (["--space", space, "--set", "dropout=2"], ["dropout", "0.9"]),
@@ -156,7 +172,16 @@ NAMES = [
         "no such split",
         "existing experiment",
     ),
-    *("too many gpus", "gpus no number", "no trials", "bad set", "unknown set", "two budgets", "store away"),
+    *("no such gpu", "gpus of one worker", "more gpus than workers", "fewer gpus than workers"),
+    *(
+        "a share for each of several",
+        "gpus no number",
+        "no trials",
+        "bad set",
+        "unknown set",
+        "two budgets",
+        "store away",
+    ),
     *(
         "bad duration",
         "gpu hours",

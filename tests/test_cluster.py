@@ -97,11 +97,6 @@ def test_resources_of_two_workers(asked: dict[str, Any], available: Any, expecte
     ("asked", "available", "message"),
     [
         (
-            {"gpus_per_trial": 1.0},
-            {"CPU": 4, "GPU": 4},
-            "--gpus-per-trial 1: with 2 workers a trial has a GPU for each",
-        ),
-        (
             {},
             {"CPU": 4, "GPU": 1},
             "--workers-per-trial 2: there is room for 1 of 1 GPU and 4 CPU each; lower it",

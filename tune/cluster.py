@@ -256,10 +256,6 @@ def trial_resources(request: SearchRequest, nodes: Sequence[Node]) -> TrialResou
     most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
     given = request.gpus_per_trial
     gpus = given if given is not None and given != "auto" else (workers if most_gpus else 0.0)
-    if workers > 1 and gpus not in (0, workers):
-        raise ResourceError(
-            f"--gpus-per-trial {gpus:g}: with {workers} workers a trial has a GPU for each, {workers} in all, or 0"
-        )
     each = gpus / workers
     if each > most_gpus:
         have = f"{most_gpus:g} GPU{'' if most_gpus == 1 else 's'}"

@@ -104,7 +104,8 @@ def _search(words: list[str], name: str | None) -> JobRequest:
             max_concurrent=arguments.max_concurrent,
             workers_per_trial=arguments.workers_per_trial,
             max_failures=arguments.max_failures,
-        )
+        ),
+        resumed=arguments.resume is not None,
     )
     if arguments.resume:
         request = JobRequest(words=words, name=name or arguments.resume, experiment=arguments.resume)

@@ -224,8 +224,12 @@ def new_experiment(option: str, name: str, storage: Storage) -> ExperimentFolder
     return folder
 
 
-def check_numbers(request: SearchRequest) -> None:
+def check_numbers(request: SearchRequest, *, resumed: bool = False) -> None:
     """Check the request's own numbers.
+
+    Args:
+        request: of a search.
+        resumed: whether it goes on with a search, which knows its workers; `check_gpus` is left to `load_search`.
 
     Raises:
         ConfigError: one of them is out of range.
@@ -237,10 +241,33 @@ def check_numbers(request: SearchRequest) -> None:
             raise ConfigError(f"--{name}-per-trial {number}: must be a finite number")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
         raise ConfigError(f"--gpus-per-trial {gpus:g}: must be a share of one GPU up to 1, or a whole number")
+    if not resumed:
+        check_gpus(request)
     check_auto(request, None)
     if request.cpus_per_trial is not None and request.cpus_per_trial <= 0:
         raise ConfigError(f"--cpus-per-trial {request.cpus_per_trial:g}: must be above 0")
     _check_ends(request)
+
+
+def check_gpus(request: SearchRequest, *, resumed: bool = False) -> None:
+    """Check that each worker has one GPU or none, or a single one a share of it: more would be held and not used.
+
+    Raises:
+        ConfigError: a trial asks for more GPUs than it has workers, or for fewer.
+    """
+    gpus, workers = request.gpus_per_trial, request.workers_per_trial
+    if gpus is None or gpus == "auto" or gpus in (0, workers) or (workers == 1 and gpus < 1):
+        return
+    given = f"--gpus-per-trial {gpus:g}: each worker uses one GPU"
+    if resumed:
+        raise ConfigError(
+            f"{given}, and the search began with {workers} worker{'s' if workers > 1 else ''} a trial; "
+            f"give --gpus-per-trial {workers} or 0"
+        )
+    raise ConfigError(
+        f"{given}, and --workers-per-trial is {workers}; give --workers-per-trial {math.ceil(gpus)}, or "
+        f"--gpus-per-trial {workers} or 0"
+    )
 
 
 def check_auto(request: SearchRequest, deepspeed: str | None) -> None:

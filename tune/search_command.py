@@ -198,7 +198,7 @@ def search(words: list[str]) -> int:
         keep_checkpoints=arguments.keep_checkpoints,
         track=tuple(arguments.track),
     )
-    check_numbers(request)
+    check_numbers(request, resumed=arguments.resume is not None)
     console = make_console()
     if arguments.resume:
         given = frozenset(word.split("=")[0] for word in words if word.startswith("--"))

@@ -110,7 +110,7 @@ def make_train_plan(request: TrainRequest) -> TrainPlan:
     settings, notes, taken_batch = _merge(request)
     workers = request.workers or settings.pop("workers", None) or 1
     settings["workers"] = int(workers)
-    _check_gpus(request, settings["workers"])
+    check_gpus(request, settings["workers"])
     base = TrainConfig.from_dict({"cache_dir": str(request.storage.feature_cache), **settings})
     base = base.replace(
         **{key: absolute_source(getattr(base, key)) for key in ("model", "data")},
@@ -251,7 +251,8 @@ def _check_numbers(request: TrainRequest) -> None:
         raise ConfigError(f"--cpus-per-worker {cpus:g}: must be above 0")
 
 
-def _check_gpus(request: TrainRequest, workers: int) -> None:
+def check_gpus(request: TrainRequest, workers: int) -> None:
+    """Raise `ConfigError` where a worker would hold GPUs that it does not use, or several a share of one."""
     gpus = request.gpus_per_worker
     if gpus is None or gpus in (0, 1) or (workers == 1 and 0 < gpus < 1):
         return

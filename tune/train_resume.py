@@ -9,7 +9,7 @@ from tune.errors import ExperimentError
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
-from tune.train_plan import TrainPlan, TrainRequest, no_space, search_request
+from tune.train_plan import TrainPlan, TrainRequest, check_gpus, no_space, search_request
 from tune.train_results import KIND
 from tune.train_workers import TRIAL
 
@@ -55,6 +55,7 @@ def _load(
             f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
         )
     base = saved.base
+    check_gpus(request, base.workers)
     if not Path(base.cache_dir).is_dir():  # it ran elsewhere
         base = base.replace(cache_dir=str(request.storage.feature_cache))
     request = dataclasses.replace(
