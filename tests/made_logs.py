@@ -23,12 +23,13 @@ from tune.experiments.events import (
 )
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog
 from tune.experiments.saved import SavedExperiment, read_settings
-from tune.mlflow_store import default_artifact_root, default_tracking_uri, is_server, without_password
+from tune.mlflow_store import default_artifact_root, default_tracking_uri, is_server
 from tune.plan import SearchRequest, make_plan
 from tune.search.records import Stop
 from tune.storage import Storage
 from tune.tracking.follower import StoreFollower
 from tune.tracking.tracker import Orders, make_tracker
+from tune.util.redact import without_password
 
 BEGAN = 1_700_000_000.0
 BASELINE = 60.0

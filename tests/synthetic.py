@@ -128,6 +128,7 @@ def _train(curve: str, config: TrainConfig, checkpoint: Any) -> None:
 def main(curve: str, words: Sequence[str]) -> int:
     """`tune-whisper` with these words; its exit code."""
     import tune.trials
+
     from tune.cli import main as tune_whisper
 
     tune.trials.make_trainable = make_trainable(curve)

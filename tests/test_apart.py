@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from mlflow_server import children, client_of, wait_for
-
 from tune.apart import GoneError, apart
 from tune.databases import killed_store, ready_store
-from tune.errors import TrackingError
 from tune.mlflow_logging import MlflowRecorder
 from tune.search_state import SearchState
+
+from tune.errors import TrackingError
 
 
 class Counter:

@@ -18,6 +18,7 @@ from made_experiments import made_trial, write_experiment
 from ray_nodes import Nodes
 from rich.console import Console
 from search_process import QUICK, Search
+from tune.results import keep_measured
 from warm_process import fork_workers
 
 from trainer.config import ConfigError, TrainConfig
@@ -28,7 +29,6 @@ from tune.errors import DataError, ResourceError
 from tune.gpu_share import choose_share, find_share, heaviest, micro_batches, most_sharing, with_share
 from tune.job_arguments import read_request
 from tune.plan import SearchPlan, SearchRequest, make_plan
-from tune.results import keep_measured
 from tune.storage import Storage
 
 GIB = 2**30

@@ -110,6 +110,13 @@ def test_too_many_workers(asked: dict[str, Any], available: dict[str, float], me
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("address", ["http://me:hush@head:8265", "ray://head:10001/?token=hush"])
+def test_an_address_that_a_search_cannot_join_is_told_without_its_password(address: str) -> None:
+    with pytest.raises(ResourceError, match=r"--address (http|ray)://.*\*\*\*") as caught:
+        check_address(address)
+    assert "hush" not in str(caught.value)
+
+
 def test_an_address_where_a_web_server_answers() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()

@@ -148,6 +148,11 @@ def test_other_versions_are_told_with_what_to_do() -> None:
     )
 
 
+def test_what_programs_read_holds_no_password() -> None:
+    view = ClusterView("http://me:p@ss@head:8265", "2.40.0", "3.9.1", ())
+    assert view.as_json()["address"] == "http://me:***@head:8265"
+
+
 FROZEN = {
     "cluster": {"--address": None, "--project": None, "--location": None, "--json": False},
     "scale": {

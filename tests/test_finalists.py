@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tune.final_round import run_finalists
 
 from tune.checkpoint_files import CheckpointFiles
-from tune.final_round import run_finalists
 from tune.finalists import (
     best_run,
     choose_finalists,
@@ -24,8 +24,8 @@ from tune.finalists import (
     role_of,
 )
 from tune.plan import SearchRequest, make_plan
-from tune.search.records import Outcome, Records, TrialRecord
 from tune.scheduler import TRIAL_ID
+from tune.search.records import Outcome, Records, TrialRecord
 from tune.storage import Storage
 
 RATE = "learning_rate"

@@ -19,10 +19,10 @@ import pytest
 from mlflow_server import Server
 from ray_nodes import Nodes
 from search_process import QUICK, Search, results, state
+from tune.search_state import SearchState
 
 from tune.errors import ExperimentError
 from tune.experiment_list import list_experiments
-from tune.search_state import SearchState
 from tune.storage import Storage
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 4, reduction_factor: 2}\n"

@@ -270,6 +270,11 @@ def test_names_of_secrets(name: str, secret: bool) -> None:
     assert is_secret_name(name) == secret
 
 
+@pytest.mark.parametrize("text", ["postgresql://me:@bc@db/x", "https://host/x?se=2027&sig=a%2Bb"])
+def test_a_secret_in_an_address_is_one(text: str) -> None:
+    assert find_secret(text) is not None
+
+
 def test_harmless_text_is_no_secret() -> None:
     for text in (
         "s3://bucket/experiments?endpoint_override=minio:9000",

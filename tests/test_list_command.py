@@ -16,12 +16,12 @@ import pytest
 import yaml
 from made_experiments import made_trial, write_experiment
 from s3_server import KEYS, S3Server, s3_server
+from tune.search_state import SearchState
 
 from tune.cli import main
 from tune.experiment_list import ExperimentLine, list_experiments
 from tune.list_command import list_parser
 from tune.object_store import ObjectStore
-from tune.search_state import SearchState
 from tune.storage import Storage
 
 

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-
-from tune.errors import TrackingError
 from tune.mlflow_journal import Journal
 from tune.mlflow_records import Record, Run
+
+from tune.errors import TrackingError
 
 
 def queue(journal: Journal, run: Run, number: int, content: object = "x" * 50) -> None:

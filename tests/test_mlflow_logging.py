@@ -16,17 +16,15 @@ from typing import Any
 import pytest
 from mlflow_server import Server, children, client_of, wait_for
 from s3_server import KEYS, s3_server
+from tune.mlflow_logging import MlflowRecorder
 
 from tune.errors import TrackingError
-from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import (
     TRIALS_VIEW_TAG,
     absolute_tracking_uri,
     default_artifact_root,
     default_tracking_uri,
-    hide_password,
     package_versions,
-    without_password,
     worker_environment,
 )
 from tune.tracking.mlflow_connection import TrackingStore
@@ -475,5 +473,3 @@ def test_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("what?", "100%"):
         with pytest.raises(TrackingError, match="cannot hold"):
             default_tracking_uri(tmp_path / name)
-    assert hide_password("at postgresql://me:p:w@db/x: no") == "at postgresql://me:***@db/x: no"
-    assert without_password("https://me:pw@host/mlflow/") == "https://host/mlflow"

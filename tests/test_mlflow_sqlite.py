@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from locked_database import locked
 from mlflow_server import children, client_of, steps, wait_for
-
 from tune.mlflow_journal import JOURNAL_FILE
 from tune.mlflow_logging import MlflowRecorder
+
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
 
 

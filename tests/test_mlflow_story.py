@@ -17,23 +17,22 @@ from made_experiments import write_experiment as write_search
 from mlflow_server import children, client_of, only_parent
 from search_process import results
 from test_ui import free_port, running_ui, write_experiment
-
-from trainer.train import Evaluation
-from tune.comparison import Standing, Verdict
-from tune.search.records import Stop
-from tune.errors import TrackingError
-from tune.experiment_folder import ExperimentFolder
-from tune.search.budgets import Budgets, End
 from tune.mlflow_attach import attach_folder
 from tune.mlflow_journal import JOURNAL_FILE, Journal
 from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_records import Run
-from tune.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.mlflow_story import search_begins, search_ended, training_ended, trial_ended
 from tune.mlflow_writer import StoreWriter
-from tune.plan import SearchRequest, make_plan
-from tune.search.records import TrialRecord
 from tune.results import SearchOutcome
+
+from trainer.train import Evaluation
+from tune.comparison import Standing, Verdict
+from tune.errors import TrackingError
+from tune.experiment_folder import ExperimentFolder
+from tune.mlflow_store import default_artifact_root, default_tracking_uri
+from tune.plan import SearchRequest, make_plan
+from tune.search.budgets import Budgets, End
+from tune.search.records import Stop, TrialRecord
 from tune.storage import Storage
 from tune.tracking.mlflow_connection import TrackingStore
 from tune.tracking.mlflow_view import trials_view

@@ -7,9 +7,8 @@ import math
 
 import pytest
 
-from tune.search.records import Stop
 from tune.display import clock, key_settings, most_telling, time_left
-from tune.search.records import Records, TrialRecord
+from tune.search.records import Records, Stop, TrialRecord
 
 
 def evaluation(samples: int, wer: float) -> dict[str, float]:

@@ -22,17 +22,17 @@ from mlflow_server import Server, client_of
 from registered_models import EVALUATION, as_file, clips, export_demo, heard
 from s3_server import KEYS, s3_server
 from safetensors.torch import load_file
+from tune.mlflow_logging import MlflowRecorder
 
 from trainer.audio import SAMPLE_RATE, read_audio
 from trainer.transcription.pauses import find_spans, measure_levels
 from tune.cli import main
 from tune.errors import ConfigError, ModelError, TrackingError
-from tune.mlflow_logging import MlflowRecorder
+from tune.experiments.saved import find_experiment
 from tune.mlflow_store import default_artifact_root, default_tracking_uri, relocate_artifacts
 from tune.register_command import register_parser
 from tune.registry.names import check_names
 from tune.registry.register import Registered, register_model
-from tune.experiments.saved import find_experiment
 from tune.storage import Storage
 from tune.ui import read_tracking_uri
 

@@ -16,18 +16,17 @@ import pytest
 import yaml
 from made_experiments import RUNGS, made_trial, simulated, write_experiment
 from s3_server import KEYS, s3_server
+from tune.mlflow_logging import MlflowRecorder
 
 from trainer.drops import Drop
 from tune.cli import main
-from tune.search.records import Stop
 from tune.experiment_folder import ExperimentFolder
 from tune.experiment_list import list_experiments
-from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.object_store import ObjectStore, StorageError
-from tune.search.records import TrialRecord
 from tune.report.writer import write_report
 from tune.report_command import report_parser
+from tune.search.records import Stop, TrialRecord
 from tune.storage import Storage
 
 SECTIONS = (

@@ -10,13 +10,12 @@ import pytest
 from made_experiments import made_trial, write_experiment
 
 from trainer.drops import Drop
-from tune.search.records import Stop
-from tune.search.records import TrialRecord
 from tune.report import advice_results, advice_settings, advice_trials, advice_window
 from tune.report.advice import RULES, advise
 from tune.report.advice_words import listed
 from tune.report.analysis import Analysis, analyse
 from tune.report.loading import load_experiment
+from tune.search.records import Stop, TrialRecord
 
 Trials = Sequence[TrialRecord]
 

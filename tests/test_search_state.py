@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tune.search.records import Stop
-from tune.search.records import Records
 from tune.search_state import SearchState
+
+from tune.search.records import Records, Stop
 
 
 def evaluate(records: Records, trial_id: str, samples: int, wer: float, stop: Stop | None = None) -> None:

@@ -32,7 +32,7 @@ from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.results import RESULTS_FILE, results_of
 from tune.experiments.settings_file import write_search_file
-from tune.plan import SearchPlan, SearchRequest, make_plan
+from tune.plan import SearchRequest, make_plan
 from tune.runs import finish as finish_module
 from tune.runs import search as search_module
 from tune.runs.callback import SearchCallback

@@ -14,14 +14,14 @@ import psutil
 import pytest
 from locked_database import locked
 from optuna.trial import TrialState
-
 from tune.apart import apart
+from tune.study_database import StudyDatabase, check_study, default_study_url
+from tune.study_table import StudyTable, killed_table
+
 from tune.errors import ExperimentError
 from tune.search.records import Outcome, Records, TrialRecord
 from tune.search_space import load_space
 from tune.searcher import TRIAL_ID, make_searcher
-from tune.study_database import StudyDatabase, check_study, default_study_url
-from tune.study_table import StudyTable, killed_table
 
 SPACE = load_space("lr_batch").resolve(1e-3)
 

@@ -13,10 +13,10 @@ import pytest
 from cut_proxy import CutProxy
 from mlflow_server import Server, children, client_of, only_parent, steps, wait_for
 from tracking_driver import Driver, begin, log_steps, recorder_of, sync_words, write_experiment
-
-from tune.errors import ExperimentError, TrackingError
 from tune.mlflow_journal import JOURNAL_FILE
 from tune.mlflow_logging import MlflowRecorder
+
+from tune.errors import ExperimentError, TrackingError
 from tune.sync_command import sync
 
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tune.mlflow_logging import MlflowRecorder
 
 from tune import ui
 from tune.errors import ExperimentError, TrackingError
-from tune.mlflow_logging import MlflowRecorder
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.storage import Storage
 

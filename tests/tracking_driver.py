@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from tune.mlflow_journal import JOURNAL_FILE
 from tune.mlflow_logging import MlflowRecorder
-from tune.mlflow_store import without_password
 from tune.search_state import SearchState
+
+from tune.util.redact import without_password
 
 
 class Driver:

@@ -21,6 +21,7 @@ from tune.errors import ResourceError
 from tune.head_node import attached_to_head
 from tune.mlflow_store import worker_environment
 from tune.plan import SearchPlan, SearchRequest
+from tune.util.redact import hide_password
 
 Node = Mapping[str, float]
 """Ray's resources of a node: `CPU`, `GPU` and others."""
@@ -120,13 +121,14 @@ def check_address(address: str) -> None:
     """
     if address in ("auto", "local"):
         return
+    shown = hide_password(address)
     if address.startswith(("http://", "https://", "vertex_ray://")):
         raise ResourceError(
-            f"--address {address}: is where jobs are sent; use tune-whisper submit --address {address} -- ..."
+            f"--address {shown}: is where jobs are sent; use tune-whisper submit --address {shown} -- ..."
         )
     if "://" in address:
         raise ResourceError(
-            f"--address {address}: a search runs on a node of the cluster; there use HOST:6379 or auto, from "
+            f"--address {shown}: a search runs on a node of the cluster; there use HOST:6379 or auto, from "
             "elsewhere tune-whisper submit --address http://HOST:8265 -- ..."
         )
     host, _, port = address.rpartition(":")

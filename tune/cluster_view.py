@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tune.display import say
+from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -63,7 +64,7 @@ class ClusterView:
         """The same for programs."""
         names = ("cpus", "gpus", "memory", "free_cpus", "free_gpus")
         return {
-            "address": self.address,
+            "address": hide_password(self.address),
             "ray_version": self.ray_version,
             "python_version": self.python_version,
             "versions_match": not version_differences(self),

@@ -27,7 +27,7 @@ from tune.job_records import (
 )
 from tune.job_records import list_jobs as find_jobs
 from tune.jobs import JobError, check_versions, cluster_address, cluster_errors, connect
-from tune.mlflow_store import hide_password
+from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

@@ -23,8 +23,8 @@ _TOKENS = {
     ),
 }
 _SETTINGS = {
-    "a password in an address": r"://[^/@\s:]*:[^/@\s]+@",
-    "a secret in an address": r"(?i)[?&][^=&\s]*(?:password|passwd|secret|token|key|signature)=[^&\s]+",
+    "a password in an address": r"://[^/@\s:]*:[^/\s]+@",
+    "a secret in an address": r"(?i)[?&][^=&\s]*(?:password|passwd|secret|token|key|signature|sig)=[^&\s]+",
     "a password, token or key": (
         r"(?im)^[\s\"'{-]*[\w.-]*(?:password|passwd|secret|api_?key|access_?key|private_?key|token)[\"']?[ \t]*[:=]"
         r"[ \t]*[\"']?[^\s\"'({\[]{6,}[\"']?,?[ \t]*$"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tune.errors import UserError
-from tune.mlflow_store import hide_password
+from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

@@ -1,4 +1,4 @@
-"""Which MLflow store a search writes to, never showing a password, and the versions noted in it."""
+"""Which MLflow store a search writes to, and the versions noted in it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tune.errors import TrackingError
+from tune.util.redact import hide_password
 
 CREDENTIAL_VARIABLES = (
     *("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
@@ -121,25 +122,6 @@ def check_store(uri: str) -> None:
 def is_server(uri: str) -> bool:
     """Whether the store is a tracking server, which has a UI of its own."""
     return uri.startswith(("http://", "https://"))
-
-
-_SECRET_VALUE = re.compile(
-    r"([?&][^=&\s]*(?:password|passwd|token|secret|sslkey)[^=&\s]*=)[^&\s]+", re.IGNORECASE
-)
-"""A secret among an address' options, as databases take it."""
-
-
-def hide_password(text: str) -> str:
-    """`text` with the password of every address in it replaced by `***`."""
-    text = re.sub(r"(://[^/@\s:]*):[^@\s]*@", r"\1:***@", text)
-    text = re.sub(r"://[^/@\s:]+@", "://***@", text)  # a token by itself
-    return _SECRET_VALUE.sub(r"\1***", text)
-
-
-def without_password(uri: str) -> str:
-    """The address of a server without user and password: what a browser is given and a file may hold."""
-    uri = re.sub(r"://(?:[^/@]*|[^/@:]*:[^@]*)@", "://", uri)
-    return _SECRET_VALUE.sub(r"\1***", uri).rstrip("/")
 
 
 def trials_page(experiment_id: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tune.experiment_folder import EXPERIMENT_FILE, ExperimentFolder
 from tune.object_store import QUERY_KEYS, ObjectStore, StorageError
+from tune.util.redact import without_password
 
 FEATURE_CACHE = ".feature-cache"
 DEFAULT_STORAGE = "experiments"
@@ -118,26 +119,36 @@ class Storage:
 def _checked(text: str, parts: urllib.parse.SplitResult) -> str:
     """The address of an object store without needless slashes; raises `StorageError`."""
     scheme, bucket = parts.scheme, parts.netloc
-    if "@" in bucket and not (scheme == "gs" and bucket.startswith("anonymous@")):
-        raise StorageError(
-            f"--storage {scheme}://***@{bucket.rpartition('@')[2]}{parts.path}: holds credentials, which would be "
-            "written to files; give them by the environment"
-        )
+    named = text.replace("gs://anonymous@", "gs://", 1).rstrip("/")
+    shown = without_password(named)
     if not bucket:
-        raise StorageError(f"--storage {text}: names no bucket; give {scheme}://bucket/prefix")
+        raise StorageError(
+            f"--storage {scheme}://{parts.path}: names no bucket; give {scheme}://bucket/prefix"
+        )
+    place = shown.partition("?")[0]
+    if place != named.partition("?")[0]:
+        raise _credentials(place)
     if scheme in QUERY_KEYS:
         given = urllib.parse.parse_qs(parts.query, keep_blank_values=True)
         unknown = sorted(set(given) - set(QUERY_KEYS[scheme]))
         if unknown or parts.fragment:
             raise StorageError(
-                f"--storage {scheme}://{bucket}{parts.path}: after ? only {', '.join(QUERY_KEYS[scheme])} are allowed, "
+                f"--storage {place}: after ? only {', '.join(QUERY_KEYS[scheme])} are allowed, "
                 f"not {', '.join(unknown) or '#'}"
             )
     else:
-        _check_fsspec(text, scheme)
+        _check_fsspec(place, scheme)
+    if shown != named:
+        raise _credentials(place)
     path = "/".join(part for part in parts.path.split("/") if part)
     address = f"{scheme}://{bucket}" + (f"/{path}" if path else "")
     return address + (f"?{parts.query}" if parts.query else "")
+
+
+def _credentials(shown: str) -> StorageError:
+    return StorageError(
+        f"--storage {shown}: holds credentials, which would be written to files; give them by the environment"
+    )
 
 
 def _check_fsspec(text: str, scheme: str) -> None:

@@ -48,18 +48,14 @@ def sync(words: list[str]) -> int:
         TrackingError: a store is away or another one, or a search delivers to it now.
     """
     arguments = sync_parser().parse_args(words)
-    from tune.errors import ExperimentError
     from tune.experiments.log import EVENTS_FILE, read_log
-    from tune.results import find_experiment
+    from tune.experiments.saved import find_experiment, old_form_error
     from tune.tracking.follower import StoreFollower
     from tune.tracking.tracker import make_tracker
 
     folder = find_experiment(arguments.experiment, arguments.storage)
     if not (folder.path / EVENTS_FILE).is_file():
-        raise ExperimentError(
-            f"experiment {folder.name} was made by tune-whisper 0.1; deliver what waits with that version "
-            "(pip install tune-whisper==0.1.0)"
-        )
+        raise old_form_error(folder, f"experiment {folder.name}", "deliver what waits")
     events = read_log(folder.path / EVENTS_FILE).events
     orders, ended = _orders(folder, arguments), threading.Event()
     ended.set()
@@ -111,7 +107,7 @@ def _orders(folder: ExperimentFolder, arguments: argparse.Namespace) -> Orders:
 def _refuse_other_store(follower: StoreFollower, orders: Orders) -> None:
     """Refuse another store than the experiment's, which would be told all of it once more."""
     from tune.errors import TrackingError
-    from tune.mlflow_store import hide_password
+    from tune.util.redact import hide_password
 
     if follower.name == "mlflow":
         raise TrackingError(
@@ -166,7 +162,7 @@ def _check(followers: list[StoreFollower], waiting: int, events: int) -> None:
 
 def _tell(followers: list[StoreFollower], orders: Orders, waiting: int) -> int:
     """Say what came of it; the exit code."""
-    from tune.mlflow_store import hide_password
+    from tune.util.redact import hide_password
 
     where = [
         hide_password(orders.tracking_uri) if each.name == "mlflow" else _place(each) for each in followers

@@ -26,12 +26,11 @@ from tune.mlflow_store import (
     CREDENTIAL_VARIABLES,
     default_artifact_root,
     default_tracking_uri,
-    hide_password,
     is_server,
     sqlite_path,
     trials_page,
-    without_password,
 )
+from tune.util.redact import hide_password, without_password
 
 if TYPE_CHECKING:
     from tune.storage import Storage

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tune.experiment_folder import EXPERIMENT_FILE
-from tune.mlflow_store import package_versions, without_password
+from tune.mlflow_store import package_versions
 from tune.search.budgets import describe_duration
+from tune.util.redact import without_password
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig

@@ -9,10 +9,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tune.mlflow_store import check_store, hide_password
+from tune.mlflow_store import check_store
 from tune.registry.facts import ModelFacts
 from tune.registry.model_store import ModelStore
 from tune.registry.names import check_names
+from tune.util.redact import hide_password
 
 _UPLOAD_SECONDS = "600"
 """For one answer of a tracking server: it gives it when a file of gigabytes has reached the server's own store."""

@@ -27,7 +27,6 @@ from tune.experiments.events import Entry, SearchEnded, SessionStarted
 from tune.experiments.log import EVENTS_FILE, PROGRESS_FILE, parse, parse_progress, read_log
 from tune.experiments.saved import SavedExperiment, read_settings
 from tune.experiments.state import SearchState
-from tune.mlflow_store import hide_password
 from tune.tracking.tracker import (
     TRACKERS,
     BusyError,
@@ -40,6 +39,7 @@ from tune.tracking.tracker import (
     make_tracker,
     store_lock,
 )
+from tune.util.redact import hide_password
 
 _POLL = 0.2
 """Seconds between two looks at the files."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tune.errors import TrackingError
 from tune.experiments.log import EVENTS_FILE, read_log
-from tune.mlflow_store import TRIALS_VIEW_TAG, check_store, hide_password
+from tune.mlflow_store import TRIALS_VIEW_TAG, check_store
 from tune.storage import Storage
 from tune.tracking.mlflow_connection import (
     FoundRun,
@@ -36,6 +36,7 @@ from tune.tracking.mlflow_events import (
 )
 from tune.tracking.mlflow_writes import Refusals, RunWrites, milliseconds
 from tune.tracking.tracker import Orders, Position, RefusedError
+from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tune.cloud_errors import cloud_errors
 from tune.errors import TrackingError
-from tune.mlflow_store import hide_password, is_server, sqlite_path, without_password
+from tune.mlflow_store import is_server, sqlite_path
+from tune.util.redact import hide_password, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from tune.cloud_errors import cloud_errors
 from tune.errors import ExperimentError, TrackingError, first_line
 from tune.experiments.events import SessionStarted
-from tune.mlflow_store import without_password
 from tune.scheduler import TRIAL_ID
 from tune.searcher import trial_state
 from tune.tracking.tracker import Position
+from tune.util.redact import without_password
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

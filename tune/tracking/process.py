@@ -18,9 +18,9 @@ from typing import IO
 from tune.errors import TrackingError
 from tune.experiments.events import LineError, decode
 from tune.experiments.log import EVENTS_FILE
-from tune.mlflow_store import hide_password
 from tune.storage import Storage
 from tune.tracking.tracker import DEFAULT_TRACKERS, Orders, Status, log_file
+from tune.util.redact import hide_password
 
 _CRASHES = 5
 """Ends in a row after which the process is not started again."""

@@ -1,0 +1,1 @@
+"""What knows no subject: secrets in addresses, files and their locks."""
