@@ -6,8 +6,8 @@ One after the other, each in a process and a Ray of its own, on a pseudo-termina
 `OptunaSearch` and `ASHAScheduler` that writes and shows nothing, `logged` the same with Ray's own loggers and table as
 they come, `ours` the whole `tune-whisper`. All have the same made-up curves (of `tests/synthetic.py`) and rungs.
 Told are wall seconds and CPU seconds of the driver's process per trial, between the first trial's start and the last
-one's end, its memory, and for ours those of the processes that it forked to write to MLflow and to Optuna's database,
-what waits for MLflow and how long the live table stood still.
+one's end, its memory, and for ours those of the follower, which writes to MLflow and to the Optuna study,
+how many events wait for them and how long the live table stood still.
 
 One at a time nothing runs beside the driver but the trial that it waits for. Of several, Ray starts a process for each,
 which takes longer than such a trial, and ends it again when the trial before has left its own: noise, for all alike.
@@ -40,6 +40,7 @@ CURVE = "noisy"
 """No trial fails: a new process for the next one costs all the same."""
 CLIPS, EPOCHS = 32, 32
 TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+FOLLOWER = "tune.tracking.follower"
 TABLE = b"trials ended"
 """In the live table's head."""
 
@@ -78,7 +79,7 @@ class Meter(ray.tune.Callback):
         self.note()
 
     def note(self, waiting: int = 0) -> None:
-        """What this process has come to; `waiting` are the records that MLflow has not taken."""
+        """What this process has come to; `waiting` are the events that MLflow was not told yet."""
         row = {"at": time.time(), "cpu": _seconds(self._process), "loop": time.thread_time()}
         row |= {"forked": sum(map(_seconds, self._forked())), "waiting": waiting}
         memory = [process.memory_info().rss for process in (self._process, *self._forked())]
@@ -96,10 +97,11 @@ class Meter(ray.tune.Callback):
         )
 
     def _forked(self) -> list[psutil.Process]:
-        """Children that are this program too, as Ray's are not."""
+        """The follower."""
         if self._children is None:
-            own = self._process.cmdline()
-            self._children = [child for child in self._process.children() if child.cmdline() == own]
+            self._children = [
+                child for child in self._process.children() if FOLLOWER in " ".join(child.cmdline())
+            ]
         return self._children
 
     def _thread_seconds(self) -> dict[str, float]:
@@ -134,8 +136,8 @@ def drive_ours(trials: int, at_a_time: int, output: Path) -> None:
     """`tune-whisper` in this process, its callback metered."""
     import synthetic
 
-    import tune.trials
-    from tune.search_callback import SearchCallback
+    import tune.runs.trials
+    from tune.runs.callback import SearchCallback
 
     meter = Meter(trials)
 
@@ -153,9 +155,9 @@ def drive_ours(trials: int, at_a_time: int, output: Path) -> None:
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             super().on_trial_complete(iteration, trials, trial, **info)
-            meter.note(self._recorder.unwritten)
+            meter.note(self._log.state.events - delivered(self._experiment.folder.path))
 
-    tune.trials.SearchCallback = MeteredCallback  # type: ignore[misc]
+    tune.runs.trials.SearchCallback = MeteredCallback  # type: ignore[misc]
     words = ["--space", "lr_batch", "--trials", str(trials), "--experiment", "ours", "--epochs", str(EPOCHS)]
     words += ["--max-concurrent", str(at_a_time), "--cpus-per-trial", "1", "--finalists", "0"]
     for setting in (f"max_train_clips={CLIPS}", "max_eval_clips=2", "generation_max_length=8"):
@@ -217,7 +219,16 @@ def in_mlflow(experiment: Path) -> dict[str, Any]:
     found = client.get_experiment_by_name("ours")
     runs = client.search_runs([found.experiment_id], "tags.role = 'trial'", max_results=50_000)
     trials = {run.data.tags["trial_id"] for run in runs if run.info.status != "RUNNING"}
-    return {"runs": len(trials), "queue_bytes": (experiment / "mlflow_queue.jsonl").stat().st_size}
+    log = (experiment / "events.jsonl").read_bytes()
+    return {"runs": len(trials), "left": log.count(b"\n") - delivered(experiment), "log_bytes": len(log)}
+
+
+def delivered(experiment: Path) -> int:
+    """Number of the last event that MLflow was told."""
+    try:
+        return int(json.loads((experiment / "tracking" / "mlflow.json").read_text())["delivered"])
+    except FileNotFoundError:
+        return 0
 
 
 def per_trial(rows: list[dict[str, float]], key: str) -> tuple[float, float, float]:
@@ -237,7 +248,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         ("at", "wall"),
         ("cpu", "CPU of the driver's process"),
         ("loop", "of its main thread"),
-        ("forked", "of those it forked"),
+        ("forked", "of the follower"),
     ):
         cells = [per_trial(each["rows"], key) for each in found.values()]
         print(f"{name:42}" + "".join(f"{a:10.0f} ({b:5.0f}, {c:5.0f})" for a, b, c in cells))
@@ -254,10 +265,10 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         ours = found["ours"]
         waiting = max(row["waiting"] for row in ours["rows"])
         print(
-            f"ours: at most {waiting} records waited for MLflow; {ours['runs']} runs of trials in it in the end,"
+            f"ours: at most {waiting} events waited for MLflow; {ours['runs']} runs of trials in it in the end,"
         )
         print(
-            f"  {ours['queue_bytes']} bytes left in the queue; the live table stood still {ours['still']:.1f} s"
+            f"  {ours['left']} events left of {ours['log_bytes']:,} bytes; the live table stood still {ours['still']:.1f} s"
         )
         print(f"  at most; {ours['after']:.1f} s from the last trial's end to the command's")
         for other in (kind for kind in found if kind != "ours"):

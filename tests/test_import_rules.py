@@ -90,7 +90,7 @@ def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
     import sys
 
     code = (
-        "import sys, tune.experiment\n"
+        "import sys, tune.runs.search\n"
         "from tune.plan import SearchRequest, make_plan\n"
         "from tune.databases import databases_apart\n"
         "from tune.storage import Storage\n"

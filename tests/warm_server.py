@@ -25,7 +25,7 @@ from mlflow_tables import copy_tables
 MODULES = (
     *(
         "tune.search_command",
-        "tune.experiment",
+        "tune.runs.search",
         "tune.results",
         "tune.mlflow_logging",
         "tune.study_connection",

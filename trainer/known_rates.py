@@ -50,9 +50,7 @@ def recall_rates(config: TrainConfig, data: PreparedData, device: str, split: st
         return None
 
 
-def keep_rates(
-    config: TrainConfig, data: PreparedData, device: str, split: str, found: Evaluation
-) -> None:
+def keep_rates(config: TrainConfig, data: PreparedData, device: str, split: str, found: Evaluation) -> None:
     """Write down the rates of `config.model` on a split for `recall_rates`.
 
     Raises:
