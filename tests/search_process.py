@@ -15,6 +15,8 @@ from mlflow_tables import shared_folder
 from warm_process import TUNE, Command
 from warm_workers import family
 
+from tune.experiments.log import EVENTS_FILE, read_log
+
 ROOT = Path(__file__).resolve().parent.parent
 SYNTHETIC = [str(ROOT / "tests" / "synthetic.py")]
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
@@ -90,8 +92,8 @@ def results(experiment: Path) -> dict[str, Any]:
 
 
 def state(experiment: Path) -> dict[str, dict[str, Any]]:
-    """The trials of its `state.json`, none before there is one."""
-    path = experiment / "state.json"
+    """What the log says of the trials, none before there is one."""
+    path = experiment / EVENTS_FILE
     if not path.is_file():
         return {}
-    return {trial["trial_id"]: trial for trial in json.loads(path.read_text())["trials"]}
+    return {record.trial_id: vars(record) for record in read_log(path).records.all()}
