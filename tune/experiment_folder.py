@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from tune.errors import ExperimentError
 from tune.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
 from tune.object_store import ObjectStore, StorageError, inside
+from tune.util.files import take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,17 +184,6 @@ class ExperimentFolder:
         partial = self.path / f"{_STATE_FILE}.partial"
         partial.write_text(json.dumps(state), encoding="utf-8")
         partial.replace(self.path / _STATE_FILE)
-
-
-def take_lock(file: IO[str]) -> bool:
-    """Wait for the lock on an open file; false where the disk knows no locks, as some network disks do."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        return False
-    return True
 
 
 def _local_mark(file: Path) -> list[int]:

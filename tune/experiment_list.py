@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import fcntl
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from tune.experiments.log import EVENTS_FILE, fold, read_log
 from tune.experiments.old_form import STATE_FILE, how_it_had_ended
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import RESULTS_FILE, how_it_ended
+from tune.util.files import is_locked
 
 if TYPE_CHECKING:
     from tune.experiments.state import SearchState
@@ -29,7 +29,7 @@ _SETTINGS, _STATE, _RESULTS, _LOCK = EXPERIMENT_FILE, STATE_FILE, RESULTS_FILE, 
 _FILES = (_SETTINGS, _STATE, _RESULTS)
 """What is read of each, beside its log."""
 _ALIVE_SECONDS = 600.0
-"""An experiment in an object store whose files changed no longer ago is taken to run, wherever that is."""
+"""An experiment whose lock cannot be seen and whose files changed no longer ago is taken to run, wherever that is."""
 _READERS = 16
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML has it: ten times as fast."""
@@ -79,8 +79,8 @@ class _Found:
     """Content of those of `_FILES` that are there."""
     problem: str | None
     """Why one of them cannot be read."""
-    locked: bool
-    """Whether a process holds the experiment's lock."""
+    locked: bool | None
+    """Whether a process holds the experiment's lock; None where the disk does not tell."""
     changed: float
     """When the newest file was written, in seconds since the epoch."""
     remote: bool = False
@@ -99,7 +99,8 @@ def list_experiments(storage: Storage) -> list[ExperimentLine]:
     """Every experiment of the storage, the newest first; folders that hold none are left out.
 
     In a folder an experiment runs while a process holds its lock. In an object store the locks of other machines
-    cannot be seen: there it also runs if its files changed within ten minutes and do not say that it has ended.
+    cannot be seen, on some disks none: there it also runs if its files changed within ten minutes and do not say
+    that it has ended.
 
     Raises:
         StorageError: the object store cannot be read.
@@ -128,7 +129,7 @@ def _in_folder(folder: Path) -> list[_Found]:
         files, problem = _parse(lambda name, path=path: (path / name).read_bytes(), names)  # type: ignore[misc]
         state, broken = _fold(lambda log=log: read_log(log)) if log.is_file() else (None, None)  # type: ignore[misc]
         changed = max(file.stat().st_mtime for file in present)
-        locked = _is_locked(path / _LOCK)
+        locked = is_locked(path / _LOCK)
         found.append(_Found(path.name, files, problem or broken, locked, changed, state=state))
     return found
 
@@ -152,7 +153,7 @@ def _in_store(storage: Storage) -> list[_Found]:
         files, problem = _parse(lambda file: store.read(f"{name}/{file}"), [_SETTINGS] if lines else present)
         state, broken = _fold(lambda: fold(b"".join(lines), place)) if lines else (None, None)
         changed = max([*(times[f"{name}/{file}"] for file in present), state.heard if state else 0.0])
-        locked = _is_locked(storage.experiment(name).path / _LOCK)
+        locked = is_locked(storage.experiment(name).path / _LOCK)
         return _Found(name, files, problem or broken, locked, changed, remote=True, state=state)
 
     with ThreadPoolExecutor(_READERS) as readers:
@@ -193,18 +194,6 @@ def _reason(error: Exception) -> str:
     if mark is not None:
         return f"line {mark.line + 1}: {getattr(error, 'problem', None)}"
     return str(getattr(error, "strerror", "") or error).splitlines()[0]
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of an experiment; false where the disk knows no locks."""
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _line(found: _Found) -> ExperimentLine:
@@ -301,7 +290,8 @@ def _state(found: _Found, results: Mapping[str, Any]) -> State:
     if ended is not None:
         return ended
     interrupted = bool(results)
-    alive = found.remote and not interrupted and time.time() - found.changed < _ALIVE_SECONDS
+    unseen = found.remote or found.locked is None
+    alive = unseen and not interrupted and time.time() - found.changed < _ALIVE_SECONDS
     return "running" if alive else "interrupted"
 
 

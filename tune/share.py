@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tune.errors import UserError
-from tune.experiment_folder import take_lock
 from tune.storage import user_cache
+from tune.util.files import take_lock
 
 _CHUNK = 16 << 20
 _READERS = 4

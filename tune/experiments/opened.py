@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from tune.errors import ExperimentError
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.util.files import is_locked, try_lock
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
@@ -65,32 +65,26 @@ class OpenExperiment:
 
 def is_running(folder: ExperimentFolder) -> bool:
     """Whether a process of this machine, or of one that shares the folder, writes to it now."""
-    try:
-        with (folder.path / LOCK_FILE).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
+    return bool(is_locked(folder.path / LOCK_FILE))
 
 
 def lock(folder: Path) -> IO[str]:
     """Keep other processes from writing to an experiment, until the file that is returned is closed.
 
     Raises:
-        ExperimentError: one writes to it now.
+        ExperimentError: one writes to it now, or the folder cannot be written.
     """
-    file = (folder / LOCK_FILE).open("a+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        file = (folder / LOCK_FILE).open("a+")
+    except OSError as error:
+        raise ExperimentError(f"{folder / LOCK_FILE}: cannot be written: {error.strerror}") from error
+    if try_lock(file) is False:
         file.seek(0)
         owner = file.read().strip()
         file.close()
         raise ExperimentError(
             f"experiment {folder.name!r}: is being run by process {owner}; stop that one first"
-        ) from error
+        )
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from tune.experiments.saved import full_settings, load_saved, read_settings
 from tune.experiments.settings_file import DROPPED_FILE
 from tune.report.known import Experiment, ExperimentState
 from tune.search.records import TrialRecord, trial_order
+from tune.util.files import is_locked
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
@@ -129,24 +129,10 @@ def _find_state(
         return outcome
     if ended:
         return "interrupted"
-    running = None if folder.remote else _is_locked(folder.path / LOCK_FILE)
+    running = None if folder.remote else is_locked(folder.path / LOCK_FILE)
     if running is None and not told:
         return "unfinished"
     return "running" if running else "interrupted"
-
-
-def _is_locked(path: Path) -> bool | None:
-    """Whether a process on this machine, or on one that shares the folder, runs the experiment now."""
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # a disk that knows no locks, or a file of somebody else's
-        return None
-    return False
 
 
 def _close(run: TrialRecord) -> None:

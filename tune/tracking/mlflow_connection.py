@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import getpass
 import hashlib
 import logging
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tune.cloud_errors import cloud_errors
 from tune.errors import TrackingError
 from tune.mlflow_store import is_server, sqlite_path
+from tune.util.files import take_lock
 from tune.util.redact import hide_password, without_password
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def _alone_with(file: Path | None) -> Iterator[None]:
         return
     name = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:16]
     with (Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take_lock(lock)
         yield
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import importlib
 import json
 import os
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tune.errors import TrackingError
+from tune.util.files import try_lock
 
 if TYPE_CHECKING:
     from tune.experiments.events import Entry
@@ -29,8 +28,6 @@ TRACKERS = {
 }
 """Their modules; each has `make_tracker(orders)`, and imports what is heavy when it is imported itself."""
 DEFAULT_TRACKERS = ("mlflow",)
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-"""How a file system says that it knows no locks."""
 
 
 class RefusedError(TrackingError):
@@ -211,7 +208,7 @@ def store_lock(folder: Path, tracker: str, wait: float = 0.0) -> Iterator[None]:
         raise TrackingError(f"{path}: cannot be written: {error.strerror}") from error
     with file:
         deadline = time.monotonic() + wait
-        while not _take(file.fileno()):
+        while try_lock(file) is False:
             if time.monotonic() >= deadline:
                 file.seek(0)
                 raise BusyError(
@@ -223,14 +220,3 @@ def store_lock(folder: Path, tracker: str, wait: float = 0.0) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
-
-
-def _take(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
