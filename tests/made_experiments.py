@@ -30,12 +30,13 @@ from tune.experiments.events import (
     TrialsOver,
     TrialStarted,
 )
-from tune.experiments.log import ExperimentLog
+from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.results import interrupted, succeeded, write_results
 from tune.experiments.settings_file import write_search_file
 from tune.plan import SearchPlan, SearchRequest, make_plan
 from tune.runs.final_round import choose_export
+from tune.runs.outcome import SearchOutcome
 from tune.search.records import Records, Stop, TrialRecord
 from tune.simulated_controller import Limits
 from tune.simulation import simulate_search
@@ -102,7 +103,7 @@ def write_experiment(
     space: str = "lr_batch",
     asked: int | None = None,
     repeats: Mapping[str, Sequence[float]] | None = None,
-    repeat_seconds: Mapping[str, float] | None = None,
+    repeat_speeds: Mapping[str, float] | None = None,
     base_clips: bool = False,
     gpus: float = 1.0,
     drops: Sequence[Drop] = (),
@@ -119,7 +120,7 @@ def write_experiment(
         space: packaged, or a file.
         asked: trials that were asked for; as many as there are.
         repeats: finalists, with a WER for each seed.
-        repeat_seconds: time of each finalist's repeats, where it matters.
+        repeat_speeds: samples a second of each finalist's repeats, where it matters.
         base_clips: whether the base model's errors by clip are kept.
         gpus: what each trial holds; none is CPUs.
         drops: clips that could not be used.
@@ -165,7 +166,7 @@ def write_experiment(
         _tell(log, clock, trial, opened=state != "finished" and trial is trials[-1])
     if state == "finished":
         log.append(TrialsOver())
-        _repeat(plan, log, clock, repeats, repeat_seconds or {})
+        _repeat(plan, log, clock, repeats, repeat_speeds or {})
         choose_export(experiment, print)
     clock.now = time.time()
     if state in ("finished", "interrupted"):
@@ -217,12 +218,12 @@ def _rates(wer: float) -> dict[str, float]:
     }
 
 
-def _finish(plan: SearchPlan, run: TrialRecord, seconds: float | None = None) -> None:
+def _finish(plan: SearchPlan, run: TrialRecord) -> None:
     """Time, batch and checkpoint as a real run has them."""
     batch = int(run.config.get("train_batch_size", 8))
     run.effective_batch = batch * int(run.config.get("gradient_accumulation_steps", 1))
     run.samples_seen = max(run.samples_seen, run.evaluations[-1][0] if run.evaluations else 0)
-    run.seconds = 20 + run.samples_seen * SECONDS_PER_SAMPLE if seconds is None else seconds
+    run.seconds = 20 + run.samples_seen * SECONDS_PER_SAMPLE
     run.epoch = run.samples_seen / 800
     if run.best_wer is not None:
         run.checkpoint = f"trials/{run.trial_id}/checkpoint_000000"
@@ -246,6 +247,8 @@ def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool =
         metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 3, "eval_loss": loss}
         if seen in run.wer_errors:
             metrics |= {"wer_error": run.wer_errors[seen], "eval_clips": 50.0}
+        if run.samples_per_second is not None:
+            metrics |= {"train_samples": run.samples_per_second, "train_seconds": 1.0}
         last = number == len(rows) and not opened
         log.append(
             Evaluated(
@@ -296,7 +299,7 @@ def _repeat(
     log: ExperimentLog,
     clock: _Clock,
     repeats: Mapping[str, Sequence[float]],
-    seconds: Mapping[str, float],
+    speeds: Mapping[str, float],
 ) -> None:
     made = []
     for trial_id, wers in repeats.items():
@@ -306,13 +309,37 @@ def _repeat(
             record = made_trial(0, [*(wer for _, wer in start[:-1]), wer], config=trial.config)
             record.trial_id = f"{trial_id}-r{seed}"
             record.config = {**trial.config, "seed": seed}
-            _finish(plan, record, seconds.get(trial_id))
+            _finish(plan, record)
+            record.samples_per_second = speeds.get(trial_id)
             made.append(record)
     if made:
         planned = {record.trial_id: record.config for record in made}
         log.append(FinalRoundPlanned(finalists=list(repeats), repeats=planned))
     for record in made:
         _tell(log, clock, record)
+
+
+def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> SearchOutcome:
+    """What a search of 12 trials came to, of which the first has the usual settings, and 003 and 004 are finalists.
+
+    Args:
+        folder: where its files go.
+        baseline: WER of the base model.
+        kinds: other arguments of `write_experiment`.
+    """
+    usual = [made_trial(1, [50.0, 30.0, 12.0])]
+    better = [made_trial(n, [48.0, 28.0, 11.0 - n / 10], rate=2e-3 + n / 1e4) for n in range(2, 5)]
+    others = [made_trial(n, [55.0], rate=n / 1e4) for n in range(5, 13)]
+    kinds = {"repeats": {"003": [10.5, 11.5], "004": [10.0, 10.4]}, **kinds}
+    written = write_experiment(folder, [*usual, *better, *others], baseline=baseline, **kinds)
+    request = SearchRequest(
+        space="lr_batch",
+        trials=12,
+        storage=Storage.parse(folder / "elsewhere"),
+        experiment="made",
+        finalists=len(kinds["repeats"]),
+    )
+    return SearchOutcome(make_plan(request), read_log(written.path / EVENTS_FILE))
 
 
 def simulated(

@@ -141,8 +141,10 @@ def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture
     folder = small(tmp_path, base_clips=True)
     assert run(folder) == 0
     page = read(folder)
+    lead = json.loads((folder.path / "results.json").read_text())["finalists"]["standings"][0]
+    interval = "mean of 2 seeds, 95 % interval {:.2f} to {:.2f}".format(*lead["mean_interval"])
     for text in (
-        *("12.30 %", "WER of the winner, trial 002, mean of 2 seeds"),  # 12.2 and 12.4
+        *("12.30 %", f"WER of the winner, trial 002, {interval}"),  # 12.2 and 12.4
         *("60.00 %", "WER of the base model, demo", "16.00 %", "WER of the usual settings, trial 001"),
         *("47.70", "points of WER gained: 80 % fewer errors"),
         *("stopped early", "cutoff 49.50 % at 384", "loss or WER no finite number at 384 samples"),
@@ -154,7 +156,30 @@ def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture
         r"Finalists .* 002 2 12\.30 0\.14 \d+\.\d+ to \d+\.\d+ .*winner.* 003 2 13\.00 0\.57", page.text
     )
     assert "has no interval" not in page.text
-    assert "best      WER 12.30 %  trial 002, mean of 2 seeds" in capsys.readouterr().out
+    assert "Trial 002 has the lowest mean; no difference to 003 is shown." in page.text
+    assert f"winner    WER 12.30 %  trial 002, {interval}" in capsys.readouterr().out
+
+
+def test_without_repeats_the_best_is_told_to_be_lucky(tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path, [made_trial(n, [40, 20, 10.0 + n], rate=n / 1e3) for n in (1, 2, 3)])
+    assert run(folder) == 0
+    page = read(folder)
+    assert "WER of the best, trial 001, the lowest of 3 trials on the clips that chose it" in page.texts
+
+
+def test_finalists_of_an_earlier_version(tmp_path: Path) -> None:
+    """Their results have no intervals of the means, which are found anew, and the one that took less time won."""
+    folder = small(tmp_path)
+    path = folder.path / "results.json"
+    results = json.loads(path.read_text())
+    for standing in results["finalists"]["standings"]:
+        del standing["samples_per_second"], standing["mean_interval"]
+    results["finalists"]["winner"] = "003"
+    path.write_text(json.dumps(results))
+    assert run(folder) == 0
+    page = read(folder)
+    assert "Trial 003 took less time than 002, by which an earlier version chose." in page.text
+    assert re.search(r"WER of the winner, trial 003, mean of 2 seeds, 95 % interval \d", page.text)
 
 
 def test_without_the_base_models_clips_it_says_so(tmp_path: Path) -> None:
@@ -336,7 +361,7 @@ def test_results_alone_are_enough(tmp_path: Path) -> None:
     assert run(folder) == 0
     page = read(folder)
     assert "finished, 9 of 9 trials ended" in page.text
-    assert "WER of the winner, trial 002, mean of 2 seeds" in page.texts
+    assert "WER of the winner, trial 002, mean of 2 seeds, 95 % interval" in page.text
 
 
 @pytest.mark.parametrize("recorded", [False, True])

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from made_experiments import made_trial, write_experiment
 
+from tune.comparison import ClipErrors, gain_interval, wer_interval
 from tune.parameters import ChoiceParameter, FloatParameter, IntParameter
 from tune.report.analysis import analyse
 from tune.report.costs import find_costs
-from tune.report.estimates import ClipErrors, gain_interval, wer_interval
 from tune.report.importances import LEAST_TRIALS, find_importances
 from tune.report.known import Experiment
 from tune.report.loading import load_experiment
@@ -146,7 +146,7 @@ def test_an_interval_covers_the_truth() -> None:
 
 def test_seeds_widen_an_interval() -> None:
     found = clips(20.0, 150, np.random.default_rng(0))
-    alone, noisy = wer_interval([found]), wer_interval([found], (3.0, 0))
+    alone, noisy = wer_interval([found]), wer_interval([found], (3.0, 100))
     few = wer_interval([found], (3.0, 1))
     assert alone is not None
     assert noisy is not None
@@ -158,13 +158,16 @@ def test_seeds_widen_an_interval() -> None:
 def test_intervals_need_the_same_clips() -> None:
     random = np.random.default_rng(0)
     assert wer_interval([clips(20.0, 150, random), clips(20.0, 149, random)]) is None
-    assert gain_interval([clips(20.0, 150, random)], clips(40.0, 149, random), (0.5, 0)) is None
+    assert gain_interval([clips(20.0, 150, random)], clips(40.0, 149, random), (0.5, 4)) is None
     base = clips(60.0, 150, random)
     better = ClipErrors(np.maximum(0, base.word_errors - 3), base.words)
     interval = gain_interval([better], base, (0.5, 2))
     assert interval is not None
     gain = 100 * (base.word_errors - better.word_errors).sum() / base.words.sum()
     assert interval[0] < gain < interval[1]
+    # With the same errors on every clip there is nothing but seeds, and no rate of its own.
+    same = gain_interval([base], base, (0.5, 4))
+    assert same == pytest.approx((-2.776 * 0.5, 2.776 * 0.5), abs=0.001)
     # Paired: far narrower than the models' own.
     own = wer_interval([base])
     assert own is not None

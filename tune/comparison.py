@@ -5,17 +5,38 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from trainer.scoring.intervals import Interval, rate_interval
 
-_RESAMPLES = 2000
-_INTERVAL = (2.5, 97.5)
-_USUAL_SD = 0.5
-"""Standard deviation between seeds, in points, where no settings have two repeats that show it."""
-_CHEAPER = 0.95
-"""Share of the other's time below which settings count as cheaper: less is noise of the machines."""
+if TYPE_CHECKING:
+    import numpy as np
+
+PRIOR_SD = 0.5
+"""Usual standard deviation between seeds, in points of WER: independent fine-tunings of one Whisper with the same
+settings lie about half a point apart."""
+PRIOR_FREEDOM = 4
+"""Degrees of freedom that the usual deviation counts for, beside those of the repeats.
+
+As many as two more repeats of each of two finalists would bring. It holds 95 % of deviations to be between 0.3 and 1.4
+points, so that ten repeats that say otherwise outweigh it, and two do not."""
+_SAME_POINTS, _SAME_SHARE = 0.1, 0.01
+"""Points of WER, and share of the lowest mean, within the smaller of which settings count as equally good."""
+_FASTER = 1.05
+"""How many times as many samples a second settings must train to count as cheaper: less is noise of the machines."""
+
+Noise = tuple[float, int]
+"""Standard deviation between seeds, in points of WER, and its degrees of freedom, at least one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipErrors:
+    """What each validation clip adds to a WER, in the split's order: both of shape (clips,)."""
+
+    word_errors: np.ndarray
+    words: np.ndarray
+    """Reference words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +47,20 @@ class Repeat:
     wer: float
     """Best WER in percent."""
     seconds: float
-    word_errors: np.ndarray
-    """Of each validation clip, shape (clips,)."""
-    words: np.ndarray
-    """Reference words of each clip, shape (clips,)."""
+    """Wall time, to be shown: it holds a process's start, evaluations and waiting, so it says little of cost."""
+    word_errors: np.ndarray | None
+    """Of each validation clip, shape (clips,); None where they are not known."""
+    words: np.ndarray | None
+    """Reference words of each clip, shape (clips,); None where they are not known."""
+    samples_per_second: float | None = None
+    """Speed of the training itself; None where it is not known."""
+
+    @property
+    def clips(self) -> ClipErrors | None:
+        """Its errors by clip, where they are known."""
+        if self.word_errors is None or self.words is None:
+            return None
+        return ClipErrors(self.word_errors, self.words)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +77,18 @@ class Standing:
     """Mean time of a repeat."""
     difference: float = 0.0
     """Mean WER minus that of the lowest mean, in points."""
-    interval: tuple[float, float] = (0.0, 0.0)
+    interval: Interval = (0.0, 0.0)
     """95 % interval of that difference."""
     tied: bool = False
-    """Whether the interval reaches zero."""
+    """Whether the interval reaches zero, so that no difference is shown."""
+    samples_per_second: float | None = None
+    """Median speed of its trainings; None where it is not known, as in results of earlier versions."""
+    mean_interval: Interval | None = None
+    """95 % interval of the mean WER; None in results of earlier versions."""
+
+    def describe(self) -> str:
+        """What the mean is of, and how sure: `mean of 2 seeds, 95 % interval 8.10 to 10.20`."""
+        return describe_mean(len(self.wers), self.mean_interval)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +98,40 @@ class Verdict:
     standings: list[Standing]
     winner: str
     tie: bool
-    """Whether others are as good within noise, and the winner is the cheapest of them."""
+    """Whether others are as good within noise: no difference to them is shown."""
+
+    @property
+    def standing(self) -> Standing:
+        """The winner's."""
+        return next(found for found in self.standings if found.trial_id == self.winner)
+
+    @property
+    def undecided(self) -> list[str]:
+        """Other trials that are as good as the lowest mean within noise, or have it."""
+        lead = self.standings[0]
+        alike = [found for found in self.standings if found.tied or (found is lead and self.tie)]
+        return [found.trial_id for found in alike if found.trial_id != self.winner]
+
+    def describe(self) -> str:
+        """`reason`, and to whom no difference is shown."""
+        others = [name for name in self.undecided if name != self.standings[0].trial_id]
+        return f"{self.reason}; no difference to {', '.join(others)} is shown" if others else self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`."""
+        lead, won = self.standings[0], self.standing
+        if won is lead:
+            sure = ", by more than noise" if len(self.standings) > 1 and not self.tie else ""
+            return f"{won.trial_id} has the lowest mean{sure}"
+        if won.samples_per_second is None or lead.samples_per_second is None:
+            return f"{won.trial_id} took less time than {lead.trial_id}, by which an earlier version chose"
+        faster = won.samples_per_second / lead.samples_per_second
+        points = _same_within(lead) == _SAME_POINTS
+        within = f"{_SAME_POINTS:g} points" if points else f"{100 * _SAME_SHARE:g} % of its WER"
+        return (
+            f"{won.trial_id} is as good as {lead.trial_id} within {within} and trains {faster:.2g} x faster"
+        )
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Verdict:
@@ -74,42 +146,52 @@ class Verdict:
         """Plain values for `results.json`."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Verdict:
+        """The verdict that `to_dict` made plain, also that of an earlier version."""
+        standings = []
+        for each in saved["standings"]:
+            pairs = {key: tuple(each[key]) for key in ("interval", "mean_interval") if each.get(key)}
+            standings.append(Standing(**{**each, **pairs}))
+        return cls(standings, saved["winner"], bool(saved["tie"]))
 
-def judge_finalists(repeats: Mapping[str, Sequence[Repeat]], seed: int = 0) -> Verdict:
+
+def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
     """Compare settings by the mean WER of their repeats.
 
-    The interval of a difference has two sources of noise. Clips: a paired bootstrap (Bisani and Ney, ICASSP
-    2004), where the same clips are drawn for both settings, since clips differ more than settings do. Seeds:
-    Student's t with the standard deviation between repeats, pooled over all settings; drawing two or three
-    repeats anew, as a bootstrap does, would make it far too narrow (Hesterberg, The American Statistician 2015).
-    Where the interval reaches zero the two are tied, and of all that are tied with the lowest mean the cheapest
-    wins.
+    The lowest mean wins. Cost decides only between settings as good as that: within the smaller of 0.1 points and 1 %
+    of the WER. It is told by the samples a second of the training, the median of a setting's repeats, since the
+    machines are shared; where it is not known for both it decides nothing.
+
+    Beside it stands what is known of the differences, in 95 % intervals with two sources of noise: the clips, by a
+    paired bootstrap (see `trainer.scoring.intervals`), and the seeds, by Student's t with `seed_noise`, since drawing
+    two or three repeats anew would make an interval far too narrow (Hesterberg, The American Statistician 2015).
+    Where an interval reaches zero no difference is shown, which is no reason to take the higher mean.
 
     Args:
-        repeats: by trial, each at least once; all on the same clips.
-        seed: of the resampling.
+        repeats: by trial, each at least once; all on the same clips. Where the clips' errors of some settings are
+            not known, or those of fewer than five clips, their intervals have the seeds' noise alone.
     """
     standings = sorted(
         (_standing(trial, runs) for trial, runs in repeats.items()), key=lambda found: found.mean
     )
-    lead = standings[0]
-    judged = [lead]
-    noise = seed_noise(standings)
-    for other in standings[1:]:
-        low, high = _interval(repeats[lead.trial_id], repeats[other.trial_id], noise, seed)
-        judged.append(
-            dataclasses.replace(
-                other, difference=other.mean - lead.mean, interval=(low, high), tied=low <= 0.0
+    lead, noise = standings[0], seed_noise(standings)
+    judged = []
+    for found in standings:
+        runs = repeats[found.trial_id]
+        known = dataclasses.replace(found, mean_interval=mean_interval(runs, noise))
+        if found is not lead:
+            low, high = _difference_interval(repeats[lead.trial_id], runs, noise)
+            known = dataclasses.replace(
+                known, difference=found.mean - lead.mean, interval=(low, high), tied=low <= 0.0
             )
-        )
-    tied = [lead, *(standing for standing in judged if standing.tied)]
-    cheapest = min(tied, key=lambda standing: standing.seconds)
-    winner = cheapest if cheapest.seconds < _CHEAPER * lead.seconds else lead
-    return Verdict(judged, winner.trial_id, tie=len(tied) > 1)
+        judged.append(known)
+    return Verdict(judged, _choose(judged).trial_id, tie=any(found.tied for found in judged))
 
 
 def _standing(trial_id: str, repeats: Sequence[Repeat]) -> Standing:
     wers = [repeat.wer for repeat in repeats]
+    speeds = [repeat.samples_per_second for repeat in repeats if repeat.samples_per_second]
     return Standing(
         trial_id=trial_id,
         runs=[repeat.run for repeat in repeats],
@@ -117,32 +199,166 @@ def _standing(trial_id: str, repeats: Sequence[Repeat]) -> Standing:
         mean=statistics.fmean(wers),
         sd=statistics.stdev(wers) if len(wers) > 1 else None,
         seconds=statistics.fmean(repeat.seconds for repeat in repeats),
+        samples_per_second=statistics.median(speeds) if speeds else None,
     )
 
 
-def seed_noise(standings: Sequence[Standing]) -> tuple[float, int]:
-    """Standard deviation between seeds in points, pooled over all settings, and its degrees of freedom."""
+def _same_within(lead: Standing) -> float:
+    """Points by which settings may be behind the lowest mean and count as equally good."""
+    return min(_SAME_POINTS, _SAME_SHARE * lead.mean)
+
+
+def _choose(standings: Sequence[Standing]) -> Standing:
+    """The lowest mean, or the fastest of those that are as good."""
+    lead = standings[0]
+    if lead.samples_per_second is None:
+        return lead
+    speeds = [
+        (found.samples_per_second, found)
+        for found in standings
+        if found.samples_per_second is not None and found.difference <= _same_within(lead)
+    ]
+    fastest, found = max(speeds, key=lambda pair: pair[0])
+    return found if fastest > _FASTER * lead.samples_per_second else lead
+
+
+def seed_noise(standings: Sequence[Standing]) -> Noise:
+    """Standard deviation between seeds, pooled over all settings and with the usual one, and its degrees of freedom.
+
+    Two finalists with two repeats have two degrees of freedom, of which a deviation is all but unknown. So the usual
+    deviation counts as if it had been measured with `PRIOR_FREEDOM` more: the scaled inverse chi-square prior of a
+    variance (Gelman et al., Bayesian Data Analysis, 3rd edition, sections 2.6 and 3.3), with which a difference
+    over its standard error has Student's t of both degrees of freedom together (Smyth, Statistical Applications in
+    Genetics and Molecular Biology 2004).
+
+    Args:
+        standings: may be empty: then it is the usual deviation.
+    """
     spread = [(found.sd, len(found.wers) - 1) for found in standings if found.sd is not None]
-    freedom = sum(number for _, number in spread)
-    if not freedom:
-        return _USUAL_SD, 0
-    return math.sqrt(sum(number * sd**2 for sd, number in spread) / freedom), freedom
+    freedom = PRIOR_FREEDOM + sum(number for _, number in spread)
+    squares = PRIOR_FREEDOM * PRIOR_SD**2 + sum(number * sd**2 for sd, number in spread)
+    return math.sqrt(squares / freedom), freedom
 
 
-def _interval(
-    lead: Sequence[Repeat], other: Sequence[Repeat], noise: tuple[float, int], seed: int
-) -> tuple[float, float]:
+def mean_interval(repeats: Sequence[Repeat], noise: Noise) -> Interval:
+    """95 % interval of the mean WER of trainings with the same settings, in percent.
+
+    Args:
+        repeats: at least one; where no clips' errors are known the interval has the seeds' noise alone.
+        noise: see `seed_noise`.
+    """
+    clips = _known_clips(repeats)
+    errors = _mean_errors(clips)
+    reach = None if errors is None else _reach(errors, clips[0].words)
+    mean = statistics.fmean(repeat.wer for repeat in repeats)
+    low, high = _with_seeds(mean, reach, noise, 1 / len(repeats))
+    return max(0.0, low), high
+
+
+def describe_mean(seeds: int, interval: Interval | None) -> str:
+    """What a WER is the mean of, and its 95 % interval where that is known."""
+    told = "1 seed" if seeds == 1 else f"mean of {seeds} seeds"
+    return told if interval is None else f"{told}, 95 % interval {interval[0]:.2f} to {interval[1]:.2f}"
+
+
+def describe_lowest(wers: Iterable[float | None]) -> str:
+    """What to add to the lowest WER of trials that were not repeated; nothing where there is only one."""
+    measured = sum(wer is not None for wer in wers)
+    return f"the lowest of {measured} trials on the clips that chose it" if measured > 1 else ""
+
+
+def wer_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -> Interval | None:
+    """95 % interval of the mean WER of trainings with the same settings, in percent, by their clips.
+
+    Args:
+        runs: the trainings; None comes out where they are not on the same clips, or on fewer than five.
+        noise: see `seed_noise`; None for a model that was not trained here.
+    """
+    errors = _mean_errors(runs)
+    if errors is None:
+        return None
+    if noise is None:
+        return rate_interval(errors, runs[0].words)
+    reach = _reach(errors, runs[0].words)
+    if reach is None:
+        return None
+    low, high = _with_seeds(_rate(errors, runs[0].words), reach, noise, 1 / len(runs))
+    return max(0.0, low), high
+
+
+def gain_interval(runs: Sequence[ClipErrors], base: ClipErrors, noise: Noise) -> Interval | None:
+    """95 % interval of the base model's WER minus the runs' mean, in points, over the same clips.
+
+    None where the clips are not the same, or fewer than five.
+    """
+    errors = _mean_errors(runs)
+    if errors is None or errors.shape != base.words.shape:
+        return None
+    less = base.word_errors - errors
+    reach = _reach(less, base.words, difference=True)
+    return None if reach is None else _with_seeds(_rate(less, base.words), reach, noise, 1 / len(runs))
+
+
+def _difference_interval(lead: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> Interval:
     """95 % interval of `other`'s mean WER minus `lead`'s, in points."""
-    generator = np.random.default_rng(seed)
-    words = lead[0].words
-    errors = [np.mean([repeat.word_errors for repeat in repeats], axis=0) for repeats in (lead, other)]
-    more = errors[1] - errors[0]
-    found = np.empty(_RESAMPLES)
-    for index in range(_RESAMPLES):
-        clips = generator.integers(len(words), size=len(words))
-        found[index] = 100.0 * more[clips].sum() / max(1, words[clips].sum())
+    first, second = _known_clips(lead), _known_clips(other)
+    reach = None
+    if first and second and _mean_errors([*first, *second]) is not None:
+        more = _mean([run.word_errors for run in second]) - _mean([run.word_errors for run in first])
+        reach = _reach(more, first[0].words, difference=True)
+    difference = statistics.fmean(run.wer for run in other) - statistics.fmean(run.wer for run in lead)
+    return _with_seeds(difference, reach, noise, 1 / len(lead) + 1 / len(other))
+
+
+def _known_clips(repeats: Sequence[Repeat]) -> list[ClipErrors]:
+    return [repeat.clips for repeat in repeats if repeat.clips is not None]
+
+
+def _mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return sum(arrays[1:], arrays[0]) / len(arrays)
+
+
+def _mean_errors(runs: Sequence[ClipErrors]) -> np.ndarray | None:
+    """By clip; None where there are no runs, or not on the same clips."""
+    same = bool(runs) and all(run.words.shape == runs[0].words.shape for run in runs)
+    return _mean([run.word_errors for run in runs]) if same else None
+
+
+def _rate(errors: np.ndarray, words: np.ndarray) -> float:
+    return 100.0 * float(errors.sum() / words.sum())
+
+
+def _reach(errors: np.ndarray, words: np.ndarray, *, difference: bool = False) -> tuple[float, float] | None:
+    """How far the clips' 95 % interval goes below and above a rate, in points; None for fewer than five clips.
+
+    Args:
+        errors: of each clip; of one model or, with `difference`, one model's more than another's.
+        words: reference words of each.
+    """
+    if difference and not errors.any():  # the rule of three is for rates
+        return 0.0, 0.0
+    found = rate_interval(errors, words)
+    if found is None:
+        return None
+    rate = _rate(errors[words > 0], words[words > 0])
+    return rate - found[0], found[1] - rate
+
+
+def _with_seeds(rate: float, reach: tuple[float, float] | None, noise: Noise, share: float) -> Interval:
+    """A 95 % interval of both clips and seeds: each side is the root of the two squares.
+
+    This is how intervals of two independent sources are joined where each is known by its own ends (Zou and Donner,
+    Statistics in Medicine 2008).
+
+    Args:
+        rate: in percent, or a difference in points.
+        reach: of the clips; None for the seeds alone.
+        noise: between seeds.
+        share: of one training's variance that the rate has: 1 / n for a mean of n.
+    """
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
     sd, freedom = noise
-    drawn = generator.standard_t(freedom, _RESAMPLES) if freedom else generator.normal(size=_RESAMPLES)
-    found += sd * math.sqrt(1 / len(lead) + 1 / len(other)) * drawn
-    low, high = np.percentile(found, _INTERVAL)
-    return float(low), float(high)
+    seeds = float(stdtrit(freedom, 0.975)) * sd * math.sqrt(share)
+    below, above = reach or (0.0, 0.0)
+    return rate - math.hypot(below, seeds), rate + math.hypot(above, seeds)

@@ -129,7 +129,7 @@ def _which(results: dict[str, Any], run: str) -> str:
     (found,) = standings
     place = "a finalist"
     if finalists["winner"] == found["trial_id"]:
-        place = "the winner, tied with others," if finalists["tie"] else "the winner"
+        place = "the winner, to which others show no difference," if finalists["tie"] else "the winner"
     rates = f"{found['mean']:.2f}" + ("" if found["sd"] is None else f" ± {found['sd']:.2f}")
     times = f"{len(found['wers'])} seeds" if len(found["wers"]) > 1 else "1 seed"
     return (

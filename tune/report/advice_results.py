@@ -122,19 +122,12 @@ def finalists_tie(analysis: Analysis) -> list[Advice]:
     verdict = analysis.experiment.verdict
     if verdict is None or not verdict.tie:
         return []
-    winner = next(found for found in verdict.standings if found.trial_id == verdict.winner)
-    lead = verdict.standings[0]
-    others = [s.trial_id for s in verdict.standings if s is not winner and (s.tied or s is lead)]
-    if winner is lead:
-        why = f"Trial {winner.trial_id} has the lowest mean, and none of the others is cheaper."
-    else:
-        less = 100 * (1 - winner.seconds / lead.seconds)
-        why = f"Trial {winner.trial_id} is taken, which takes {less:.0f} % less time."
-    repeats = 2 * max(len(winner.wers), 1)
+    alike = listed(sorted([verdict.winner, *verdict.undecided]))
+    repeats = 2 * max(len(verdict.standing.wers), 1)
     return [
         Advice(
-            f"Finalists {listed(sorted([winner.trial_id, *others]))} are tied: no difference beyond noise is shown.",
-            f"{why} If the difference matters, `--repeats {repeats}` tells more.",
+            f"Between finalists {alike} no difference beyond noise is shown.",
+            f"Trial {verdict.reason}. If the difference matters, `--repeats {repeats}` tells more.",
             change=False,
         )
     ]

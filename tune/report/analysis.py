@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from tune.comparison import PRIOR_FREEDOM, Noise, gain_interval
 from tune.report.costs import Costs, find_costs
 from tune.report.estimates import (
     Contender,
     contenders,
-    gain_interval,
     noise_of,
     read_baseline_clips,
     read_clips,
@@ -101,12 +101,12 @@ def analyse(experiment: Experiment) -> Analysis:
         costs=find_costs(experiment),
         contenders=contenders(experiment),
         noise=noise,
-        noise_measured=freedom > 0,
+        noise_measured=freedom > PRIOR_FREEDOM,
         gain=_gain(experiment, (noise, freedom)),
     )
 
 
-def _gain(experiment: Experiment, noise: tuple[float, int]) -> tuple[float, float] | None:
+def _gain(experiment: Experiment, noise: Noise) -> tuple[float, float] | None:
     base = read_baseline_clips(experiment)
     runs = winning_runs(experiment)
     clips = [read_clips(experiment, run) for run in runs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from tune.comparison import describe_lowest
 from tune.display import clock
 from tune.pages import page
 from tune.pages.page import Cell, Column, Html
@@ -50,9 +51,12 @@ def result_parts(analysis: Analysis, shown: Picture | None) -> list[str]:
 def _winner_words(experiment: Experiment, winner: Contender) -> str:
     if winner.unfinished:
         return f"lowest WER so far, {winner.name} before its full budget"
-    if len(winner.wers) > 1:
-        return f"WER of the winner, {winner.name}, mean of {len(winner.wers)} seeds"
-    return f"{'WER of the best' if experiment.has_ended else 'lowest WER so far'}, {winner.name}"
+    if experiment.verdict is not None:
+        return f"WER of the winner, {winner.name}, {winner.describe()}"
+    if not experiment.has_ended:
+        return f"lowest WER so far, {winner.name}"
+    luck = describe_lowest(trial.best_wer for trial in experiment.trials)
+    return ", ".join(filter(None, ["WER of the best", winner.name, luck]))
 
 
 def gain_tile(base: float, wer: float) -> tuple[str, str]:
@@ -121,8 +125,8 @@ def _finalists(analysis: Analysis) -> list[str]:
     for standing in verdict.standings:
         leads = standing is verdict.standings[0]
         interval = intervals.get(standing.trial_id)
-        words = ["winner"] if standing.trial_id == verdict.winner else []
-        words += ["tied"] if standing.tied or (leads and verdict.tie) else []
+        won, alike = standing.trial_id == verdict.winner, standing.trial_id in verdict.undecided
+        words = "winner" if won else ("no difference shown" if alike else "")
         rows.append(
             [
                 standing.trial_id,
@@ -133,13 +137,12 @@ def _finalists(analysis: Analysis) -> list[str]:
                 "" if leads else f"{standing.difference:.2f}",
                 "" if leads else f"{standing.interval[0]:.2f} to {standing.interval[1]:.2f}",
                 clock(standing.seconds),
-                Html(f'<span class="nowrap">{", ".join(words)}</span>'),
+                Html(f'<span class="nowrap">{words}</span>'),
             ]
         )
     strong = frozenset(i for i, s in enumerate(verdict.standings) if s.trial_id == verdict.winner)
-    text = "The best trials once more with other seeds, since a single training is partly luck."
-    if verdict.tie:
-        text += " They are tied where the interval of the difference reaches zero; then the cheapest wins."
+    text = "The best trials once more with other seeds, since a single training is partly luck. "
+    text += f"Trial {verdict.describe()}." if len(verdict.standings) > 1 else ""
     return [page.heading("Finalists", 3), page.paragraph(text), page.table(_FINALIST_COLUMNS, rows, strong)]
 
 

@@ -41,8 +41,10 @@ class Report:
             f"{'baseline':<9} WER {known.baseline:.2f} %  {known.model} untouched",
         ]
         if self.winner is not None:
-            seeds = f", mean of {len(self.winner.wers)} seeds" if len(self.winner.wers) > 1 else ""
-            lines.append(f"{'best':<9} WER {self.winner.wer:.2f} %  {self.winner.name}{seeds}")
+            word, seeds = "best", ""
+            if known.verdict is not None:
+                word, seeds = "winner", f", {self.winner.describe()}"
+            lines.append(f"{word:<9} WER {self.winner.wer:.2f} %  {self.winner.name}{seeds}")
         return lines + [
             f"{marks[found.change]:<9} {found.seen} {found.follows}".rstrip().replace("`", "")
             for found in self.advice
