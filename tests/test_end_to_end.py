@@ -109,10 +109,16 @@ def test_finalists_are_trained_again_and_one_wins(search: tuple[Path, str]) -> N
     assert best["wer"] == min(repeat["best_wer"] for repeat in runs)
     assert best["config"] == repeats[best["run"]]["config"]
     assert (Path(best["checkpoint"]) / "model.safetensors").is_file()
-    (told,) = [line for line in search[1].splitlines() if line.startswith(("winner ", "tie "))]
-    mean, sd = next((each["mean"], each["sd"]) for each in standings if each["trial_id"] == winner)
-    assert f"trial {winner} with WER {mean:.2f} % ± {sd:.2f}" in told
-    assert told.startswith("tie") == found["finalists"]["tie"]
+    won = next(each for each in standings if each["trial_id"] == winner)
+    assert won is standings[0] or won["difference"] <= 0.1
+    (told,) = [line for line in search[1].splitlines() if line.startswith("winner ")]
+    low, high = won["mean_interval"]
+    assert low < won["mean"] < high
+    assert f"WER {won['mean']:6.2f} % (mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f})" in told
+    (why,) = [line for line in search[1].splitlines() if line.startswith("verdict ")]
+    assert f"trial {winner} " in why
+    if won is standings[0]:
+        assert ("by more than noise" in why) != found["finalists"]["tie"]
 
 
 @pytest.mark.slow
@@ -370,7 +376,15 @@ def test_mlflow_tells_its_story(search: tuple[Path, str]) -> None:
         if run.info.run_id != parent.info.run_id
     }
     note = parent.data.tags["mlflow.note.content"]
-    assert note.startswith(f"**WER {found['best']['wer']:.2f} %**")
+    won = next(
+        each for each in found["finalists"]["standings"] if each["trial_id"] == found["best"]["trial_id"]
+    )
+    assert note.startswith(f"**WER {won['mean']:.2f} %**")
+    metrics = parent.data.metrics
+    assert (metrics["best_wer"], metrics["winner_mean_wer"]) == pytest.approx(
+        (found["best"]["wer"], won["mean"]), abs=1e-3
+    )
+    assert metrics["wer_gain"] == pytest.approx(found["baseline"]["wer"] - won["mean"], abs=1e-3)
     assert f"winner, mean of 2 seeds: trial {found['finalists']['winner']}" in note
     assert parent.data.params["gpus_per_trial"] == "0"
     best, winner = found["best"]["run"], found["finalists"]["winner"]

@@ -133,15 +133,6 @@ class Verdict:
             f"{won.trial_id} is as good as {lead.trial_id} within {within} and trains {faster:.2g} x faster"
         )
 
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Verdict:
-        """What `to_dict` gave, also in an earlier version."""
-        standings = [
-            Standing(**{**standing, "interval": tuple(standing["interval"])})
-            for standing in saved["standings"]
-        ]
-        return cls(standings, saved["winner"], bool(saved["tie"]))
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `results.json`."""
         return dataclasses.asdict(self)

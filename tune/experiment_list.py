@@ -296,7 +296,11 @@ def _state(found: _Found, results: Mapping[str, Any]) -> State:
 
 
 def _best_wer(found: _Found, results: Mapping[str, Any]) -> float | None:
-    """The WER of the run that an export takes; while none is decided on, the lowest so far."""
+    """The mean of the winner's repeats, else the lowest WER of a trial."""
+    finalists = results.get("finalists")
+    if finalists:
+        (won,) = [each for each in finalists["standings"] if each["trial_id"] == finalists["winner"]]
+        return float(won["mean"])
     if results.get("best"):
         return float(results["best"]["wer"])
     rates = [(_is_partial(run), float(run["best_wer"])) for run in found.runs if run["best_wer"] is not None]

@@ -8,17 +8,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tune.comparison import describe_lowest
 from tune.display import clock, say, short_value, trial_table
 from tune.experiments.results import REPORT_FOLDER, RESULTS_FILE
 
 if TYPE_CHECKING:
     from tune.comparison import Verdict
     from tune.runs.outcome import SearchOutcome
+    from tune.search.records import TrialRecord
 
 
 def print_summary(outcome: SearchOutcome, console: Console) -> None:
-    """Print the last table, best against baseline, and the commands that come next."""
-    plan, best, baseline = outcome.plan, outcome.best, outcome.baseline
+    """Print the last table, the winner against the baseline, and the commands that come next."""
+    plan, best = outcome.plan, outcome.best
     console.print()
     console.print(trial_table(outcome.trials, best))
     console.print()
@@ -41,22 +43,7 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
         if _is_resumable(outcome):
             say(console, f"resume    {plan.resume_command}")
         return
-    if outcome.verdict is not None:
-        _print_finalists(outcome.verdict, console)
-    settings = ", ".join(f"{name} {short_value(value)}" for name, value in best.config.items())
-    say(console, f"baseline  WER {baseline:6.2f} %  {plan.base.model} untouched")
-    what = "repeat" if outcome.verdict is not None else "trial"
-    console.print(
-        f"[bold]best      WER {best.best_wer:6.2f} %  {what} {best.trial_id}: {escape(settings)}[/]",
-        soft_wrap=True,
-    )
-    if outcome.gained:
-        gain = baseline - best.best_wer
-        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
-    else:
-        console.print(
-            "[yellow]no trial beat the untouched base model[/]: keep it, or widen the space or the budget"
-        )
+    _print_result(outcome, best, console)
     storage = plan.request.storage.option
     say(console, f"results   {plan.where}/{RESULTS_FILE}")
     if _is_resumable(outcome):
@@ -72,12 +59,60 @@ def _is_resumable(outcome: SearchOutcome) -> bool:
     return outcome.interrupted or (outcome.end is not None and outcome.end.reason in reasons)
 
 
+def _print_result(outcome: SearchOutcome, best: TrialRecord, console: Console) -> None:
+    """What the search came to, and by how much that is better than the untouched base model.
+
+    It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
+    partly their luck, and only told as the WER of the weights that are there.
+    """
+    verdict, baseline, wer = outcome.verdict, outcome.baseline, outcome.wer
+    trials = {trial.trial_id: trial for trial in outcome.trials}
+    if verdict is None:
+        if outcome.not_compared:
+            say(console, f"no verdict {outcome.not_compared}; the weights of all finalists stay")
+        _print_winner(f"best      WER {best.best_wer:6.2f} %  trial {best.trial_id}", best, console)
+        if luck := describe_lowest(trial.best_wer for trial in outcome.trials):
+            console.print(f"          {luck}")
+    else:
+        _print_finalists(verdict, console)
+        won = verdict.standing
+        told = f"winner    WER {won.mean:6.2f} % ({won.describe()})  trial {won.trial_id}"
+        _print_winner(told, trials.get(won.trial_id, best), console)
+        if len(verdict.standings) > 1:
+            say(console, f"verdict   trial {verdict.describe()}")
+    say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched")
+    test = outcome.test
+    if test is not None:
+        told = f"WER {test['wer']:6.2f} % (base {test['baseline_wer']:.2f} %)"
+        console.print(f"test      {told}  on {test['clips']:,.0f} clips that chose nothing")
+    if outcome.gained and wer is not None:
+        gain = baseline - wer
+        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
+    else:
+        console.print(
+            "[yellow]no trial beat the untouched base model[/]: keep it, or widen the space or the budget"
+        )
+    if verdict is not None:
+        seeds = len(verdict.standing.wers)
+        luck = f": the lowest of {seeds} seeds on the clips that chose it" if seeds > 1 else ""
+        say(console, f"best      WER {best.best_wer:6.2f} %  repeat {best.trial_id}, to be exported{luck}")
+
+
+def _print_winner(told: str, trial: TrialRecord, console: Console) -> None:
+    """What won, with its settings."""
+    settings = ", ".join(f"{name} {short_value(value)}" for name, value in trial.config.items())
+    console.print(f"[bold]{told}: {escape(settings)}[/]", soft_wrap=True)
+
+
 def _print_finalists(verdict: Verdict, console: Console) -> None:
-    """Mean and standard deviation of each finalist, and who won."""
+    """Mean and standard deviation of each finalist, and what it cost."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("finalist")
+    speeds = any(found.samples_per_second is not None for found in verdict.standings)
     for name in ("repeats", "mean WER %", "sd", "behind", "95 % interval", "time"):
         table.add_column(name, justify="right")
+    if speeds:
+        table.add_column("samples/s", justify="right")
     for place, found in enumerate(verdict.standings):
         low, high = found.interval
         table.add_row(
@@ -88,24 +123,10 @@ def _print_finalists(verdict: Verdict, console: Console) -> None:
             f"{found.difference:.2f}" if place else "",
             f"{low:.2f} to {high:.2f}" if place else "",
             clock(found.seconds),
+            *([] if found.samples_per_second is None else [f"{found.samples_per_second:.3g}"]),
             style="bold" if found.trial_id == verdict.winner else None,
         )
     console.print(table)
-    if len(verdict.standings) < 2:
-        return
-    winner = next(found for found in verdict.standings if found.trial_id == verdict.winner)
-    told = f"{winner.mean:.2f} %" + ("" if winner.sd is None else f" ± {winner.sd:.2f}")
-    others = [
-        found.trial_id
-        for found in verdict.standings
-        if found.trial_id != verdict.winner and (found.tied or found is verdict.standings[0])
-    ]
-    if verdict.tie and others:
-        cheaper = ", the cheaper one" if verdict.winner != verdict.standings[0].trial_id else ""
-        text = f"tie       trial {verdict.winner} with WER {told}{cheaper}; {', '.join(others)} within noise"
-    else:
-        text = f"winner    trial {verdict.winner} with WER {told}, by more than noise"
-    console.print(f"[bold]{escape(text)}[/]", soft_wrap=True)
 
 
 def _print_first_failure(outcome: SearchOutcome, console: Console) -> None:

@@ -51,6 +51,12 @@ class SearchOutcome:
         return Verdict.from_dict(self.state.verdict) if self.state.verdict else None
 
     @property
+    def not_compared(self) -> str:
+        """Why the finalists have no verdict; empty where they have one, or there were none."""
+        compared = self.state.compared
+        return compared.text if compared is not None and compared.verdict is None else ""
+
+    @property
     def end(self) -> End | None:
         """What ended the search before all that was asked for."""
         from tune.search.budgets import End
@@ -78,7 +84,7 @@ class SearchOutcome:
         """What the winner is worth: the mean of its repeats where there are any, else its lowest WER."""
         verdict = self.verdict
         if verdict is not None:
-            return next(found.mean for found in verdict.standings if found.trial_id == verdict.winner)
+            return verdict.standing.mean
         return self.best.best_wer if self.best else None
 
     @property

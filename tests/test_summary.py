@@ -1,0 +1,95 @@
+"""The last lines of a search on the screen: what won, how sure that is, and what it gained."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_experiments import base_model, search_outcome
+from rich.console import Console
+
+from tune.runs.outcome import SearchOutcome
+from tune.summary import print_summary
+
+SETTINGS = "learning_rate 0.0024, warmup_ratio 0.1, train_batch_size 8, gradient_accumulation_steps 1"
+
+
+def printed(outcome: SearchOutcome, **changes: Any) -> list[str]:
+    """The lines after the table of trials."""
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(dataclasses.replace(outcome, **changes), console)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    return lines[next(n for n, line in enumerate(lines) if line.startswith("trials ")) :]
+
+
+def labels(lines: list[str]) -> list[str]:
+    return [line.split()[0] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> SearchOutcome:
+    return search_outcome(tmp_path_factory.mktemp("made"))
+
+
+def test_the_winners_mean_and_its_interval_lead(outcome: SearchOutcome) -> None:
+    assert outcome.verdict is not None
+    low, high = outcome.verdict.standing.mean_interval or (0.0, 0.0)
+    lines = printed(outcome)
+    assert labels(lines)[1:9] == [
+        *("finalist", "004", "003", "winner", "verdict", "baseline", "gain", "best"),
+    ]
+    assert lines[4] == (
+        f"winner    WER  10.20 % (mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f})  trial 004: {SETTINGS}"
+    )
+    assert lines[5:9] == [
+        "verdict   trial 004 has the lowest mean; no difference to 003 is shown",
+        "baseline  WER  60.00 %  demo untouched",
+        "gain           49.80 points: 83 % fewer errors",
+        "best      WER  10.00 %  repeat 004-r1, to be exported: the lowest of 2 seeds on the clips that chose it",
+    ]
+    assert "samples/s" not in lines[1]
+
+
+def test_where_cost_decided_it_says_so(tmp_path: Path) -> None:
+    repeats = {"003": [10.0, 10.4], "004": [10.1, 10.4]}
+    lines = printed(search_outcome(tmp_path, repeats=repeats, repeat_speeds={"003": 20.0, "004": 28.0}))
+    assert lines[1].split()[-2:] == ["time", "samples/s"]
+    assert [line.split()[-1] for line in lines[2:4]] == ["20", "28"]
+    assert lines[4].startswith("winner    WER  10.25 % (mean of 2 seeds")
+    assert lines[5] == "verdict   trial 004 is as good as 003 within 0.1 points and trains 1.4 x faster"
+
+
+def test_a_sure_winner(tmp_path: Path) -> None:
+    lines = printed(search_outcome(tmp_path, repeats={"003": [30.0, 30.2], "004": [10.1, 10.4]}))
+    assert lines[5] == "verdict   trial 004 has the lowest mean, by more than noise"
+
+
+def test_one_finalist_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    lines = printed(search_outcome(tmp_path, repeats={"004": [10.1]}))
+    assert labels(lines)[1:7] == ["finalist", "004", "winner", "baseline", "gain", "best"]
+    assert lines[6] == "best      WER  10.10 %  repeat 004-r1, to be exported"
+
+
+def test_without_repeats_the_best_is_told_to_be_lucky(tmp_path: Path) -> None:
+    lines = printed(search_outcome(tmp_path, repeats={}))
+    assert lines[1:5] == [
+        f"best      WER  10.60 %  trial 004: {SETTINGS}",
+        "          the lowest of 12 trials on the clips that chose it",
+        "baseline  WER  60.00 %  demo untouched",
+        "gain           49.40 points: 82 % fewer errors",
+    ]
+
+
+def test_the_test_split_stands_beside_it(outcome: SearchOutcome) -> None:
+    lines = printed(outcome, test={"wer": 10.894, "baseline_wer": 61.25, "clips": 1234})
+    assert lines[7] == "test      WER  10.89 % (base 61.25 %)  on 1,234 clips that chose nothing"
+
+
+def test_one_lucky_seed_below_the_base_model_is_no_gain(outcome: SearchOutcome) -> None:
+    assert "gain" in labels(printed(outcome, baseline=base_model(10.3)))
+    lines = printed(outcome, baseline=base_model(10.1))
+    assert "no trial beat the untouched base model: keep it, or widen the space or the budget" in lines
+    assert "gain" not in labels(lines)
