@@ -114,7 +114,7 @@ class OptunaTracker:
         """
         storage = self._take(self._saved)
         with _calls(self._place):
-            storage.set_study_user_attr(self._study, _EVENT, position.event)
+            storage.set_study_user_attr(self._study, _EVENT, position.events)
         self._storage = storage
 
     def close(self) -> None:
