@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tune.experiments.log import EVENTS_FILE
 from tune.experiments.results import write_results
 from tune.mlflow_store import default_artifact_root, is_server
-from tune.tracking.process import FollowerProcess
+from tune.tracking.process import FollowerProcess, last_number
 from tune.tracking.tracker import Orders
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from tune.experiments.opened import OpenExperiment
     from tune.plan import SearchPlan
 
+_LAST_PATIENCE = 5.0
+"""Seconds that a store is waited for where a session broke off."""
+
 
 class Tracking:
     """A follower from the beginning of a session on: it imports what it needs while this process waits for Ray."""
@@ -23,12 +27,16 @@ class Tracking:
     def __init__(self, plan: SearchPlan, console: Console) -> None:
         self._plan, self._console = plan, console
         self._process = FollowerProcess(_trackers(plan))
+        self._finished = False
 
     def __enter__(self) -> Self:
         self._process.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Where the session broke off, its end is told too, if that is quickly done; `sync` tells the rest."""
+        if not self._finished and last_number(self._plan.folder / EVENTS_FILE):
+            self._process.finish(_LAST_PATIENCE)
         self._process.stop()
 
     def connect(self) -> None:
@@ -49,6 +57,7 @@ class Tracking:
         """Wait, not for ever, until all is delivered, and note the runs' ids in the results; what is not delivered."""
         with self._console.status("telling MLflow the rest ..."):
             problem = self._process.finish()
+        self._finished = True
         write_results(experiment.folder, experiment.log.state)
         return problem
 

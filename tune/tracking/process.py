@@ -73,12 +73,15 @@ class FollowerProcess:
         ).start()
 
     def stop(self) -> None:
-        """End the process at once, where the search ends before its first event."""
+        """End the process at once, if it runs still: the search ends before its first event, or all is delivered."""
         self._finishing = True
         with self._lock:
             if self._process is not None:
                 self._process.kill()
-                self._process.communicate()
+                self._process.wait()
+                for pipe in (self._process.stdin, self._process.stdout):
+                    with contextlib.suppress(OSError):  # what nobody reads any more
+                        _pipe(pipe).close()
 
     @property
     def problem(self) -> str | None:
