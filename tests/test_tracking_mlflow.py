@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import BEGAN, MadeLog, whole_search
+from made_logs import BEGAN, MadeLog, training_settings, whole_search
 from mlflow_server import Server, children, client_of, only_parent, steps
 
+from tune.errors import TrackingError
+from tune.experiment_folder import ExperimentFolder
 from tune.experiments.events import (
+    BaselineMeasured,
+    Evaluated,
     ExportChosen,
     FinalistsCompared,
     FinalRoundPlanned,
     HeldOutMeasured,
+    TrialProposed,
     TrialStarted,
 )
-from tune.mlflow_store import TRIALS_VIEW_TAG, default_tracking_uri
+from tune.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, default_tracking_uri
 from tune.tracking import follower
-from tune.tracking.mlflow import POSITION
+from tune.tracking.mlflow import POSITION, attach_folder
 from tune.tracking.mlflow_connection import TrackingStore
 from tune.tracking.mlflow_events import PARENT
 
@@ -238,7 +244,7 @@ def test_killed_at_every_call_and_started_again(
         pass
     made.deliver()
     broken = same_log(made, default_tracking_uri(tmp_path))
-    monkeypatch.setattr(follower, "_MOST_EVENTS", at_once)
+    monkeypatch.setattr("tune.tracking.follower._MOST_EVENTS", at_once)
     left = [0]
     for name in ("create_run", "log_batch", "end_run", "reopen_run", "upload", "tag_experiment"):
         monkeypatch.setattr(TrackingStore, name, dying(getattr(TrackingStore, name), left))
@@ -266,3 +272,257 @@ def dying(method: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
         return found
 
     return call
+
+
+def test_decided_on_before_a_kill_and_never_said(made: MadeLog, database: str) -> None:
+    made.session(trials=2)
+    made.begin("001")
+    made.evaluate("001", 50.0, stop=True)
+    made.begin("002")
+    made.deliver()
+    client = client_of(database)
+    parent = only_parent(client, made.name)
+    assert {run.info.status for run in children(client, parent).values()} == {"RUNNING"}
+    heard = made.now
+    made.again()
+    made.session(2, trials=2)
+    made.deliver()
+    runs = children(client, parent)
+    assert (runs["001"].info.status, runs["001"].data.tags["status"]) == ("KILLED", "early_stopped")
+    assert runs["001"].info.end_time == heard * 1000
+    assert (runs["002"].info.status, runs["002"].data.tags["status"]) == ("RUNNING", "running")
+
+
+def test_an_interrupted_search_goes_on(made: MadeLog, database: str) -> None:
+    made.session(trials=3)
+    made.trial("001", 50.0, 30.0, 20.0)
+    made.begin("002")
+    made.append(TrialProposed(trial_id="003", config={}))  # never started: no run
+    made.finish("interrupted")
+    made.deliver()
+    client = client_of(database)
+    parent = only_parent(client, made.name)
+    runs = children(client, parent)
+    assert set(runs) == {"001", "002"}
+    assert (runs["002"].info.status, runs["002"].data.tags["status"]) == ("KILLED", "interrupted")
+    assert client.get_run(parent).info.status == "KILLED"
+    assert "**It was interrupted**" in client.get_run(parent).data.tags["mlflow.note.content"]
+    made.again()
+    made.session(2, trials=3)
+    made.deliver()
+    assert client.get_run(parent).info.status == "RUNNING"
+    assert "still running" in client.get_run(parent).data.tags["mlflow.note.content"]
+    runs = children(client, parent)
+    assert (runs["002"].info.status, runs["002"].data.tags["status"]) == ("RUNNING", "running")
+    assert runs["001"].info.status == "FINISHED"
+    made.append(TrialStarted(trial_id="002", folder="002-2"))
+    made.evaluate("002", 45.0, 25.0, 15.0)
+    made.end("002")
+    made.finish()
+    made.deliver()
+    runs = children(client, parent)
+    assert [runs[key].data.tags.get("best") for key in ("001", "002")] == ["false", "true"]
+    assert client.get_run(parent).data.tags["best_trial"] == "002"
+
+
+def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, database, **training_settings())
+    made.session(kind="training", trials=1)
+    made.trial("001", 50.0, 30.0, 12.0)
+    made.progress("001", 100, 200)
+    made.finish()
+    delivered = made.deliver()
+    client = client_of(database)
+    experiment = client.get_experiment_by_name(made.name)
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.status, run.info.run_name) == ("FINISHED", made.name)
+    assert run.data.tags.items() >= {"role": "trial", "trial_id": "001", "outcome": "completed"}.items()
+    assert run.data.tags["mlflow.note.content"].startswith("One training of `demo` on `demo`")
+    assert "| **after 3,200 samples** | **12.00** |" in run.data.tags["mlflow.note.content"]
+    assert run.data.params["effective_batch_size"] == "8"
+    assert run.data.metrics.items() >= {"baseline_wer": 60.0, "best_wer": 12.0, "wer_gain": 48.0}.items()
+    assert steps(client, run.info.run_id) == [384, 1088, 3200]
+    assert {100, 200} < set(steps(client, run.info.run_id, "loss"))
+    assert delivered.status.facts["run_ids"] == {"001": run.info.run_id}
+    assert TRIALS_VIEW_TAG in experiment.tags
+
+
+def test_one_bad_record_takes_no_other_with_it(made: MadeLog, database: str) -> None:
+    made.session(trials=1)
+    made.begin("001")
+    for rung in range(40):
+        name = "baseline" if rung != 17 else "bad *"
+        made.append(BaselineMeasured(rates={name: float(rung)}))
+    made.trial("002", 50.0, 30.0, 12.0)
+    delivered = made.deliver()
+    assert delivered.complete
+    assert (delivered.status.refused, delivered.refused_now) == (1, 1)
+    assert "bad *" in delivered.status.reason
+    client = client_of(database)
+    parent = client.get_run(only_parent(client, made.name))
+    assert parent.data.metrics["baseline_baseline"] == 39.0
+    assert children(client, parent.info.run_id)["002"].info.status == "FINISHED"
+    assert made.deliver().status.refused == 1
+
+
+def test_the_run_of_a_trial_was_deleted(made: MadeLog, database: str) -> None:
+    made.session(trials=2)
+    made.begin("001")
+    made.begin("002")
+    made.deliver()
+    client = client_of(database)
+    parent = only_parent(client, made.name)
+    client.delete_run(children(client, parent)["001"].info.run_id)
+    for trial in ("001", "002"):
+        made.evaluate(trial, 50.0, 30.0, 12.0)
+        made.end(trial)
+    made.finish()
+    delivered = made.deliver()
+    assert delivered.complete
+    assert delivered.status.refused > 10
+    assert "must be in the 'active' state" in delivered.status.reason
+    runs = children(client, parent)
+    assert set(runs) == {"002"}  # and no other in the place of the one that somebody did not want
+    assert runs["002"].info.status == client.get_run(parent).info.status == "FINISHED"
+
+
+def test_the_run_of_the_search_was_deleted(made: MadeLog, database: str) -> None:
+    made.session(trials=1)
+    made.deliver()
+    client = client_of(database)
+    parent = only_parent(client, made.name)
+    client.delete_run(parent)
+    made.trial("001", 50.0, 30.0, 12.0)
+    made.finish()
+    for _ in range(2):
+        delivered = made.deliver()
+        assert delivered.complete
+        assert delivered.refused_now > 5
+    assert children(client, parent)["001"].info.status == "FINISHED"
+    assert client.search_runs([client.get_run(parent).info.experiment_id], "tags.role = 'experiment'") == []
+
+
+def test_a_log_whose_end_was_lost(made: MadeLog, database: str) -> None:
+    """A search goes on elsewhere from what had come to the bucket: what MLflow knows beyond it never happened."""
+    made.session(trials=3)
+    made.trial("001", 50.0, 30.0, 12.0)
+    made.deliver()
+    kept = (made.folder / "events.jsonl").read_bytes()
+    made.trial("002", 10.0, 9.0, 8.0, learning_rate=5e-3)
+    made.begin("003")
+    made.deliver()
+    client = client_of(database)
+    parent = only_parent(client, made.name)
+    lost = children(client, parent)
+    made.close()
+    (made.folder / "events.jsonl").write_bytes(kept)
+    made.now += 100
+    made.again()
+    made.session(2, trials=2)
+    made.trial("002", 45.0, 40.0, 35.0)
+    for number in range(20):  # beyond the number of the last event that was delivered
+        made.append(BaselineMeasured(rates={"wer": 60.0, "number": float(number)}))
+    made.finish()
+    assert made.deliver().complete
+    runs = children(client, parent)
+    assert set(runs) == {"001", "002"}
+    assert runs["001"].info.run_id == lost["001"].info.run_id
+    assert runs["002"].data.params["learning_rate"] == "0.001"
+    assert runs["002"].data.metrics["best_wer"] == 35.0
+    assert runs["001"].data.tags["best"] == "true"
+
+
+def test_long_values_are_shortened_and_what_is_no_number_is_left_out(made: MadeLog, database: str) -> None:
+    made.session(trials=1)
+    made.begin("001", data="x" * 7000)
+    made.append(
+        Evaluated(
+            trial_id="001",
+            samples_seen=384,
+            epoch=0.5,
+            metrics={"wer": 50.0, "eval_loss": None},
+            finished=False,
+        )
+    )
+    made.progress("001", 10, loss=float("nan"))
+    made.end("001", "failed", error="Failure #1\nValueError: " + "y" * 9000)
+    assert made.deliver().status.refused == 0
+    client = client_of(database)
+    run = children(client, only_parent(client, made.name))["001"]
+    assert run.data.params["data"].endswith("... (7000 characters)")
+    assert run.data.tags["mlflow.note.content"].endswith("... (9020 characters)")
+    assert "loss" not in run.data.metrics
+    assert "eval_loss" not in run.data.metrics
+
+
+def test_artifacts_that_cannot_be_stored_hold_up_nothing_else(
+    made: MadeLog, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an MLflow server that leaves artifacts to its clients has them: the location is the experiment's."""
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "nonsense")
+    for name, value in (("AWS_ACCESS_KEY_ID", "nobody"), ("AWS_SECRET_ACCESS_KEY", "nobody")):
+        monkeypatch.setenv(name, value)
+    client = client_of(database)
+    client.create_experiment(made.name, "s3://bucket/x")
+    made.session(trials=1)
+    made.trial("001", 50.0, 30.0, 12.0)
+    delivered = made.deliver()
+    assert delivered.complete
+    assert "cannot store versions.json in it: Invalid endpoint: nonsense" in (delivered.status.problem or "")
+    made.finish()
+    delivered = made.deliver()
+    assert not delivered.complete
+    assert delivered.status.delivered == made.log.state.events - 1
+    parent = client.get_run(only_parent(client, made.name))
+    assert parent.info.status == "FINISHED"  # all but the files
+    assert children(client, parent.info.run_id)["001"].info.status == "FINISHED"
+
+
+def test_a_folder_of_pictures_and_a_report_that_is_written_later(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "later")
+    report = made.folder / "report"
+    (report / "pictures").mkdir(parents=True)
+    (report / ".partial").touch()
+    for name in ("report.html", "pictures/curves.png"):
+        (report / name).write_text("first")
+    folder = ExperimentFolder(made.name, made.folder)
+    made.session(trials=1)
+    TrackingStore(made.uri, made.name, default_artifact_root(made.folder)).connect()
+    with pytest.raises(TrackingError, match="the run of experiment 'later' is not known"):
+        attach_folder(folder, report)
+    made.finish()
+    parent = made.deliver().status.facts["parent_run_id"]
+    stored = default_artifact_root(made.folder) / parent / "artifacts" / "report"
+    assert {str(path.relative_to(stored)) for path in stored.rglob("*") if path.is_file()} == {
+        "report.html",
+        "pictures/curves.png",
+    }
+    (report / "report.html").write_text("second")
+    assert attach_folder(folder, report) == 2
+    assert (stored / "report.html").read_text() == "second"
+    shutil.rmtree(default_artifact_root(made.folder))
+    with pytest.raises(TrackingError, match="is gone, as when an experiment was moved"):
+        attach_folder(folder, report)
+
+
+def test_gpu_hours_where_trials_take_gpus(made: MadeLog, database: str) -> None:
+    made.session(trials=1, gpus_per_trial=0.5)
+    made.begin("001")
+    made.now += 7200
+    made.evaluate("001", 50.0, 30.0, 12.0)
+    made.end("001")
+    made.deliver()
+    client = client_of(database)
+    parent = client.get_run(only_parent(client, made.name))
+    (run,) = children(client, parent.info.run_id).values()
+    assert run.data.metrics["gpu_hours"] == pytest.approx(1.0, abs=0.01)
+    assert "metrics.`gpu_hours`" in client.get_experiment(parent.info.experiment_id).tags[TRIALS_VIEW_TAG]
+
+
+def test_a_deleted_experiment_is_told(made: MadeLog, database: str) -> None:
+    made.session(trials=1)
+    made.deliver()
+    client = client_of(database)
+    client.delete_experiment(client.get_experiment_by_name(made.name).experiment_id)
+    with pytest.raises(TrackingError, match="was deleted; choose another name"):
+        made.follower().connect()

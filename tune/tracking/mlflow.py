@@ -215,10 +215,10 @@ class MlflowTracker:
     def _name(self, named: Mapping[str, str | None], runs: dict[str | None, RunWrites]) -> None:
         """Tag the runs of trials that stand out, and no longer those that an earlier session named."""
         for tag, trial in named.items():
-            for other in self._named[tag] - {trial}:
-                runs.setdefault(other, RunWrites()).tags[tag] = "false"
-            if trial is not None:
-                runs.setdefault(trial, RunWrites()).tags[tag] = "true"
+            for key in self._named[tag] | ({trial} - {None}):
+                writes = runs.setdefault(key, RunWrites())
+                writes.tags[tag] = "true" if key == trial else "false"
+                writes.unless_ended = False
 
     def _delete(self, run: FoundRun, refused: Refusals) -> None:
         """Leave out the run of a trial that the log does not know: its end was lost with the machine that wrote it."""

@@ -24,6 +24,8 @@ from tune.util.redact import hide_password
 
 _CRASHES = 5
 """Ends in a row after which the process is not started again."""
+_PAUSES = (0.0, 3.0, 8.0, 15.0)
+"""Seconds before each time that it is started again."""
 _HEALTHY_SECONDS = 60.0
 """A process that ran so long has not crashed at once."""
 _SHOWN_SECONDS = 1.0
@@ -74,14 +76,12 @@ class FollowerProcess:
 
     def stop(self) -> None:
         """End the process at once, if it runs still: the search ends before its first event, or all is delivered."""
-        self._finishing = True
         with self._lock:
+            self._finishing = True
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
-                for pipe in (self._process.stdin, self._process.stdout):
-                    with contextlib.suppress(OSError):  # what nobody reads any more
-                        _pipe(pipe).close()
+                _close(self._process)
 
     @property
     def problem(self) -> str | None:
@@ -155,7 +155,7 @@ class FollowerProcess:
             with self._lock:
                 if self._finishing or self._given_up:
                     return
-            time.sleep(self._crashes**2 - 1)
+            time.sleep(_PAUSES[self._crashes - 1])
             with self._lock:
                 if self._finishing:
                     return
@@ -163,9 +163,7 @@ class FollowerProcess:
 
     def _again(self, before: subprocess.Popen[bytes], orders: Orders) -> subprocess.Popen[bytes]:
         """Another process in the place of one that has ended."""
-        for pipe in (before.stdin, before.stdout):
-            with contextlib.suppress(OSError):  # what nobody reads any more
-                _pipe(pipe).close()
+        _close(before)
         process = self._popen()
         _send(process, dataclasses.replace(orders, lenient=True))
         return process
@@ -244,6 +242,13 @@ def _answer(process: subprocess.Popen[bytes], tracker: str) -> str | None:
         return f"what tells {_NAMES.get(tracker, tracker)} of the search ended (exit code {process.wait()})"
     found = json.loads(line)["problem"]
     return None if found is None else hide_password(str(found))
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipes of a process that has ended."""
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):  # what nobody reads any more
+            _pipe(pipe).close()
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
