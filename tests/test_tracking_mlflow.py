@@ -26,7 +26,6 @@ from tune.experiments.events import (
     TrialStarted,
 )
 from tune.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, default_tracking_uri
-from tune.tracking import follower
 from tune.tracking.mlflow import POSITION, attach_folder
 from tune.tracking.mlflow_connection import TrackingStore
 from tune.tracking.mlflow_events import PARENT
