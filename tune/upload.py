@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tune.errors import ExperimentError
 from tune.object_store import StorageError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Uploader(threading.Thread):
         while problem and time.monotonic() < deadline:
             time.sleep(min(2.0, patience))
             problem = self._upload()
-        if problem:
+        if problem and self._experiment.problem is None:
             self._warn(
                 f"{problem}; the last files of the experiment were not uploaded and are in {self._folder.path}"
             )
@@ -67,8 +68,8 @@ class Uploader(threading.Thread):
         try:
             self._experiment.publish()
             self._folder.upload()
-        except (StorageError, OSError) as error:
-            if not self._away:
+        except (StorageError, ExperimentError, OSError) as error:
+            if not self._away and self._experiment.problem is None:  # else the search ends by it
                 self._warn(f"{error}; the search goes on, and files are uploaded later")
             self._away = True
             return str(error)

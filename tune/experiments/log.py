@@ -112,6 +112,8 @@ class ExperimentLog:
         """What the log folds to; changed by `append` alone."""
         self.on_append: Callable[[], None] = lambda: None
         """Called after each time that something was written."""
+        self.guard: Callable[[], None] = lambda: None
+        """Called before anything is written; raises where nothing may be."""
         self.problem: ExperimentError | None = None
         """Why it could not be written; what it said before stays."""
         self._clock = clock
@@ -146,6 +148,7 @@ class ExperimentLog:
                 nothing may be done that is not known.
         """
         with self._lock:
+            self.guard()
             if self.problem is not None:
                 raise self.problem
             now = round(self._clock(), 6)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from tune.errors import ExperimentError
+from tune.experiments.lease import Lease
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.segments import SegmentUploader, download
+from tune.object_store import StorageError
 from tune.util.files import is_locked, try_lock
 
 if TYPE_CHECKING:
@@ -34,20 +38,42 @@ class OpenExperiment:
         self.folder = folder
         self.owner = secrets.token_hex(8)
         """Names this process in the log."""
+        self._lease: Lease | None = None
+        self._segments: SegmentUploader | None = None
         self._lock = lock(folder.path)
-        self.log = ExperimentLog(folder.path / EVENTS_FILE)
+        path = folder.path / EVENTS_FILE
+        try:
+            if folder.store is not None:
+                self._lease = Lease.take(folder.store, folder.name, self.owner, take_over)
+                folder.download()  # once more, now that nobody else writes
+                start = download(folder.store, folder.name, path)
+                self._segments = SegmentUploader(folder.store, folder.name, self.owner, path, start)
+            self.log = ExperimentLog(path)
+        except BaseException:
+            self._let_go()
+            raise
+        self.log.guard = self._check_lease
 
     @property
     def problem(self) -> ExperimentError | None:
         """Why nothing can be written any more."""
-        return self.log.problem
+        return (self._lease.lost if self._lease else None) or self.log.problem
 
     def publish(self) -> None:
         """Bring what was appended to the object store, if the experiment is in one.
 
         Raises:
+            ExperimentError: another machine has taken the experiment over.
             StorageError: it cannot be written now; what is missing goes with a later call.
         """
+        if self._segments is None or self._lease is None:
+            return
+        self._check_lease()
+        if not self._lease.held():
+            raise StorageError(
+                f"{self.folder.address}: its lease could not be renewed; what is new goes up once it can be"
+            )
+        self._segments.publish()
 
     def before_deletion(self) -> None:
         """To be called before anything of the experiment is removed: what allows that is safe, and we still own it.
@@ -56,10 +82,24 @@ class OpenExperiment:
             ExperimentError: another machine has taken the experiment over.
             StorageError: the object store cannot be read or written now.
         """
+        if self._lease is not None:
+            self.publish()
+            self._lease.check()
 
     def close(self) -> None:
         """Let others have it."""
         self.log.close()
+        self._let_go()
+
+    def _check_lease(self) -> None:
+        if self._lease is not None and self._lease.lost is not None:
+            raise self._lease.lost
+
+    def _let_go(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            with contextlib.suppress(StorageError):  # it expires by itself
+                lease.release()
         self._lock.close()
 
 

@@ -17,6 +17,7 @@ from tune.errors import ExperimentError, SpaceError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.results import RESULTS_FILE, results_of
+from tune.experiments.segments import download
 from tune.search.records import TrialRecord
 from tune.search_space import load_space
 
@@ -95,6 +96,8 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
     if chosen is not None and chosen in names:
         folder = storage.experiment(chosen)
         folder.download()
+        if folder.store is not None:
+            download(folder.store, folder.name, folder.path / EVENTS_FILE)
         return folder
     if not names:
         what = "no experiment" if name is None else f"no experiment {name!r}"

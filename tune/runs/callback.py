@@ -17,6 +17,7 @@ from tune.checkpoint_files import CheckpointFiles
 from tune.display import key_settings, short_path
 from tune.experiment_folder import TRIALS_FOLDER
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
+from tune.object_store import StorageError
 from tune.scheduler import TRIAL_ID
 from tune.search.records import Outcome, TrialRecord, role_of
 from tune.trainable import is_only_for_resume
@@ -218,7 +219,7 @@ class SearchCallback(ray.tune.Callback):
         try:
             self._experiment.before_deletion()
             change()
-        except OSError as error:
+        except (OSError, StorageError) as error:
             self.display.event(
                 f"[yellow]checkpoints of trial {record.trial_id} stay[/]: {escape(str(error))}"
             )

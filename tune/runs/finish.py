@@ -97,6 +97,7 @@ def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage
     experiment = OpenExperiment(folder)
     try:
         finish(experiment, say, storage_option=storage_option)
+        experiment.publish()
     finally:
         experiment.close()
     return True
