@@ -105,8 +105,11 @@ def check_store(uri: str) -> None:
     """
     shown = hide_password(uri)
     if is_server(uri):
-        parts = urllib.parse.urlsplit(uri)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            parts = urllib.parse.urlsplit(uri)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as error:
+            raise TrackingError(f"MLflow store {shown}: is no address: {error}") from error
         try:
             socket.create_connection((parts.hostname or "", port), timeout=10).close()
         except OSError as error:

@@ -1,0 +1,177 @@
+"""`tune-whisper sync`: what waits in a log is delivered, once, to the right store, by one process at a time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cut_proxy import CutProxy
+from made_logs import MadeLog, whole_search
+from mlflow_server import Server, children, client_of, only_parent, steps, wait_for
+from mlflow_tables import empty_database
+
+from tune.cli import main
+from tune.errors import ExperimentError, TrackingError
+from tune.experiments.events import BaselineMeasured
+from tune.sync_command import sync
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[CutProxy]:
+    proxy = CutProxy(server.port)
+    proxy.start()
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def made(tmp_path: Path, proxy: CutProxy) -> MadeLog:
+    """An experiment whose server is behind the proxy; its name is that of the test."""
+    return MadeLog(tmp_path / "experiments" / tmp_path.name, proxy.url)
+
+
+def words(made: MadeLog, *more: str) -> list[str]:
+    """What comes after `tune-whisper sync`."""
+    return [made.name, "--storage", str(made.folder.parent), *more]
+
+
+def test_what_waits_is_delivered_once(
+    made: MadeLog, server: Server, proxy: CutProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole_search(made)
+    entries = [{"trial_id": trial, "mlflow_run_id": None} for trial in ("001", "002")]
+    (made.folder / "results.json").write_text(json.dumps({"trials": entries, "repeats": []}))
+    proxy.stop()
+    assert main(["sync", *words(made)]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be reached: Connection refused; is the server running?" in error
+    assert error.count("\n") == 1
+    proxy.start()
+    assert sync(words(made)) == 0
+    assert f"delivered 14 events of {made.name} to {proxy.url}" in capsys.readouterr().out
+    client = client_of(server.url)
+    runs = children(client, only_parent(client, made.name))
+    assert steps(client, runs["001"].info.run_id) == [384, 1088, 3200]
+    found = json.loads((made.folder / "results.json").read_text())["trials"]
+    assert {entry["trial_id"]: entry["mlflow_run_id"] for entry in found} == {
+        key: run.info.run_id for key, run in runs.items()
+    }
+    assert sync(words(made)) == 0
+    assert capsys.readouterr().out == f"nothing waits for the MLflow store of {made.name}\n"
+
+
+def test_the_store_goes_away_on_the_way(
+    made: MadeLog, server: Server, proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tune.sync_command._PATIENCE", 1.0)
+    monkeypatch.setattr("tune.tracking.follower._MOST_EVENTS", 2)
+    made.session(trials=100)
+    for number in range(1, 41):
+        made.trial(f"{number:03d}", 50.0)
+    threading.Timer(1.0, proxy.stop).start()
+    with pytest.raises(TrackingError, match=r"events were delivered, [\d,]+ still wait; run it again"):
+        sync(words(made))
+    proxy.start()
+    assert sync(words(made)) == 0
+    client = client_of(server.url)
+    assert len(children(client, only_parent(client, made.name))) == 40
+
+
+def test_the_experiment_has_moved_and_its_server_too(made: MadeLog, server: Server) -> None:
+    made.session(trials=1)
+    made.deliver()
+    made.trial("001", 50.0, 30.0, 12.0)
+    made.close()
+    moved = made.folder.parent / "elsewhere" / made.name
+    shutil.move(made.folder, moved)
+    assert sync([made.name, "--storage", str(moved.parent), "--tracking-uri", server.url]) == 0
+    client = client_of(server.url)
+    assert set(children(client, only_parent(client, made.name))) == {"001"}
+
+
+def test_another_store_gets_nothing(made: MadeLog, tmp_path: Path) -> None:
+    made.session(trials=1)
+    made.deliver()
+    made.trial("001", 50.0, 30.0, 12.0)
+    other = f"sqlite:///{tmp_path}/other.db"
+    with pytest.raises(TrackingError, match=r"--tracking-uri must name the store that the search used"):
+        sync(words(made, "--tracking-uri", other))
+    assert client_of(other).get_experiment_by_name(made.name) is None
+    assert sync(words(made)) == 0
+
+
+def test_a_store_that_was_emptied_is_told_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = MadeLog(tmp_path / "x")
+    whole_search(made)
+    made.deliver()
+    moved = tmp_path / "elsewhere" / "x"
+    shutil.move(made.folder, moved)
+    shutil.copy(empty_database(), moved / "mlflow.db")
+    assert sync(["x", "--storage", str(moved.parent)]) == 0
+    assert "delivered 14 events of x" in capsys.readouterr().out
+    client = client_of(f"sqlite:///{moved}/mlflow.db")
+    assert set(children(client, only_parent(client, "x"))) == {"001", "002"}
+
+
+def test_what_is_refused_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = MadeLog(tmp_path / "x")
+    client_of(made.uri).search_experiments()
+    made.session(trials=1)
+    made.append(BaselineMeasured(rates={"bad *": 1.0}))
+    assert sync(words(made)) == 1
+    told = capsys.readouterr()
+    assert "delivered 4 events of x" in told.out
+    assert told.err.startswith("warning: 1 records were refused for good. MLflow store sqlite:")
+
+
+def test_a_follower_delivers_now(made: MadeLog) -> None:
+    ended = threading.Event()
+    whole_search(made)
+    follower = made.follower()
+    follower._ended = ended
+    thread = threading.Thread(target=follower.follow)
+    thread.start()
+    wait_for(lambda: follower.status.delivered == 14, 20)
+    with pytest.raises(TrackingError, match=r"process \d+ delivers to mlflow now"):
+        sync(words(made))
+    ended.set()
+    thread.join()
+    assert sync(words(made)) == 0
+
+
+def test_an_experiment_of_the_old_form(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "old")
+    made.close()
+    (made.folder / "events.jsonl").unlink()
+    with pytest.raises(ExperimentError) as caught:
+        sync(words(made))
+    assert str(caught.value) == (
+        "experiment old was made by tune-whisper 0.1; deliver what waits with that version "
+        "(pip install tune-whisper==0.1.0)"
+    )
+
+
+def test_a_damaged_log_is_told(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "x")
+    whole_search(made)
+    log = made.folder / "events.jsonl"
+    client_of(made.uri).search_experiments()
+    lines: list[Any] = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:5], lines[5].replace(b"wer", b"wex"), *lines[6:]]))
+    with pytest.raises(ExperimentError, match="line 6 is damaged"):
+        sync(words(made))
