@@ -21,10 +21,10 @@ from tune.finalists import (
     describe_repeats,
     make_repeater,
     repeat_settings,
-    role_of,
 )
 from tune.plan import SearchRequest, make_plan
 from tune.scheduler import TRIAL_ID
+from tune.search.names import role_of
 from tune.search.records import Outcome, Records, TrialRecord
 from tune.storage import Storage
 

@@ -8,6 +8,8 @@ import math
 import pytest
 
 from tune.display import clock, key_settings, most_telling, time_left
+from tune.finalists import choose_finalists
+from tune.search.names import trial_order
 from tune.search.records import Records, Stop, TrialRecord
 
 
@@ -120,6 +122,25 @@ def test_a_low_screen_shows_running_trials_and_the_best() -> None:
     shown = most_telling(records.all(), records.best(), 5)
     assert [trial.trial_id for trial in shown] == ["003", "029", "030", "031", "032"]
     assert len(most_telling(records.all(), records.best(), 100)) == 32
+
+
+def test_trials_from_1000_on_come_after_those_before() -> None:
+    records = Records()
+    for number in (1001, 998, 1000, 999):
+        records.start(f"{number:03d}", {}).end("completed")
+    assert [trial.trial_id for trial in records.all()] == ["998", "999", "1000", "1001"]
+    shown = most_telling(records.all(), records["998"], 3)
+    assert [trial.trial_id for trial in shown] == ["998", "1000", "1001"], (
+        "the best, and those that ended last"
+    )
+    for trial in records.all():
+        trial.best_wer = 9.0
+    assert [trial.trial_id for trial in choose_finalists(records, 2)] == ["998", "999"]
+
+
+def test_runs_by_number() -> None:
+    names = ["002-r1", "1000", "999-r10", "999", "999-r2", "001"]
+    assert sorted(names, key=trial_order) == ["001", "002-r1", "999", "999-r2", "999-r10", "1000"]
 
 
 def test_two_checkpoints_are_kept_whether_the_last_is_the_best_or_not() -> None:

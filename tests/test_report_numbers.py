@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from made_experiments import made_trial, write_experiment
 
 from tune.comparison import ClipErrors, gain_interval, wer_interval
 from tune.parameters import ChoiceParameter, FloatParameter, IntParameter
+from tune.report.advice_results import finalists_tie
 from tune.report.analysis import analyse
 from tune.report.costs import find_costs
 from tune.report.importances import LEAST_TRIALS, find_importances
 from tune.report.known import Experiment
 from tune.report.loading import load_experiment
+from tune.report.page_trials import trial_parts
 from tune.report.projections import expected_wers
 from tune.report.scales import number, scale_of, tell
 
@@ -67,6 +70,17 @@ def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None
     assert expected["005"] == pytest.approx(15)
     assert expected["006"] == max(expected[key] for key in ("001", "002", "003", "004", "005"))
     assert not {"007", "008"} & set(expected)
+
+
+def test_trials_from_1000_on_come_after_those_before(tmp_path: Path) -> None:
+    trials = [made_trial(number, [40, 20, 10], rate=1e-6 * number) for number in range(990, 1012)]
+    wers = {trial.trial_id: [10.0, 10.1] for trial in (trials[9], trials[10])}
+    known = experiment(tmp_path, trials, repeats=wers)
+    assert [trial.trial_id for trial in known.trials] == [f"{number:03d}" for number in range(990, 1012)]
+    page = "".join(trial_parts(known))
+    best = re.findall(r">(\d{3,4})<", page.partition("<details")[0])
+    assert best == [f"{number:03d}" for number in range(990, 1000)]
+    assert finalists_tie(analyse(known))[0].seen.startswith("Finalists 999 and 1000 are tied")
 
 
 def test_near_settings_count_more(tmp_path: Path) -> None:

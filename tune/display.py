@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tune.live_lines import LiveLines
+from tune.search.names import trial_order
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -237,8 +238,9 @@ class SearchDisplay(LiveDisplay):
 def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:
     """At most `rows` trials by number: the running ones and the best first, then those that ended last."""
 
-    def rank(trial: TrialRecord) -> tuple[bool, bool, str]:
-        return trial.status == "running", best is not None and trial.trial_id == best.trial_id, trial.trial_id
+    def rank(trial: TrialRecord) -> tuple[bool, bool, tuple[int, int, str]]:
+        is_best = best is not None and trial.trial_id == best.trial_id
+        return trial.status == "running", is_best, trial_order(trial.trial_id)
 
     chosen = sorted(trials, key=rank, reverse=True)[: max(1, rows)]
-    return sorted(chosen, key=lambda trial: trial.trial_id)
+    return sorted(chosen, key=lambda trial: trial_order(trial.trial_id))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.scheduler import METRIC, TRIAL_ID
-from tune.search.records import trial_of, trial_order
+from tune.search.names import trial_of, trial_order
 
 if TYPE_CHECKING:
     from ray.tune.search import Searcher

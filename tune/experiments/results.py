@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tune.scheduler import METRIC
-from tune.search.records import TrialRecord, trial_of
+from tune.search.names import trial_of
+from tune.search.records import TrialRecord
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder

@@ -24,7 +24,8 @@ from tune.experiments.events import (
     UnknownEvent,
     WeightsDropped,
 )
-from tune.search.records import Records, TrialRecord, rank, trial_of
+from tune.search.names import trial_of
+from tune.search.records import Records, TrialRecord, rank
 
 
 class SearchState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tune.display import short_value
 from tune.report.advice_words import Advice, listed
 from tune.report.analysis import Analysis, winning_runs
+from tune.search.names import trial_order
 
 _FALL = 0.1
 """Share of its WER that the winner lost between the last two rungs from which more training is likely to pay.
@@ -122,7 +123,7 @@ def finalists_tie(analysis: Analysis) -> list[Advice]:
     verdict = analysis.experiment.verdict
     if verdict is None or not verdict.tie:
         return []
-    alike = listed(sorted([verdict.winner, *verdict.undecided]))
+    alike = listed(sorted([verdict.winner, *verdict.undecided], key=trial_order))
     repeats = 2 * max(len(verdict.standing.wers), 1)
     return [
         Advice(

@@ -16,7 +16,8 @@ from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.results import RESULTS_FILE
 from tune.finalists import choose_finalists
 from tune.report.scales import Scale, scale_of
-from tune.search.records import Records, TrialRecord, trial_of
+from tune.search.names import trial_of
+from tune.search.records import Records, TrialRecord
 from tune.search_space import load_space
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from tune.experiments.results import RESULTS_FILE, how_it_ended
 from tune.experiments.saved import full_settings, load_saved, read_settings
 from tune.experiments.settings_file import DROPPED_FILE
 from tune.report.known import Experiment, ExperimentState
-from tune.search.records import TrialRecord, trial_order
+from tune.search.names import trial_order
+from tune.search.records import TrialRecord
 from tune.util.files import is_locked
 
 if TYPE_CHECKING:

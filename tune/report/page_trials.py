@@ -13,6 +13,7 @@ from tune.report.advice_words import last_line
 from tune.report.costs import OUTCOMES, Costs
 from tune.report.known import Experiment
 from tune.report.scales import tell
+from tune.search.names import trial_order
 from tune.search.records import TrialRecord
 
 _MOST_ROWS = 20
@@ -29,9 +30,9 @@ def trial_parts(experiment: Experiment) -> list[str]:
         return [page.heading("Trials"), _trial_table(experiment, trials)]
     parts = [page.heading("Trials")]
     measured = [trial for trial in trials if trial.best_wer is not None]
-    best = sorted(measured, key=lambda trial: (trial.best_is_partial, trial.best_wer, trial.trial_id))[
-        :_BEST_ROWS
-    ]
+    best = sorted(
+        measured, key=lambda trial: (trial.best_is_partial, trial.best_wer, trial_order(trial.trial_id))
+    )[:_BEST_ROWS]
     if best:
         parts.append(page.paragraph(f"The best {len(best)} of {len(trials)}, by their lowest WER:"))
         parts.append(_trial_table(experiment, best))

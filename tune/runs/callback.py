@@ -19,7 +19,8 @@ from tune.experiment_folder import TRIALS_FOLDER
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.object_store import StorageError
 from tune.scheduler import TRIAL_ID
-from tune.search.records import Outcome, TrialRecord, role_of
+from tune.search.names import role_of
+from tune.search.records import Outcome, TrialRecord
 from tune.trainable import is_only_for_resume
 
 if TYPE_CHECKING:

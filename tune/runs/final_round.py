@@ -15,7 +15,7 @@ from tune.cloud_errors import cloud_errors
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
 from tune.finalists import choose_finalists, repeat_settings
 from tune.object_store import StorageError
-from tune.search.records import trial_of
+from tune.search.names import trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from tune.search.names import trial_order
+
 Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
 Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
 Status = Literal["running"] | Outcome
@@ -38,22 +40,6 @@ class Stop:
         if self.reason == "above_baseline":
             return f"{text}a multiple of the base model's"
         return f"{text}its WER before, and rises while the loss falls"
-
-
-def trial_of(run: str) -> str:
-    """The trial that a repeat (`005-r1`) is of; a trial itself as it is."""
-    return run.split("-r", maxsplit=1)[0]
-
-
-def role_of(run: str) -> str:
-    """What MLflow calls a training of this name: `trial` or `repeat`."""
-    return "trial" if trial_of(run) == run else "repeat"
-
-
-def trial_order(run: str) -> tuple[int, str]:
-    """Sorts trials by number: `1000` comes after `999`; repeats follow their trial."""
-    number = trial_of(run)
-    return (int(number) if number.isdigit() else 0, run)
 
 
 @dataclasses.dataclass
