@@ -56,8 +56,8 @@ def state(folder: ExperimentFolder) -> dict[str, dict[str, Any]]:
     """Trials of `state.json` where the experiment is kept."""
     try:
         text = (
-            folder._store.read("killed/state.json")
-            if folder._store
+            folder.store.read("killed/state.json")
+            if folder.store
             else (folder.path / "state.json").read_bytes()
         )
     except (OSError, StorageError):
@@ -90,8 +90,8 @@ def run_killed_and_resumed(
     output, _ = process.communicate(timeout=560)
     assert process.returncode == 0, output
     content = (
-        folder._store.read("killed/results.json")
-        if folder._store
+        folder.store.read("killed/results.json")
+        if folder.store
         else (folder.path / "results.json").read_bytes()
     )
     return before, json.loads(content), output
@@ -151,7 +151,7 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         assert main(words) == 0
         assert json.loads((tmp_path / "other" / "evaluation.json").read_text())["trial_id"] == other
         assert main([*WORDS, "--storage", storage.address]) == 2, "the experiment exists already"
-        store = folder._store
+        store = folder.store
         names = store.files("killed")
         assert not [name for name in names if name.endswith(".f16")], "features do not belong there"
         contents = [

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tune.errors import ExperimentError
+from tune.experiments.lease import LEASE_FILE
+from tune.experiments.segments import EVENTS_FILE, EVENTS_FOLDER
 from tune.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
 from tune.object_store import ObjectStore, StorageError, inside
 from tune.util.files import take_lock
@@ -23,6 +25,8 @@ EXPERIMENT_FILE = "experiment.yaml"
 TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""
 _STATE_FILE = ".uploaded.json"
+_NO_SMALL_FILES = (EVENTS_FILE, LEASE_FILE)
+"""The log goes up as segments (`tune.experiments.segments`); the lease is the store's alone."""
 _LOCAL_ONLY = ("mlflow_ui.log", ".db-wal", ".db-shm", ".db-journal")
 """Ends of names: SQLite's own files belong to the database only while it is open."""
 _NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
@@ -36,22 +40,22 @@ class ExperimentFolder:
         self.name = name
         self.path = path
         """Where files are read and written on this machine, absolute: the folder itself or a working copy."""
-        self._store = store
+        self.store = store
 
     @property
     def remote(self) -> bool:
         """Whether `path` is only a working copy."""
-        return self._store is not None
+        return self.store is not None
 
     @property
     def address(self) -> str:
         """Where people find it: the folder's path, or its address in the object store."""
-        return str(self.path) if self._store is None else f"{self._store.address}/{self.name}"
+        return str(self.path) if self.store is None else f"{self.store.address}/{self.name}"
 
     def exists(self) -> bool:
         """Whether there is anything of it already, also in a working copy that could not be uploaded."""
         return self.path.exists() or (
-            self._store is not None and bool(self._store.files(self.name, TRIALS_FOLDER))
+            self.store is not None and bool(self.store.files(self.name, TRIALS_FOLDER))
         )
 
     def ray_storage(self) -> dict[str, Any]:
@@ -59,14 +63,14 @@ class ExperimentFolder:
 
         The file system carries the endpoint to all nodes, and no credentials: each node has its own.
         """
-        if self._store is None:
+        if self.store is None:
             return {"storage_path": str(self.path)}
-        filesystem, root = self._store.filesystem()
+        filesystem, root = self.store.filesystem()
         return {"storage_path": f"{root}/{self.name}", "storage_filesystem": filesystem}
 
     def checkpoint_address(self, path: str) -> str:
         """How `results.json` names a checkpoint that Ray has at `path` of its storage."""
-        return path if self._store is None else f"{self._store.scheme}://{path}"
+        return path if self.store is None else f"{self.store.scheme}://{path}"
 
     @contextlib.contextmanager
     def checkpoint(self, saved: str) -> Iterator[Path]:
@@ -77,14 +81,14 @@ class ExperimentFolder:
             StorageError: it cannot be downloaded.
         """
         below = saved.rsplit(f"/{TRIALS_FOLDER}/", maxsplit=1)[-1]
-        if self._store is None:
+        if self.store is None:
             for path in (Path(saved), self.path / TRIALS_FOLDER / below):
                 if (path / "config.json").is_file():
                     yield path
                     return
             raise ExperimentError(f"the checkpoint {saved} is gone")
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
-            self._store.download(f"{self.name}/{TRIALS_FOLDER}/{below}", Path(temporary), skip=_NOT_EXPORTED)
+            self.store.download(f"{self.name}/{TRIALS_FOLDER}/{below}", Path(temporary), skip=_NOT_EXPORTED)
             if not (Path(temporary) / "config.json").is_file():
                 raise ExperimentError(f"the checkpoint {saved} is gone from {self.address}")
             yield Path(temporary)
@@ -98,7 +102,7 @@ class ExperimentFolder:
         Raises:
             StorageError: the store cannot be written now; what is missing goes with a later call.
         """
-        if self._store is None or not self.path.is_dir():
+        if self.store is None or not self.path.is_dir():
             return
         with self._alone():
             state = self._state()
@@ -113,33 +117,35 @@ class ExperimentFolder:
                     content = _snapshot(file) if file.suffix == ".db" else file.read_bytes()
                 except FileNotFoundError:  # a temporary file that was renamed since
                     continue
-                self._store.write(f"{self.name}/{name}", content)
-                remote = self._store.marks([f"{self.name}/{name}"])[0]
+                self.store.write(f"{self.name}/{name}", content)
+                remote = self.store.marks([f"{self.name}/{name}"])[0]
                 self._save_state(state | {name: {"local": mark, "remote": list(remote or ())}})
                 state = self._state()
 
     def download(self) -> None:
-        """Bring what the store has newer than the working copy, all but the checkpoints.
+        """Bring what the store has newer than the working copy, all but the checkpoints and the log.
 
-        A file that nobody else wrote since this machine uploaded it is left as it is here, so a search that
-        runs here is not disturbed.
+        The log comes by `tune.experiments.segments.download`. A file that nobody else wrote since this machine
+        uploaded it is left as it is here, so a search that runs here is not disturbed.
 
         Raises:
             StorageError: the store cannot be read.
         """
-        if self._store is None:
+        if self.store is None:
             return
-        remote = self._store.files(self.name, skip=TRIALS_FOLDER)
+        remote = self.store.files(self.name, TRIALS_FOLDER, EVENTS_FOLDER)
         self.path.mkdir(parents=True, exist_ok=True)
         with self._alone():
             state = self._state()
             for name, mark in remote.items():
+                if name in _NO_SMALL_FILES:
+                    continue
                 target = inside(self.path, name)
                 if target.exists() and state.get(name, {}).get("remote") == list(mark):
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial = target.with_name(f".{target.name}.partial")
-                partial.write_bytes(self._store.read(f"{self.name}/{name}"))
+                partial.write_bytes(self.store.read(f"{self.name}/{name}"))
                 if name == DATABASE:
                     relocate_artifacts(partial, default_artifact_root(self.path))
                     for leftover in ("-wal", "-shm", "-journal"):  # a killed search's, of the older database
@@ -151,8 +157,8 @@ class ExperimentFolder:
     def remove(self) -> None:
         """Remove the experiment here and, best effort, in the store."""
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._store is not None:
-            self._store.delete(self.name)
+        if self.store is not None:
+            self.store.delete(self.name)
 
     def _small_files(self) -> Sequence[Path]:
         """Files that belong to the store; never Ray's own, hidden ones, or the features."""
@@ -162,7 +168,7 @@ class ExperimentFolder:
             if file.is_file()
             and not file.name.endswith(_LOCAL_ONLY)
             and not any(part.startswith(".") for part in file.relative_to(self.path).parts)
-            and file.relative_to(self.path).parts[0] != TRIALS_FOLDER
+            and file.relative_to(self.path).parts[0] not in (TRIALS_FOLDER, *_NO_SMALL_FILES)
         ]
 
     @contextlib.contextmanager

@@ -61,11 +61,11 @@ class ObjectStore:
         if quick and self.scheme == "gs" and "retry_limit_seconds" not in uri:
             uri += ("&" if "?" in uri else "?") + f"retry_limit_seconds={_PATIENCE}"
         if self.scheme in QUERY_KEYS:
-            with self._translated():
+            with self.translated():
                 filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
         else:
             # fsspec's classes are called with what the address says; it may lack what one of them must have.
-            with self._translated(TypeError, AttributeError):
+            with self.translated(TypeError, AttributeError):
                 import fsspec.core
 
                 other, path = fsspec.core.url_to_fs(uri)
@@ -75,7 +75,7 @@ class ObjectStore:
     def check(self) -> None:
         """Find out whether the bucket is there and may be written, by an object that is removed again."""
         filesystem, root = self._open()
-        with self._translated():
+        with self.translated():
             if self.scheme in QUERY_KEYS:
                 self._check_bucket(filesystem, root.split("/", maxsplit=1)[0])
             probe = f"{root}/.write-test-{uuid.uuid4().hex[:8]}"
@@ -95,8 +95,8 @@ class ObjectStore:
         """Names of the folders right below the address."""
         return [Path(info.path).name for info in self._list("") if not info.is_file]
 
-    def files(self, below: str, skip: str = "") -> dict[str, Mark]:
-        """All objects below a folder by their names from there; the folder `skip` right in it is left out."""
+    def files(self, below: str, *skip: str) -> dict[str, Mark]:
+        """All objects below a folder by their names from there; folders `skip` right in it are left out."""
         found: dict[str, Mark] = {}
         waiting = [below]
         while waiting:
@@ -105,16 +105,39 @@ class ObjectStore:
                 name = f"{folder}/{Path(info.path).name}"
                 if info.is_file:
                     found[name.removeprefix(f"{below}/")] = (int(info.size), float(info.mtime_ns or 0) / 1e9)
-                elif name != f"{below}/{skip}":
+                elif name.removeprefix(f"{below}/") not in skip:
                     waiting.append(name)
         return found
 
     def marks(self, names: list[str]) -> list[Mark | None]:
         """Size and time of each object; None for one that is not there."""
         filesystem, root = self._open()
-        with self._translated():
+        with self.translated():
             infos = filesystem.get_file_info([f"{root}/{name}" for name in names])
         return [(int(info.size), float(info.mtime_ns or 0) / 1e9) if info.is_file else None for info in infos]
+
+    def modified(self, name: str) -> float | None:
+        """Unix time of an object's last change by the store's clock; None where the store tells no times."""
+        filesystem, root = self._open()
+        with self.translated():
+            if when := filesystem.get_file_info([f"{root}/{name}"])[0].mtime_ns:
+                return float(when) / 1e9
+            # Several file systems of fsspec's keep the time under another key than the one pyarrow looks for.
+            other = _fsspec(filesystem)
+            try:
+                return float(other.modified(f"{root}/{name}").timestamp()) if other else None
+            except NotImplementedError:
+                return None
+
+    def clock(self, folder: str) -> float | None:
+        """Unix time now by the store's clock, read off an object that is written to the folder and removed again."""
+        name = f"{folder}/.clock-{uuid.uuid4().hex[:8]}"
+        self.write(name, b"tune-whisper")
+        now = self.modified(name)
+        filesystem, root = self._open()
+        with self.translated():
+            filesystem.delete_file(f"{root}/{name}")
+        return now
 
     def read(self, name: str) -> bytes:
         """The content of one object, whole also where it is being replaced meanwhile."""
@@ -126,13 +149,13 @@ class ObjectStore:
         """Write one object; it appears whole or not at all."""
         filesystem, root = self._open()
         # All is in memory before the first byte goes out: closing a stream half-way would publish the half.
-        with self._translated(), filesystem.open_output_stream(f"{root}/{name}", compression=None) as stream:
+        with self.translated(), filesystem.open_output_stream(f"{root}/{name}", compression=None) as stream:
             stream.write(content)
 
     def delete(self, folder: str) -> None:
         """Remove a folder with all that is in it; one that is not there is no error."""
         filesystem, root = self._open()
-        with self._translated():
+        with self.translated():
             filesystem.delete_dir_contents(f"{root}/{folder}", missing_dir_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 filesystem.delete_dir(f"{root}/{folder}")
@@ -151,7 +174,7 @@ class ObjectStore:
         filesystem, root = self._open()
         source = f"{root}/{name}"
         last = None
-        with self._translated():
+        with self.translated():
             while True:
                 target.seek(0)
                 target.truncate()
@@ -167,6 +190,8 @@ class ObjectStore:
     def _open(self) -> tuple[Any, str]:
         if not hasattr(self, "_opened"):
             self._opened = self.filesystem(quick=True)
+        if other := _fsspec(self._opened[0]):
+            other.invalidate_cache()  # it would not see what other machines wrote
         return self._opened
 
     def _list(self, folder: str) -> list[Any]:
@@ -174,11 +199,11 @@ class ObjectStore:
 
         filesystem, root = self._open()
         place = f"{root}/{folder}".rstrip("/")
-        with self._translated():
+        with self.translated():
             return list(filesystem.get_file_info(pyarrow.fs.FileSelector(place, allow_not_found=True)))
 
     @contextlib.contextmanager
-    def _translated(self, *others: type[Exception]) -> Iterator[None]:
+    def translated(self, *others: type[Exception]) -> Iterator[None]:
         """Turn what the store's client raises because of the store or its address, and `others`, into one line.
 
         `ImportError` is a client that is not installed, `ValueError` an address or setting that it cannot use,
@@ -194,12 +219,14 @@ class ObjectStore:
         if re.search(r"NO_SUCH_BUCKET|bucket does not exist|NoSuchBucket", text):
             return "the bucket does not exist; create it, or name another"
         if re.search(
-            r"ACCESS_DENIED|INVALID_ACCESS|SIGNATURE|INVALID_CLIENT_TOKEN|TOKEN|status 40[13]|PERMISSION|OAuth",
+            r"ACCESS_DENIED|INVALID_ACCESS|SIGNATURE|INVALID_CLIENT_TOKEN|TOKEN|status 40[13]|PERMISSION|OAuth"
+            r"|AccessDenied|InvalidAccessKey|SignatureDoes|ExpiredToken|^40[13] |\(40[13]\)|credentials",
             text,
         ):
             return f"access is refused, or no credentials were found; give them by {keys}"
         if re.search(
-            r"NETWORK_CONNECTION|UNAVAILABLE|Could not (connect|resolve)|timed? ?out|REQUEST_TIMEOUT",
+            r"NETWORK_CONNECTION|UNAVAILABLE|Could not (connect|resolve)|timed? ?out|REQUEST_TIMEOUT"
+            r"|Max retries exceeded|Connection (was )?(aborted|closed|refused|reset)",
             text,
             re.I,
         ):
@@ -208,6 +235,11 @@ class ObjectStore:
             )
             return f"cannot be reached; check the network{where}"
         return text.strip().splitlines()[0][:300] if text.strip() else "failed without a word"
+
+
+def _fsspec(filesystem: Any) -> Any:
+    """The file system of fsspec's within one of pyarrow's; None where that is its own."""
+    return getattr(getattr(filesystem, "handler", None), "fs", None)
 
 
 def inside(folder: Path, name: str) -> Path:
