@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
-from tune.final_round import run_finalists
 
-from tune.checkpoint_files import CheckpointFiles
 from tune.finalists import (
-    best_run,
     choose_finalists,
-    compare_finalists,
     describe_repeats,
     make_repeater,
     repeat_settings,
@@ -25,7 +16,7 @@ from tune.finalists import (
 from tune.plan import SearchRequest, make_plan
 from tune.scheduler import TRIAL_ID
 from tune.search.names import role_of
-from tune.search.records import Outcome, Records, TrialRecord
+from tune.search.records import Outcome, Records
 from tune.storage import Storage
 
 RATE = "learning_rate"
@@ -89,19 +80,6 @@ def test_no_repeat_has_a_seed_that_a_finalist_was_trained_with() -> None:
     assert [config["seed"] for config in last.values()] == [0, 1], "no seed is above what a training takes"
 
 
-@dataclasses.dataclass
-class FinalRunner:
-    """Stands for what runs the repeats, and notes which."""
-
-    plan: Any
-    state: Any
-    limits: Any
-    asked: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def run_repeats(self, settings: dict[str, Any], display: object) -> None:
-        self.asked.update(settings)
-
-
 @pytest.mark.parametrize("space_seed", [None, 0, 1, 7])
 def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed: int | None) -> None:
     """It goes before `--seed` in every training, so that `--seed` is not what repeats have to differ from."""
@@ -112,12 +90,10 @@ def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed
     plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage, seed=6))
     trained_with = 6 if space_seed is None else space_seed
     assert plan.base.seed == trained_with
-    limits = SimpleNamespace(search_is_over=lambda n: True, after_trials=lambda records: limits, end=None)
-    state = SimpleNamespace(records=trials(*[(9.0 + n, "completed") for n in range(8)]), repeats=Records())
-    runner: Any = FinalRunner(plan, state, limits)
-    run_finalists(runner, Console(quiet=True), lambda *words: contextlib.nullcontext())  # type: ignore[arg-type,return-value]
-    assert list(runner.asked) == ["001-r1", "002-r1", "001-r2", "002-r2"]
-    assert trained_with not in {plan.base.replace(**config).seed for config in runner.asked.values()}
+    best = choose_finalists(trials(*[(9.0 + n, "completed") for n in range(8)]), 2)
+    settings = repeat_settings(best, 2, plan.base.seed)
+    assert list(settings) == ["001-r1", "002-r1", "001-r2", "002-r2"]
+    assert trained_with not in {plan.base.replace(**config).seed for config in settings.values()}
 
 
 @pytest.mark.parametrize(
@@ -162,56 +138,3 @@ def test_resumed_half_way() -> None:
     repeats.start("002-r2", settings["002-r2"]).end("failed")
     repeater = make_repeater(settings, repeats, lambda: 4)
     assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", repeater.FINISHED]
-
-
-def ended_repeat(
-    folder: Path, repeats: Records, name: str, errors: list[int], *, seconds: float = 10.0
-) -> TrialRecord:
-    """A repeat on clips of 20 words, with its checkpoint."""
-    checkpoint = f"trials/{name}/checkpoint_000002"
-    (folder / checkpoint).mkdir(parents=True)
-    clips = {"word_errors": errors, "words": [20] * len(errors)}
-    (folder / checkpoint / "utterances.json").write_text(json.dumps(clips))
-    record = repeats.start(name, {})
-    record.best_wer = 100 * sum(errors) / (20 * len(errors))
-    record.checkpoint = checkpoint
-    record.end("completed")
-    record.seconds = seconds
-    return record
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> CheckpointFiles:
-    return CheckpointFiles(Storage.parse(str(tmp_path)).experiment("x"))
-
-
-def test_the_verdict_is_over_what_the_checkpoints_say(tmp_path: Path, files: CheckpointFiles) -> None:
-    repeats = Records()
-    for name, errors in [
-        ("002-r1", [2, 3, 4, 5] * 50),
-        ("001-r1", [8, 9, 9, 9] * 50),
-        ("002-r2", [2, 3, 4, 4] * 50),
-        ("001-r2", [8, 9, 9, 8] * 50),
-    ]:
-        ended_repeat(tmp_path / "x", repeats, name, errors)
-    verdict = compare_finalists(repeats, ["002-r1", "001-r1", "002-r2", "001-r2"], files)
-    assert verdict is not None
-    assert (verdict.winner, verdict.tie) == ("002", False)
-    assert verdict.standings[0].runs == ["002-r1", "002-r2"]
-    assert verdict.standings[0].wers == pytest.approx([17.5, 16.25])
-    assert best_run(verdict, repeats).trial_id == "002-r2"
-
-
-def test_repeats_that_came_to_nothing_are_left_out(tmp_path: Path, files: CheckpointFiles) -> None:
-    repeats = Records()
-    names = ["002-r1", "001-r1", "002-r2", "001-r2"]
-    assert compare_finalists(repeats, names, files) is None
-    repeats.start("001-r1", {}).end("failed")
-    repeats.start("001-r2", {})
-    ended_repeat(tmp_path / "x", repeats, "002-r1", [1, 2])
-    ended_repeat(tmp_path / "x", repeats, "009-r1", [0, 0])  # a finalist before trials were added
-    verdict = compare_finalists(repeats, names, files)
-    assert verdict is not None
-    assert [found.trial_id for found in verdict.standings] == ["002"]
-    assert verdict.standings[0].runs == ["002-r1"]
-    assert not verdict.tie
