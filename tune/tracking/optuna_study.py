@@ -19,7 +19,7 @@ from tune.errors import ExperimentError, TrackingError, first_line
 from tune.experiments.events import SessionStarted
 from tune.scheduler import TRIAL_ID
 from tune.searcher import trial_state
-from tune.tracking.tracker import Position
+from tune.tracking.tracker import Orders, Position
 from tune.util.redact import without_password
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class OptunaTracker:
             records.keys() - self._held.keys()
         )
         over = state.ended is not None
-        if any(isinstance(entry.event, SessionStarted) for entry in entries):
+        if over != self._over or any(isinstance(entry.event, SessionStarted) for entry in entries):
             told = set(records)
         wanted = {name: self._trial(run, state) for name, run in records.items() if name in told}
         with _calls(self._place):
@@ -276,5 +276,6 @@ def _taken(url: str, experiment: str) -> ExperimentError:
     )
 
 
-def make_tracker(orders):  # type: ignore
+def make_tracker(orders: Orders) -> OptunaTracker:
+    """The tracker of the experiment's study."""
     return OptunaTracker(orders.optuna_url)
