@@ -1,0 +1,155 @@
+"""TensorBoard's files of an experiment: `tensorboard --logdir experiments/NAME/tensorboard`.
+
+A run for every trial and repeat: rates over samples seen, and its settings on the page HParams. Each follower writes
+all anew, so nothing is there twice. It appends to the files itself: tensorboardX imports PyTorch, and TensorBoard's
+own writer holds a thread and an open file for every run.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tune.errors import TrackingError
+from tune.experiments.events import BaselineMeasured, Entry, Evaluated, TrialProposed
+from tune.parameters import show
+from tune.tracking.tracker import Orders, Position
+
+if TYPE_CHECKING:
+    from tune.experiments.saved import SavedExperiment
+
+FOLDER = "tensorboard"
+_TRAINING = ("loss", "learning_rate", "grad_norm")
+"""What is heard between evaluations. TensorBoard drops points of a tag when one with fewer samples follows, so no tag
+has two sources: these come from `progress.jsonl`, all others from the log."""
+_NOT_SHOWN = (*_TRAINING, "step", "train_seconds", "train_samples", "eval_clips")
+
+
+class TensorBoardTracker:
+    """Writes scalars and HParams at the times of their events."""
+
+    name = "tensorboard"
+
+    def open(self, saved: SavedExperiment) -> Position:
+        """Begin with an empty folder.
+
+        Raises:
+            TrackingError: TensorBoard is not installed, or the folder cannot be written.
+        """
+        self._folder = saved.folder.path / FOLDER
+        self._file = f"events.out.tfevents.{time.time():.6f}.tune-whisper"
+        self._event = 0  # the last one that was taken in
+        self._waiting: dict[str, io.BytesIO] = {}  # records that are not on the disk yet, by run
+        self._sizes: dict[str, int] = {}  # of the files
+        self._reached: dict[str, int] = {}  # samples seen at the last of what was heard between evaluations
+        self._ended: set[str] = set()
+        try:
+            import tensorboard.plugins.hparams.metadata  # noqa: F401
+
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+        except ImportError as error:
+            raise TrackingError("--track tensorboard: pip install 'tune-whisper[tensorboard]'") from error
+        except OSError as error:
+            raise TrackingError(f"{self._folder}: cannot be removed: {error.strerror}") from error
+        return Position(0, 0)
+
+    def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
+        """Write what is new in the log.
+
+        Raises:
+            TrackingError: it cannot be written; the next call writes what is missing.
+        """
+        measured = {}
+        for entry in entries:
+            if entry.number <= self._event:
+                continue
+            self._event, event = entry.number, entry.event
+            if isinstance(event, BaselineMeasured):
+                self._scalars("baseline", entry.time, 0, {"wer": event.rates.get("wer")})
+            elif isinstance(event, TrialProposed):
+                self._settings(event, entry.time, saved.base.seed)
+            elif isinstance(event, Evaluated):
+                values = {name: value for name, value in event.metrics.items() if name not in _NOT_SHOWN}
+                values["epoch"] = event.epoch
+                self._scalars(event.trial_id, entry.time, event.samples_seen, values)
+                measured[event.trial_id] = entry.time
+        for name, moment in measured.items():
+            run = saved.state.run(name)
+            self._scalars(name, moment, run.samples_seen, {"best_wer": run.best_wer})
+        for run in saved.state.runs:
+            if run.status != "running" and run.trial_id not in self._ended:
+                self._ended.add(run.trial_id)
+                word = "SUCCESS" if run.status in ("completed", "early_stopped") else "FAILURE"
+                end = {"status": f"STATUS_{word}", "end_time_secs": run.ended}
+                self._hparams(run.trial_id, run.ended, "session_end_info", end)
+        self._write()
+
+    def progress(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write losses between evaluations, without those that a trial comes by again; raises as `deliver` does."""
+        for row in rows:
+            run, metrics = row["trial_id"], row["metrics"]
+            seen = int(metrics.get("samples_seen", 0))
+            if seen > self._reached.get(run, -1):
+                self._reached[run] = seen
+                self._scalars(run, row["time"], seen, {name: metrics.get(name) for name in _TRAINING})
+        self._write()
+
+    def delivered(self, position: Position) -> None:
+        """Nothing: the next follower writes all of it anew."""
+
+    def close(self) -> None:
+        """Nothing: no file is open."""
+
+    def _scalars(self, run: str, moment: float, step: int, values: Mapping[str, float | None]) -> None:
+        found = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+        points = [{"tag": name, "simple_value": value} for name, value in found.items()]
+        if points:
+            self._add(run, moment, step=step, summary={"value": points})
+
+    def _settings(self, event: TrialProposed, moment: float, seed: int) -> None:
+        settings = {}
+        for name, value in {"seed": seed, **event.config}.items():
+            kind = {bool: "bool_value", int: "number_value", float: "number_value"}.get(type(value))
+            settings[name] = {kind: value} if kind else {"string_value": show(value)}
+        start = {"hparams": settings, "start_time_secs": moment}
+        self._hparams(event.trial_id, moment, "session_start_info", start)
+
+    def _hparams(self, run: str, moment: float, kind: str, content: dict[str, Any]) -> None:
+        from tensorboard.plugins.hparams import metadata
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+        data = metadata.create_summary_metadata(HParamsPluginData(**{kind: content}))
+        value = {"tag": f"_hparams_/{kind}", "metadata": data, "tensor": metadata.NULL_TENSOR}
+        self._add(run, moment, summary={"value": [value]})
+
+    def _add(self, run: str, moment: float, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        begins = run not in self._sizes and run not in self._waiting
+        writer = RecordWriter(self._waiting.setdefault(run, io.BytesIO()))
+        for record in [{"file_version": "brain.Event:2"}, content] if begins else [content]:
+            writer.write(Event(wall_time=moment, **record).SerializeToString())
+
+    def _write(self) -> None:
+        try:
+            for run, records in list(self._waiting.items()):
+                (self._folder / run).mkdir(parents=True, exist_ok=True)
+                size = self._sizes.get(run, 0)
+                with (self._folder / run / self._file).open("ab") as file:
+                    file.truncate(size)  # a disk that was full took a part
+                    file.write(records.getvalue())
+                self._sizes[run] = size + len(records.getvalue())
+                del self._waiting[run]
+        except OSError as error:
+            raise TrackingError(f"{self._folder}: cannot be written: {error.strerror}") from error
+
+
+def make_tracker(orders: Orders) -> TensorBoardTracker:
+    """The tracker of the experiment's folder."""
+    return TensorBoardTracker()
