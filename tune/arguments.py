@@ -11,6 +11,9 @@ from typing import Any, NoReturn
 from trainer.config import ConfigError, check_value
 from tune.storage import DEFAULT_STORAGE, Storage
 
+TRACKERS = ("mlflow", "tensorboard")
+"""What `--track` may name."""
+
 WIDTH = 110
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -127,7 +130,7 @@ def add_track(group: Any) -> None:
     group.add_argument(
         "--track",
         nargs="+",
-        choices=("mlflow", "tensorboard"),
+        choices=TRACKERS,
         default=["mlflow"],
         metavar="STORE",
         help="where results are shown: mlflow, tensorboard or both (default: mlflow)",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
-TRACKERS = ("mlflow", "tensorboard")
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -68,7 +67,7 @@ class SearchRequest:
     """Whose weights stay when the search has ended: `best` or `all`."""
 
     track: tuple[str, ...] = ("mlflow",)
-    """Where results are shown, beside the Optuna study."""
+    """Where results are shown, beside the Optuna study of a search."""
 
     @property
     def n_finalists(self) -> int:
@@ -118,7 +117,7 @@ class SearchPlan:
     @property
     def trackers(self) -> tuple[str, ...]:
         """The stores to which the log is told."""
-        return tuple(dict.fromkeys(self.request.track))
+        return tuple(dict.fromkeys((*self.request.track, *(() if self.is_training else ("optuna",)))))
 
     @property
     def is_training(self) -> bool:

@@ -59,7 +59,9 @@ def _load(
     if not Path(base.cache_dir).is_dir():  # it ran elsewhere
         base = base.replace(cache_dir=str(request.storage.feature_cache))
     request = dataclasses.replace(
-        request, tracking_uri=request.tracking_uri or saved.settings.get("asked_tracking_uri")
+        request,
+        tracking_uri=request.tracking_uri or saved.settings.get("asked_tracking_uri"),
+        track=tuple(saved.settings["track"]),
     )
     plan = TrainPlan(
         request=search_request(request, name, base),

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tune.arguments import TRACKERS
 from tune.errors import ExperimentError
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
@@ -128,6 +129,7 @@ def _as_before(
         "repeats": asked.repeats,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.get("optuna_storage"),
+        "track": tuple(name for name in settings["track"] if name in TRACKERS),
         **{name: asked.asked_resources.get(name) for name in ASKED_RESOURCES},
     }
     found = {name: value for name, value in before.items() if f"--{name.replace('_', '-')}" not in given}

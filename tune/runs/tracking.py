@@ -26,7 +26,7 @@ class Tracking:
 
     def __init__(self, plan: SearchPlan, console: Console) -> None:
         self._plan, self._console = plan, console
-        self._process = FollowerProcess(_trackers(plan))
+        self._process = FollowerProcess(plan.trackers)
         self._finished = False
 
     def __enter__(self) -> Self:
@@ -69,12 +69,8 @@ def orders(plan: SearchPlan) -> Orders:
         folder=str(plan.folder),
         name=plan.name,
         storage=plan.request.storage.text,
-        trackers=_trackers(plan),
+        trackers=plan.trackers,
         tracking_uri=plan.tracking_uri,
         artifact_root=None if server else str(default_artifact_root(plan.folder)),
         optuna_url=plan.request.optuna_storage,
     )
-
-
-def _trackers(plan: SearchPlan) -> list[str]:
-    return [*plan.trackers, *([] if plan.is_training else ["optuna"])]

@@ -37,8 +37,7 @@ class TensorBoardTracker:
     def open(self, saved: SavedExperiment) -> Position:
         """Begin with an empty folder.
 
-        Raises:
-            TrackingError: TensorBoard is not installed, or the folder cannot be written.
+        Raises `TrackingError` where TensorBoard is not installed, or the folder cannot be written.
         """
         self._folder = saved.folder.path / FOLDER
         self._file = f"events.out.tfevents.{time.time():.6f}.tune-whisper"
@@ -59,11 +58,7 @@ class TensorBoardTracker:
         return Position(0, 0)
 
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
-        """Write what is new in the log.
-
-        Raises:
-            TrackingError: it cannot be written; the next call writes what is missing.
-        """
+        """Write what is new in the log; raises `TrackingError` where it cannot be written: the next call does it."""
         measured = {}
         for entry in entries:
             if entry.number <= self._event:
