@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +19,18 @@ from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
+import optuna
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 import tune.experiments.log as log_module
 from tune.checkpoint_files import CheckpointFiles
 from tune.cluster import TrialResources
 from tune.decisions import NEVER_STOP, Judge
-from tune.errors import ExperimentError
+from tune.errors import ExperimentError, TrackingError
 from tune.experiments.events import BaselineMeasured, DataPrepared, WeightsDropped
 from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
 from tune.experiments.opened import OpenExperiment
@@ -43,10 +47,21 @@ from tune.runs.trials import BudgetStopper, TrialRunner
 from tune.scheduler import TRIAL_ID
 from tune.search.budgets import Budgets, End
 from tune.storage import Storage
+from tune.tracking.follower import StoreFollower
+from tune.tracking.mlflow import MlflowTracker
+from tune.tracking.mlflow_connection import FoundRun
+from tune.tracking.optuna_study import OptunaTracker
+from tune.tracking.tracker import Orders
 
 RUNGS = (400, 1200, 3200)
 RESOURCES = TrialResources(1.0, 1.0, 2)
 WERS = st.sampled_from([5.0, 8.0, 8.05, 12.4, 30.0, 55.0])
+MLFLOW_STATUS = {
+    **{"running": "RUNNING", "completed": "FINISHED", "failed": "FAILED", "diverged": "FAILED"},
+    **{"early_stopped": "KILLED", "interrupted": "KILLED"},
+}
+SEARCH_STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+STUDY_STATE = {"completed": "COMPLETE", "early_stopped": "PRUNED", "failed": "FAIL", "diverged": "FAIL"}
 SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-1, log: true}
 scheduler: {rungs: 3, reduction_factor: 3, min_trials_per_rung: 2}
@@ -76,6 +91,76 @@ class Display:
     def trial_ended(self) -> None: ...
 
 
+class MemoryStore:
+    """An MLflow store in memory, which goes away in the middle of what it is told, also after it has taken a call."""
+
+    def __init__(self) -> None:
+        self.uri, self.experiment_id = "sqlite:///made-up.db", ""
+        self.runs: dict[str, SimpleNamespace] = {}
+        self.calls: int | None = None
+        """Calls until it is away."""
+
+    def _call(self) -> bool:
+        """Count a call; true where its answer is to be lost."""
+        if self.calls is None:
+            return False
+        self.calls -= 1
+        if self.calls < -1:
+            raise TrackingError("away")
+        return self.calls == -1
+
+    def reach(self) -> str | None:
+        self._call()
+        return self.experiment_id or None
+
+    def connect(self, *, create: bool = True) -> None:
+        self._call()
+        self.experiment_id = "1"
+
+    def find_runs(self, **tags: str) -> list[FoundRun]:
+        self._call()
+        return [
+            FoundRun(key, run.status, run.start, False, dict(run.tags))
+            for key, run in self.runs.items()
+            if all(run.tags.get(tag) == value for tag, value in tags.items())
+        ]
+
+    def create_run(self, name: str, tags: Any, start_ms: int) -> str:
+        lost = self._call()
+        key = f"run-{len(self.runs)}"
+        self.runs[key] = SimpleNamespace(
+            name=name, tags=dict(tags), start=start_ms, status="RUNNING", points=set(), params={}
+        )
+        if lost:
+            raise TrackingError("away, after it was created")
+        return key
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
+        lost, run = self._call(), self.runs[run_id]
+        run.points |= set(metrics)
+        run.params |= dict(params)
+        run.tags |= dict(tags)
+        if lost:
+            raise TrackingError("away, after it was written")
+
+    def end_run(self, run_id: str, status: str, end_ms: int) -> None:
+        self._call()
+        self.runs[run_id].status = status
+
+    def reopen_run(self, run_id: str) -> None:
+        self.end_run(run_id, "RUNNING", 0)
+
+    def delete_run(self, run_id: str) -> None:
+        self._call()
+        del self.runs[run_id]
+
+    def tag_experiment(self, key: str, value: str) -> None:
+        self._call()
+
+    def upload(self, run_id: str, path: Path, place: str | None = None) -> None:
+        self._call()
+
+
 class SearchMachine(RuleBasedStateMachine):
     """See the module."""
 
@@ -95,6 +180,7 @@ class SearchMachine(RuleBasedStateMachine):
         """Operations on the disk until the driver is killed."""
         self.torn = 0.0
         self.checkpoints = 0
+        self.store = MemoryStore()
         fake = SimpleNamespace(time=self.clock.time)
         for target in ("tune.search.records.time", "tune.runs.trials.time"):
             self.stack.enter_context(mock.patch(target, fake))
@@ -114,6 +200,8 @@ class SearchMachine(RuleBasedStateMachine):
         self.stack.enter_context(mock.patch.object(finish_module, "write_report", lambda *_: None))
 
     def teardown(self) -> None:
+        if hasattr(self, "plan"):
+            self.follow()
         self.stack.close()
 
     def dies(self) -> bool:
@@ -424,6 +512,62 @@ class SearchMachine(RuleBasedStateMachine):
         if "--repeats" not in given:
             assert request.repeats == asked.repeats
 
+    @rule(calls=st.sampled_from([0, 1, 3, 7, 15]))
+    def follow_and_lose_the_stores(self, calls: int) -> None:
+        self.store.calls = calls
+        self.deliver("mlflow")
+
+    @rule()
+    def follow(self) -> None:
+        """The stores are there: in the end they say what the log says."""
+        self.store.calls = None
+        assert self.deliver("mlflow")
+        assert self.deliver("optuna")
+        state = read_log(self.plan.folder / EVENTS_FILE)
+        shown = {run.tags["trial_id"]: run for run in self.store.runs.values() if "trial_id" in run.tags}
+        started = [run for run in state.runs if run.folder]
+        assert len(self.store.runs) == 1 + len(shown), "one run for the search, one for each that began"
+        assert sorted(shown) == sorted(run.trial_id for run in started)
+        closed = state.ended is not None
+        for run in started:
+            there = shown[run.trial_id]
+            points = {(step, value) for key, value, _, step in there.points if key == "wer"}
+            # A rung that a trial came by twice has two points; the log's state has the last.
+            assert points >= set(run.evaluations)
+            assert {step for step, _ in points} == {seen for seen, _ in run.evaluations}
+            status = "interrupted" if closed and run.status == "running" else run.status
+            assert there.tags["status"] == status
+            assert there.status == MLFLOW_STATUS[status]
+        best = state.best()
+        if closed:
+            (search,) = (run for run in self.store.runs.values() if "trial_id" not in run.tags)
+            assert search.status == SEARCH_STATUS[state.ended.status]  # type: ignore[union-attr]
+            named = [run for run, there in shown.items() if there.tags.get("best") == "true"]
+            assert named == ([] if best is None else [best.trial_id])
+        study = optuna.load_study(
+            study_name="x",
+            storage=JournalStorage(JournalFileBackend(str(self.plan.folder / "optuna_journal.log"))),
+        )
+        trials = study.get_trials(deepcopy=False)
+        assert [trial.user_attrs["trial_id"] for trial in trials] == [r.trial_id for r in state.records.all()]
+        for trial, run in zip(trials, state.records.all(), strict=True):
+            assert trial.intermediate_values == dict(run.evaluations)
+            if run.status != "running":
+                assert trial.state.name == STUDY_STATE[run.status]
+
+    def deliver(self, name: str) -> bool:
+        """Run a follower to the end of the log; whether it came there."""
+        orders = Orders(folder=str(self.plan.folder), name="x", storage=self.storage.address, patience=0.0)
+        store: Any = self.store
+        tracker = MlflowTracker(store, self.storage) if name == "mlflow" else OptunaTracker(None)
+        ended = threading.Event()
+        ended.set()
+        follower = StoreFollower(tracker, orders, ended)
+        follower.follow()
+        assert follower.status.problem is None or "away" in follower.status.problem, follower.status.problem
+        assert not follower.status.refused, follower.status.reason
+        return follower.complete
+
     # -- what holds after every step ----------------------------------------------------------------------------
 
     @invariant()
@@ -476,7 +620,7 @@ class SearchMachine(RuleBasedStateMachine):
 
 TestSearch = pytest.mark.timeout(300)(SearchMachine.TestCase)
 TestSearch.settings = settings(
-    max_examples=150,
+    max_examples=40,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
