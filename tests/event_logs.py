@@ -145,12 +145,12 @@ def follow(
     """
     entries = made.entries
     ends = sorted({*ends, len(entries)})
-    begun = Position(ends.pop(0), 0) if opened else tracker.open(made.saved(0))
-    done = begun.event
+    begun = Position(ends.pop(0)) if opened else tracker.open(made.saved())
+    done = begun.events
     for end in ends:
         if end > done:
             tracker.deliver(entries[done:end], made.saved(end))
             done = end
             if remember:
-                tracker.delivered(Position(done, 0))
+                tracker.delivered(Position(done))
     return begun

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from studies import held, in_one_go, journal, place_of, study, tracker_of
 
 from tune.errors import ExperimentError, TrackingError
 from tune.experiments.events import TrialProposed
+from tune.experiments.saved import SavedExperiment
+from tune.experiments.state import SearchState
+from tune.tracking.follower import StoreFollower
 from tune.tracking.optuna_study import OptunaTracker, check_study
-from tune.tracking.tracker import Position
+from tune.tracking.tracker import Orders, Position, make_tracker
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,7 +45,7 @@ def test_it_holds_what_the_log_says(tmp_path: Path, kind: str) -> None:
     made.measure("001-r1", 900, 5.0)
     made.end("001-r1", "completed")
     made.finish()
-    assert follow(tracker_of(made, kind), made) == (0, 0)
+    assert follow(tracker_of(made, kind), made) == Position()
     found = study(place_of(made, kind))
     assert found.direction == optuna.study.StudyDirection.MINIMIZE
     assert [trial.state for trial in found.trials] == [COMPLETE, PRUNED, FAIL, FAIL], (
@@ -57,6 +61,37 @@ def test_it_holds_what_the_log_says(tmp_path: Path, kind: str) -> None:
     ]
     assert found.trials[0].distributions == made.saved().space.to_optuna()  # type: ignore[union-attr]
     assert (found.best_value, found.best_trial.number) == (11.0, 0)
+
+
+def test_a_log_without_events_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
+    """A follower is there before the first of them, and before `experiment.yaml`."""
+    made = MadeLog(tmp_path)
+    tracker = tracker_of(made, kind)
+    nothing = SavedExperiment(made.folder, {}, SearchState())
+    assert tracker.open(nothing) == Position()
+    assert not journal(made).exists()
+    made.four()
+    tracker.deliver(made.entries, made.saved())
+    tracker.delivered(Position(len(made.entries)))
+    assert held(place_of(made, kind)) == in_one_go(made, tmp_path / "whole")
+
+
+def test_the_follower_delivers_it_session_by_session(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    made.four()
+    made.propose("005")
+    made.finish()
+    ended = threading.Event()
+    ended.set()
+    for _ in range(2):
+        orders = Orders(folder=str(made.folder.path), name="exp", storage=str(tmp_path))
+        follower = StoreFollower(make_tracker("optuna", orders), orders, ended)
+        follower.follow()
+        assert (follower.complete, follower.status.delivered) == (True, len(made.entries))
+        assert held(journal(made)) == in_one_go(made, tmp_path / f"whole-{made.sessions}")
+        made.begin()
+        made.measure("005", 100, 5.0)
+        made.finish()
 
 
 def test_times_are_those_of_the_log(tmp_path: Path, kind: str) -> None:
@@ -102,7 +137,7 @@ def test_none_is_left_running_and_those_that_go_on_run_again(tmp_path: Path, kin
     before = held(place)
     assert (before[4][4], before[4][6]) == (FAIL, {100: 40.0})
     made.begin()
-    assert follow(tracker_of(made, kind), made).event == len(made.entries) - 1
+    assert follow(tracker_of(made, kind), made).events == len(made.entries) - 1
     after = held(place)
     assert after[:4] == before[:4]
     assert (after[4][4], after[4][6]) == (RUNNING, {100: 40.0})
@@ -137,9 +172,9 @@ def test_what_is_delivered_twice_is_there_once(tmp_path: Path, kind: str) -> Non
     before = held(place)
     tracker.deliver(made.entries, made.saved())
     assert held(place) == before
-    assert follow(tracker_of(made, kind), made) == (0, 0), "nothing was remembered"
+    assert follow(tracker_of(made, kind), made) == Position(), "nothing was remembered"
     assert held(place) == before
-    assert follow(tracker_of(made, kind), made).event == len(made.entries)
+    assert follow(tracker_of(made, kind), made).events == len(made.entries)
 
 
 @st.composite
@@ -191,7 +226,7 @@ def test_any_delivery_comes_to_the_study_made_in_one_go(
     play(made, steps)
     entries = made.entries
     tracker = OptunaTracker()
-    done = tracker.open(made.saved(0)).event
+    done = tracker.open(made.saved()).events
     for end, kind in [
         *((end, kind) for end, kind in cuts if end < len(entries)),
         (len(entries), "delivered"),
@@ -200,10 +235,10 @@ def test_any_delivery_comes_to_the_study_made_in_one_go(
             tracker.deliver(entries[done:end], made.saved(end))
             done = end
             if kind != "forgotten":
-                tracker.delivered(Position(end, 0))
+                tracker.delivered(Position(end))
         if kind != "delivered":
             tracker = OptunaTracker()
-            done = tracker.open(made.saved(0)).event
+            done = tracker.open(made.saved()).events
     assert held(journal(made)) == in_one_go(made, made.folder.path / "whole")
 
 
@@ -240,7 +275,7 @@ def test_a_database_with_a_study_of_this_name_is_refused(tmp_path: Path) -> None
     assert held(url) == before
     moved = MadeLog(tmp_path / "moved")  # the first one, from elsewhere
     moved.path.write_bytes(first.path.read_bytes())
-    assert follow(OptunaTracker(url), moved).event == len(first.entries)
+    assert follow(OptunaTracker(url), moved).events == len(first.entries)
 
 
 def test_one_that_was_killed_before_the_study_was_marked_goes_on(tmp_path: Path) -> None:
@@ -251,8 +286,10 @@ def test_one_that_was_killed_before_the_study_was_marked_goes_on(tmp_path: Path)
     follow(OptunaTracker(url), made)
     assert study(url).best_value == 11.0
     optuna.create_study(study_name="theirs", storage=url).set_user_attr("for", "something")
+    theirs = MadeLog(tmp_path, "theirs")
+    theirs.begin()
     with pytest.raises(ExperimentError, match="has a study 'theirs' already"):
-        OptunaTracker(url).open(MadeLog(tmp_path, "theirs").saved())
+        follow(OptunaTracker(url), theirs)
 
 
 @pytest.mark.parametrize(
@@ -266,10 +303,12 @@ def test_one_that_was_killed_before_the_study_was_marked_goes_on(tmp_path: Path)
     ],
 )
 def test_a_database_that_cannot_be_used_is_one_line(tmp_path: Path, url: str) -> None:
+    made = MadeLog(tmp_path)
+    made.begin()
     with pytest.raises(ExperimentError) as early:
         check_study(url, "exp")
     with pytest.raises(TrackingError) as late:
-        OptunaTracker(url).open(MadeLog(tmp_path).saved())
+        follow(OptunaTracker(url), made)
     for text in (str(early.value), str(late.value)):
         assert text.startswith("--optuna-storage ")
         assert ": cannot be used: " in text

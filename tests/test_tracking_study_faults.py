@@ -19,6 +19,7 @@ from studies import held, in_one_go, journal, place_of, study, tracker_of
 
 from tune.errors import TrackingError
 from tune.tracking.optuna_study import OptunaTracker
+from tune.tracking.tracker import Position
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -102,7 +103,7 @@ def test_a_damaged_journal_is_made_anew(tmp_path: Path, how: str) -> None:
     damage(journal(made), how)
     made.propose("005")
     made.measure("005", 100, 40.0)
-    assert follow(OptunaTracker(), made) == (0, 0), "all of it is missing"
+    assert follow(OptunaTracker(), made) == Position(), "all of it is missing"
     assert held(journal(made)) == in_one_go(made, tmp_path / "whole")
 
 
@@ -164,7 +165,7 @@ def test_a_log_that_was_cut_back_takes_the_study_with_it(tmp_path: Path, kind: s
     if cut == "and went on":
         again.propose("005", 9e-3)
     tracker = tracker_of(again, kind)
-    tracker.open(again.saved(0))
+    tracker.open(again.saved())
     tracker.deliver(again.entries, again.saved())
     assert held(place_of(again, kind)) == in_one_go(again, tmp_path / "whole")
 
@@ -197,7 +198,7 @@ def test_a_full_disk_is_told_and_the_next_delivery_mends_it(tmp_path: Path) -> N
         "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
         "from event_logs import MadeLog; from tune.errors import TrackingError\n"
         "from tune.tracking.optuna_study import OptunaTracker\n"
-        f"made = MadeLog(Path({str(tmp_path)!r})); tracker = OptunaTracker(); tracker.open(made.saved(0))\n"
+        f"made = MadeLog(Path({str(tmp_path)!r})); tracker = OptunaTracker(); tracker.open(made.saved())\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
         "try:\n    tracker.deliver(made.entries, made.saved())\n"

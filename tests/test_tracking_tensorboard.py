@@ -18,8 +18,10 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from tune.errors import TrackingError
+from tune.experiments.saved import SavedExperiment
 from tune.experiments.state import SearchState
 from tune.tracking.tensorboard import FOLDER, TensorBoardTracker
+from tune.tracking.tracker import Position
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,13 +91,23 @@ def test_its_own_reader_finds_what_the_log_says(tmp_path: Path) -> None:
     made.end("001-r1", "completed")
     made.propose("005")
     made.measure("005", 100, 40.0)
-    assert follow(TensorBoardTracker(), made) == (0, 0)
+    assert follow(TensorBoardTracker(), made) == Position()
     check(made)
     board = Board(made)
     assert board.points("baseline", "wer") == [(0, 60.0, BEGAN + 1)]
     assert board.tags("005") == {"wer", "cer", "eval_loss", "epoch", "best_wer"}
     assert board.hparams()["001-r1"][0]["seed"] == 43
     assert board.points("001", "cer") == [(100, 10.0, BEGAN + 10), *board.points("001", "cer")[1:]]
+
+
+def test_a_follower_that_is_there_before_the_first_event(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    tracker = TensorBoardTracker()
+    assert tracker.open(SavedExperiment(made.folder, {}, SearchState())) == Position()
+    assert not (made.folder.path / FOLDER).exists()
+    made.four()
+    tracker.deliver(made.entries, made.saved())
+    check(made)
 
 
 def test_settings_of_every_type_are_shown(tmp_path: Path) -> None:
@@ -128,7 +140,7 @@ def test_a_new_follower_begins_anew(tmp_path: Path) -> None:
     made.begin()
     made.propose("005")
     made.measure("005", 100, 40.0)
-    assert follow(TensorBoardTracker(), made) == (0, 0)
+    assert follow(TensorBoardTracker(), made) == Position()
     assert not old.exists()
     check(made)
 
@@ -184,7 +196,7 @@ def test_a_full_disk_is_told_and_the_next_delivery_writes_the_rest(tmp_path: Pat
         "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
         "from event_logs import MadeLog; from tune.errors import TrackingError\n"
         "from tune.tracking.tensorboard import TensorBoardTracker\n"
-        f"made = MadeLog(Path({str(tmp_path)!r})); tracker = TensorBoardTracker(); tracker.open(made.saved(0))\n"
+        f"made = MadeLog(Path({str(tmp_path)!r})); tracker = TensorBoardTracker(); tracker.open(made.saved())\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))\n"
         "for _ in range(2):\n"
