@@ -355,7 +355,7 @@ def test_one_bad_record_takes_no_other_with_it(made: MadeLog, database: str) -> 
     made.trial("002", 50.0, 30.0, 12.0)
     delivered = made.deliver()
     assert delivered.complete
-    assert (delivered.status.refused, delivered.refused_now) == (1, 1)
+    assert (delivered.status.refused, delivered.status.refused) == (1, 1)
     assert "bad *" in delivered.status.reason
     client = client_of(database)
     parent = client.get_run(only_parent(client, made.name))
@@ -396,7 +396,7 @@ def test_the_run_of_the_search_was_deleted(made: MadeLog, database: str) -> None
     for _ in range(2):
         delivered = made.deliver()
         assert delivered.complete
-        assert delivered.refused_now > 5
+        assert delivered.status.refused > 5
     assert children(client, parent)["001"].info.status == "FINISHED"
     assert client.search_runs([client.get_run(parent).info.experiment_id], "tags.role = 'experiment'") == []
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +63,15 @@ class Tail:
     def __init__(self, folder: ExperimentFolder) -> None:
         self.saved = SavedExperiment(folder, {}, SearchState())
         """The state is what the log folds to up to the last event taken."""
-        self.mark = ""
-        """Check sum of that event."""
-        self.progress = 0
-        """Bytes of progress taken."""
-        self._folder = folder.path
         self._events = folder.path / EVENTS_FILE
         self._progress = folder.path / PROGRESS_FILE
-        self._offset = 0
+        self._mark = ""
+        self._offset = self._row = 0
 
     @property
     def position(self) -> Position:
         """Up to where it was taken."""
-        return Position(self.saved.state.events, self.progress, self.mark)
-
-    @property
-    def _next(self) -> int:
-        return self.saved.state.events + 1
+        return Position(self.saved.state.events, self._row, self._mark)
 
     def has_events(self) -> bool:
         """Whether the log has more."""
@@ -87,35 +79,45 @@ class Tail:
 
     def has_progress(self) -> bool:
         """Whether there is more progress."""
-        return _size(self._progress) > self.progress
+        return _size(self._progress) > self._row
 
-    def take(self, most: int | None = None) -> list[Entry]:
-        """The next events, folded into the state; none after the end of a session, whose state is to be told.
-
-        Args:
-            most: how many at most.
+    def take(self) -> tuple[list[Entry], list[dict[str, Any]]]:
+        """The next events; and the next rows of progress, where there are no more events than these.
 
         Raises:
             ExperimentError: the log or `experiment.yaml` cannot be read, or is damaged.
         """
+        # Looked at before the events are: no row is then of a trial whose start is not told yet.
+        size = min(_size(self._progress), self._row + _MOST_BYTES)
+        entries = self.take_events(_MOST_EVENTS)
+        if len(entries) == _MOST_EVENTS or size <= self._row:
+            return entries, []
+        with self._progress.open("rb") as file:
+            file.seek(self._row)
+            rows, taken = parse_progress(file.read(size - self._row))
+        self._row += taken
+        return entries, rows
+
+    def take_events(self, most: int) -> list[Entry]:
+        """The next events, folded into the state; none after the end of a session, whose state is to be told."""
         if not self.has_events():
             return []
         with self._events.open("rb") as file:
             file.seek(self._offset)
-            lines = (file.read(_MOST_BYTES) + file.readline()).splitlines(keepends=True)[
-                : most or _MOST_EVENTS
-            ]
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # half of a line: the rest is being written, or was lost
+            lines = (file.read(_MOST_BYTES) + file.readline()).splitlines(keepends=True)[:most]
+        if not lines[-1].endswith(b"\n"):
+            lines.pop()  # the rest of it is being written, or was lost
         taken: list[Entry] = []
+        entries = parse(b"".join(lines), self._events, self.saved.state.events + 1)
         try:
-            for entry, line in zip(parse(b"".join(lines), self._events, self._next), lines, strict=False):
+            for entry, line in zip(entries, lines, strict=False):
                 if isinstance(entry.event, SessionStarted):
-                    self.saved = dataclasses.replace(self.saved, settings=read_settings(self._folder))
+                    settings = read_settings(self.saved.folder.path)
+                    self.saved = dataclasses.replace(self.saved, settings=settings)
                 self.saved.state.apply(entry)
                 taken.append(entry)
                 self._offset += len(line)
-                self.mark = line[-11:-3].decode()
+                self._mark = line[-11:-3].decode()
                 if isinstance(entry.event, SearchEnded):
                     break
         except ExperimentError:
@@ -123,26 +125,14 @@ class Tail:
                 raise
         return taken
 
-    def take_progress(self, up_to: int) -> list[dict[str, Any]]:
-        """The next rows of progress, at most up to that byte."""
-        with self._progress.open("rb") as file:
-            file.seek(self.progress)
-            rows, size = parse_progress(file.read(min(_MOST_BYTES, up_to - self.progress)))
-        self.progress += size
-        return rows
-
-    def progress_size(self) -> int:
-        """Bytes of progress that there are."""
-        return _size(self._progress)
-
     def skip(self, position: Position) -> bool:
         """Take what was delivered; False where the store was told of another log: all is to be delivered again."""
         while self.saved.state.events < position.events:
-            if not self.take(position.events - self.saved.state.events):
+            if not self.take_events(position.events - self.saved.state.events):
                 return False
-        if position.mark and position.mark != self.mark:
+        if position.mark and position.mark != self._mark:
             return False
-        self.progress = position.progress if position.progress <= self.progress_size() else 0
+        self._row = position.progress if position.progress <= _size(self._progress) else 0
         return True
 
 
@@ -152,23 +142,19 @@ class StoreFollower:
     def __init__(self, tracker: Tracker, orders: Orders, ended: threading.Event) -> None:
         """`ended` is set once nothing more is written to the log."""
         self.name = tracker.name
-        self.folder = Path(orders.folder)
-        self.status = Status.read(self.folder, self.name)
-        self.status.problem = None
-        self.refused_now = 0
-        """Records that the store refused in this process."""
+        self.status = Status.read(Path(orders.folder), self.name)
         self.answered = time.monotonic()
         """When the store last took something, by the monotonic clock."""
         self.complete = False
         """Whether everything is delivered, and nothing follows."""
+        self.folder = Path(orders.folder)
         self._tracker = tracker
         self._orders = orders
         self._ended = ended
         self._tail: Tail | None = None
-        self._entries: list[Entry] = []
-        self._rows: list[dict[str, Any]] = []
+        self._taken: tuple[list[Entry], list[dict[str, Any]]] = [], []
         self._lock = contextlib.ExitStack()
-        self._began = -_PROGRESS_SPACING
+        self._began = 0.0
 
     def connect(self, wait: float = 0.0) -> Tail:
         """Take the store's lock, and find out where delivery stands.
@@ -192,39 +178,41 @@ class StoreFollower:
             position = self._tracker.open(_as_it_is(folder))
             tail = Tail(folder)
             if not tail.skip(position):
-                tail, position = Tail(folder), Position()
+                tail = Tail(folder)
         except BaseException:
             self._lock.close()
             raise
-        self._tail = tail
-        self.status.delivered, self.status.progress = position.events, tail.progress
+        self._tail, self._taken = tail, ([], [])
+        self.status.delivered, self.status.progress = tail.position.events, tail.position.progress
         self.answered = time.monotonic()
         return tail
 
-    def follow(self) -> None:
-        """Deliver until the log has ended, or its store was away for longer than the orders allow."""
+    def follow(self, told: Callable[[], None] = lambda: None) -> None:
+        """Deliver until the log has ended, or its store was away for longer than the orders allow.
+
+        Args:
+            told: called whenever something was delivered.
+        """
         failures = 0
         while True:
             ended = self._ended.is_set()  # before the files are read: what was written until then is
             try:
                 tail = self.connect()
                 self._began = time.monotonic()
-                found = self._deliver_all(tail)
+                self.complete = not self._deliver_all(tail, told) and ended
+                failures, self.status.problem = 0, None
             except UserError as error:  # the store is away: everything stays in the log
                 failures = 1 if isinstance(error, BusyError) else failures + 1
                 self.status.problem = str(error)
                 if isinstance(error, ExperimentError):  # the log may have been brought back from a copy
-                    self._reopen()
+                    self._disconnect()
             except Exception as error:  # noqa: BLE001 - a bug must not end the delivery of what comes after it
-                _note(self.folder)
                 failures += 1
                 self.status.problem = hide_password(f"{self.name}: {type(error).__name__}: {error}")
-                self._reopen()
-            else:
-                failures, self.status.problem = 0, None
-                if ended and not found:
-                    self.complete = True
-            self._tell()
+                with contextlib.suppress(OSError), log_file(self.folder).open("a") as file:
+                    file.write(hide_password(traceback.format_exc()))
+                self._disconnect()
+            self._note()
             away = time.monotonic() - self.answered
             if self.complete or (failures and ended and away > self._orders.patience):
                 break
@@ -236,58 +224,46 @@ class StoreFollower:
         try:
             self._tracker.close()
         finally:
-            self._lock.close()
+            self._disconnect()
 
-    def _reopen(self) -> None:
-        """Begin again with what the store itself says."""
-        self._tail, self._entries, self._rows = None, [], []
+    def _disconnect(self) -> None:
+        self._tail = None
         self._lock.close()
 
-    def _deliver_all(self, tail: Tail) -> bool:
+    def _deliver_all(self, tail: Tail, told: Callable[[], None]) -> bool:
         """Deliver all that is in the files; whether there was anything."""
         found = False
-        # Looked at before the events are: no row is then of a trial whose start is not told yet.
-        progress = tail.progress_size()
-        while self._entries or tail.has_events():
-            self._entries = self._entries or tail.take()
-            if not self._entries:
-                break
-            self._count(lambda: self._tracker.deliver(self._entries, tail.saved))
-            self._entries, found = [], True
-            self._remember(tail)
-        while self._rows or tail.progress < progress:
-            before = tail.progress
-            self._rows = self._rows or tail.take_progress(progress)
-            if not self._rows and tail.progress == before:
-                break
-            if self._rows:
-                self._count(lambda: self._tracker.progress(self._rows))
-            self._rows, found = [], True
-            if tail.progress >= progress or not tail.has_progress():
-                self._remember(tail)
-        return found
+        while True:
+            if not any(self._taken):
+                self._taken = tail.take()
+            entries, rows = self._taken
+            if entries:
+                self._tell(self._tracker.deliver, entries, tail.saved)
+            if rows:
+                self._tell(self._tracker.progress, rows)
+            self._taken = [], []
+            position = tail.position
+            if (position.events, position.progress) == (self.status.delivered, self.status.progress):
+                return found
+            found, self.answered = True, time.monotonic()
+            with contextlib.suppress(RefusedError):  # the next process begins further back
+                self._tracker.delivered(position)
+            self.status.delivered, self.status.progress = position.events, position.progress
+            self._note()
+            told()
 
-    def _count(self, call: Any) -> None:
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
         """Make a call; what the store refuses for good is counted and holds up nothing else."""
         try:
-            call()
+            call(*arguments)
         except RefusedError as error:
             self.status.refused += error.count
-            self.refused_now += error.count
             self.status.reason = str(error)
-        self.answered = time.monotonic()
 
-    def _remember(self, tail: Tail) -> None:
-        position = tail.position
-        with contextlib.suppress(RefusedError):  # the next process begins further back
-            self._tracker.delivered(position)
-        self.status.delivered, self.status.progress = position.events, position.progress
-        self._tell()
-
-    def _tell(self) -> None:
+    def _note(self) -> None:
+        """Write the status down."""
         self.status.facts = dict(getattr(self._tracker, "facts", {}))
-        if self.status.problem is None:
-            self.status.problem = getattr(self._tracker, "problem", None)
+        self.status.problem = self.status.problem or getattr(self._tracker, "problem", None)
         self.status.write(self.folder, self.name)
 
     def _wait(self, failures: int) -> None:
@@ -302,9 +278,9 @@ class StoreFollower:
         tail = self._tail
         while tail is not None and not self._ended.wait(_POLL):
             since = time.monotonic() - self._began
-            if since >= _SPACING and tail.has_events():
-                return
-            if since >= _PROGRESS_SPACING and tail.has_progress():
+            if (since >= _SPACING and tail.has_events()) or (
+                since >= _PROGRESS_SPACING and tail.has_progress()
+            ):
                 return
 
 
@@ -313,12 +289,6 @@ def _as_it_is(folder: ExperimentFolder) -> SavedExperiment:
     if not _size(folder.path / EVENTS_FILE):
         return SavedExperiment(folder, {}, SearchState())
     return SavedExperiment(folder, read_settings(folder.path), read_log(folder.path / EVENTS_FILE))
-
-
-def _note(folder: Path) -> None:
-    """Write down the error that is being handled, with where it happened."""
-    with contextlib.suppress(OSError), log_file(folder).open("a", encoding="utf-8") as file:
-        file.write(hide_password(traceback.format_exc()))
 
 
 def _size(path: Path) -> int:
@@ -354,12 +324,15 @@ def main(words: Sequence[str]) -> int:
         problem = None
         try:
             followers.append(StoreFollower(make_tracker(name, orders), orders, ended))
-            _connect(followers[-1], orders)
+            followers[-1].connect(_LOCK_WAIT)
+        except BusyError:  # the follower of an earlier session; it ends once it has delivered all
+            pass
         except UserError as error:
-            problem = str(error)
-        except ImportError as error:
-            problem = f"--track {name}: cannot be used: {error}"
-        print(json.dumps({"tracker": name, "problem": problem}), flush=True)
+            problem = None if orders.lenient else str(error)
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # the driver has ended, and what it wrote is to be delivered
+            print(json.dumps({"tracker": name, "problem": problem}), flush=True)
         if problem:
             return 2
     threads = [threading.Thread(target=each.follow, name=each.name, daemon=True) for each in followers]
@@ -376,17 +349,6 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _connect(follower: StoreFollower, orders: Orders) -> None:
-    """Connect a store at the start; raises as `StoreFollower.connect` does."""
-    try:
-        follower.connect(_LOCK_WAIT)
-    except BusyError:  # the follower of an earlier session; it ends once it has delivered all
-        return
-    except UserError:
-        if not orders.lenient:
-            raise
-
-
 def _wait_for_end(parent: int) -> None:
     """Return when the driver has ended."""
     while os.getppid() == parent:  # another process may have inherited the other end of the pipe
@@ -396,6 +358,4 @@ def _wait_for_end(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # a thread that waits for a store's answer must not hold up the end
+    os._exit(main(sys.argv[1:]))  # a thread that waits for a store's answer must not hold up the end

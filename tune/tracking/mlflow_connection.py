@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tune.cloud_errors import cloud_errors
 from tune.errors import TrackingError
-from tune.mlflow_store import is_server, sqlite_path
-from tune.util.files import take_lock
-from tune.util.redact import hide_password, without_password
+from tune.mlflow_store import hide_password, sqlite_path
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,15 +42,6 @@ class RecordRefusedError(TrackingError):
 
 class RunGoneError(TrackingError):
     """The store was reached and has no such run any more; no record of it will ever be taken."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RunFacts:
-    """What a store knows of a run."""
-
-    params: dict[str, str]
-    metrics: dict[str, float]
-    tags: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +127,6 @@ class TrackingStore:
             run = self._client.create_run(self.experiment_id, start_ms, dict(tags), run_name=name)
             return str(run.info.run_id)
 
-    def find_run(self, parent_id: str, trial_id: str) -> str | None:
-        """The child run of a trial, if an earlier `create_run` got through though its answer was lost."""
-        query = f"tags.`mlflow.parentRunId` = '{parent_id}' and tags.trial_id = '{trial_id}'"
-        with self._translated("search"):
-            runs = self._client.search_runs([self.experiment_id], filter_string=query, max_results=1)
-            return str(runs[0].info.run_id) if runs else None
-
     def find_runs(self, **tags: str) -> list[FoundRun]:
         """The experiment's runs with all of these tags, deleted ones too; the latest first."""
         from mlflow.entities import ViewType
@@ -198,42 +180,10 @@ class TrackingStore:
         with self._translated("reopen a run in"):
             self._client.update_run(run_id, status="RUNNING")
 
-    def has_run(self, run_id: str) -> bool:
-        """Whether the store knows the run, be it deleted."""
-        try:
-            with self._translated("read"):
-                self._client.get_run(run_id)
-        except RunGoneError:
-            return False
-        return True
-
-    def is_open(self, run_id: str) -> bool:
-        """Whether the run is there and has not ended."""
-        try:
-            with self._translated("read"):
-                return str(self._client.get_run(run_id).info.status) == "RUNNING"
-        except RunGoneError:
-            return False
-
-    def metric_steps(self, run_id: str, metric: str) -> set[int]:
-        """Steps at which the run has a value of the metric."""
-        with self._translated("read"):
-            return {int(point.step) for point in self._client.get_metric_history(run_id, metric)}
-
     def delete_run(self, run_id: str) -> None:
         """Take back a run that was created a moment ago."""
         with self._translated("delete a run in"):
             self._client.delete_run(run_id)
-
-    def read_run(self, run_id: str) -> RunFacts:
-        """What the store knows of a run.
-
-        Raises:
-            RunGoneError: there is no such run.
-        """
-        with self._translated("read"):
-            data = self._client.get_run(run_id).data
-        return RunFacts(dict(data.params), dict(data.metrics), dict(data.tags))
 
     def artifact_folder(self, run_id: str) -> Path | None:
         """Where the run's artifacts lie, which may be gone; None where a server or an object store has them."""
@@ -249,17 +199,6 @@ class TrackingStore:
             )
         with self._translated(f"store {path.name} in"):
             self._client.log_artifact(run_id, str(path), place)
-
-    def upload_json(self, run_id: str, name: str, content: Mapping[str, Any]) -> None:
-        """Store a mapping as the artifact `name`."""
-        with self._translated(f"store {name} in"):
-            self._client.log_dict(run_id, dict(content), name)
-
-    def run_url(self, run_id: str) -> str | None:
-        """The page of a run on a tracking server; None for a database, which has no page of its own."""
-        if not is_server(self.uri):
-            return None
-        return f"{without_password(self.uri)}/#/experiments/{self.experiment_id}/runs/{run_id}"
 
     @contextmanager
     def _translated(self, action: str) -> Iterator[None]:

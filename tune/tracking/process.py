@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -46,9 +46,10 @@ class FollowerProcess:
         self._trackers = list(trackers)
         self._orders: Orders | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._finishing = False
-        self._crashes = 0
+        """Held while the process is started, or what is wanted of it changes."""
+        self._finishing = self._stopping = False
         self._given_up: str | None = None
         self._shown: tuple[float, str | None] = (-_SHOWN_SECONDS, None)
 
@@ -70,14 +71,13 @@ class FollowerProcess:
             if problem is not None:
                 self.stop()
                 raise TrackingError(problem)
-        threading.Thread(
-            target=self._watch, args=[process, orders], name="follower-watch", daemon=True
-        ).start()
+        self._watcher = threading.Thread(target=self._watch, args=[process, orders], daemon=True)
+        self._watcher.start()
 
     def stop(self) -> None:
         """End the process at once, if it runs still: the search ends before its first event, or all is delivered."""
         with self._lock:
-            self._finishing = True
+            self._stopping = True
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
@@ -111,62 +111,48 @@ class FollowerProcess:
         Returns:
             None, or one line that says what is not delivered, why, and how to deliver it.
         """
+        if self._watcher is None or self._orders is None or self._process is None:
+            self.stop()
+            return None
         with self._lock:
             self._finishing = True
-            process, orders = self._process, self._orders
-        if process is None or orders is None:
-            return None
-        while not self._ends(process, patience) and self._undelivered(orders) and not self._given_up:
-            # It was killed or crashed; another one is started in its place, as often as before the end.
-            self._crashes += 1
-            if self._crashes >= _CRASHES:
-                break
-            process = self._process = self._again(process, orders)
-        return self._undelivered(orders)
-
-    def _ends(self, process: subprocess.Popen[bytes], patience: float) -> bool:
-        """Wait for the process; whether it ended as it should, or had to be ended."""
-        with contextlib.suppress(OSError):  # it has ended
-            _pipe(process.stdin).close()
+            _close(self._process)
         began = moved = time.monotonic()
-        before, late = self._delivered(), False
-        while process.poll() is None:
+        before = self._delivered()
+        while self._watcher.is_alive():
             now = time.monotonic()
             if now - moved > patience or now - began > _LONGEST_FINISH:
-                late = True
-                process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.1)
+                self.stop()
+            self._watcher.join(0.1)
             if self._delivered() != before:
                 before, moved = self._delivered(), now
-        return late or process.returncode == 0
+        return self._undelivered(self._orders)
 
     def _watch(self, process: subprocess.Popen[bytes], orders: Orders) -> None:
         """Start the process again where it was killed or crashed: the thread's whole life."""
+        crashes = 0
         while True:
             began = time.monotonic()
             code = process.wait()
-            self._crashes = 1 if time.monotonic() - began > _HEALTHY_SECONDS else self._crashes + 1
-            if self._crashes >= _CRASHES:
+            if self._stopping or (self._finishing and code == 0):
+                return
+            crashes = 1 if time.monotonic() - began > _HEALTHY_SECONDS else crashes + 1
+            if crashes >= _CRASHES:
                 self._given_up = (
-                    f"what tells {_named(orders.trackers)} of the search ended {self._crashes} times in a row "
+                    f"what tells {_named(orders.trackers)} of the search ended {crashes} times in a row "
                     f"(exit code {code}); {log_file(Path(orders.folder))} may say why"
                 )
+                return
+            if not self._finishing:
+                time.sleep(_PAUSES[crashes - 1])
             with self._lock:
-                if self._finishing or self._given_up:
+                if self._stopping:
                     return
-            time.sleep(_PAUSES[self._crashes - 1])
-            with self._lock:
+                _close(process)
+                process = self._process = self._popen()
+                _send(process, dataclasses.replace(orders, lenient=True))
                 if self._finishing:
-                    return
-                process = self._process = self._again(process, orders)
-
-    def _again(self, before: subprocess.Popen[bytes], orders: Orders) -> subprocess.Popen[bytes]:
-        """Another process in the place of one that has ended."""
-        _close(before)
-        process = self._popen()
-        _send(process, dataclasses.replace(orders, lenient=True))
-        return process
+                    _close(process)
 
     def _popen(self) -> subprocess.Popen[bytes]:
         # As in this process, and never from the folder in which the user is.
@@ -192,23 +178,19 @@ class FollowerProcess:
     def _undelivered(self, orders: Orders) -> str | None:
         """What is not delivered, why, and what to do, in one line."""
         events = last_number(Path(orders.folder) / EVENTS_FILE)
-        parts = []
-        waiting = {}
-        for name, status in self._statuses().items():
-            if status.refused:
-                parts.append(f"{status.refused} records were refused by {_NAMES[name]} ({status.reason})")
-            if status.delivered < events:
-                waiting[name] = status
+        statuses = self._statuses()
+        waiting = {name: status for name, status in statuses.items() if status.delivered < events}
+        parts = [
+            f"{status.refused} records were refused by {_NAMES[name]} ({status.reason})"
+            for name, status in statuses.items()
+            if status.refused
+        ]
         if waiting:
             most = max(events - status.delivered for status in waiting.values())
             command = f"tune-whisper sync {shlex.quote(orders.name)}{Storage.parse(orders.storage).option}"
             parts.append(f"{most} events wait for {_named(waiting)}; `{command}` delivers them")
-        if not parts:
-            return None
-        reasons = [status.problem for status in waiting.values() if status.problem]
-        if waiting and self._given_up:
-            reasons.append(self._given_up)
-        return ". ".join(["; ".join(parts), *reasons[:1]])
+        reasons = [status.problem or self._given_up for status in waiting.values()]
+        return ". ".join(["; ".join(parts), *filter(None, reasons[:1])]) or None
 
 
 def last_number(path: Path) -> int:
@@ -223,7 +205,7 @@ def last_number(path: Path) -> int:
         return 0
 
 
-def _named(trackers: Sequence[str] | dict[str, Status]) -> str:
+def _named(trackers: Iterable[str]) -> str:
     return " and ".join(_NAMES.get(name, name) for name in trackers)
 
 
@@ -245,9 +227,9 @@ def _answer(process: subprocess.Popen[bytes], tracker: str) -> str | None:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    """Close the pipes of a process that has ended."""
+    """Close the pipes to a process, which tells it that nothing more comes."""
     for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # what nobody reads any more
+        with contextlib.suppress(OSError):  # it has ended
             _pipe(pipe).close()
 
 

@@ -130,11 +130,14 @@ def make_tracker(name: str, orders: Orders) -> Tracker:
     """The tracker of one store, not connected.
 
     Raises:
-        TrackingError: there is none of this name.
+        TrackingError: there is none of this name, or what it needs is not installed.
     """
     if name not in TRACKERS:
         raise TrackingError(f"--track {name}: must be one of {', '.join(TRACKERS)}")
-    tracker: Tracker = importlib.import_module(TRACKERS[name]).make_tracker(orders)
+    try:
+        tracker: Tracker = importlib.import_module(TRACKERS[name]).make_tracker(orders)
+    except ImportError as error:
+        raise TrackingError(f"--track {name}: cannot be used here: {error}") from error
     return tracker
 
 
