@@ -22,11 +22,12 @@ from typing import Any
 
 import pytest
 import yaml
-from tune.mlflow_logging import MlflowRecorder
+from made_logs import MadeLog
 
 from tune import ui
 from tune.errors import ExperimentError, TrackingError
-from tune.mlflow_store import default_artifact_root, default_tracking_uri
+from tune.experiments.events import ResultsWritten
+from tune.mlflow_store import default_tracking_uri
 from tune.storage import Storage
 
 ROOT = Path(__file__).parents[1]
@@ -40,21 +41,16 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     storage = tmp_path_factory.mktemp("my experiments")
     write_experiment(storage / "old", "http://tracking.example")
     os.utime(storage / "old" / "experiment.yaml", (1, 1))
-    folder = storage / "new one"
-    write_experiment(folder, default_tracking_uri(folder))
-    recorder = MlflowRecorder(default_tracking_uri(folder), folder.name, default_artifact_root(folder))
-    files = [folder / "experiment.yaml"]
-    recorder.start(params={}, tags={}, description="", artifacts=files, compare=SETTINGS)
-    for number in range(4):
-        settings = dict(
-            zip(SETTINGS, (1e-4 * (number + 1), 0.1 * number, 4 + 4 * number, 1 + number), strict=True)
-        )
-        trial = f"{number:03d}"
-        recorder.trial_started(trial, name=f"{trial} trial", params=settings | {"model": "demo"}, tags={})
-        for step in range(3):
-            recorder.log(trial, {"wer": 60.0 / (step + 1) + number, "cer": 20.0}, step=100 * (step + 1))
-        recorder.trial_ended(trial, "early_stopped" if number == 3 else "completed")
-    assert recorder.finish("completed") is None
+    made = MadeLog(storage / "new one")
+    made.session(trials=4)
+    for number in range(1, 5):
+        settings = (1e-4 * number, 0.1 * (number - 1), 4 * number, number)
+        wers = [60.0 / (rung + 1) + number for rung in range(2 if number == 4 else 3)]
+        made.trial(f"{number:03d}", *wers, **dict(zip(SETTINGS, settings, strict=True)))
+    made.finish()
+    made.append(ResultsWritten())
+    assert made.deliver().complete
+    made.close()
     return storage
 
 
@@ -115,12 +111,7 @@ def test_it_serves_until_it_is_told_to_stop(storage: Path, number: int, code: in
         with DIRECT.open(base) as page:
             assert b"<title>MLflow</title>" in page.read()
         runs = search(base, 'tags.role = "trial"')
-        assert [run["info"]["run_name"] for run in runs] == [
-            "000 trial",
-            "001 trial",
-            "002 trial",
-            "003 trial",
-        ]
+        assert [run["info"]["run_name"].split()[0] for run in runs] == ["001", "002", "003", "004"]
         parent = search(base, 'tags.role = "experiment"')[0]["info"]["run_id"]
         with DIRECT.open(f"{base}/get-artifact?path=experiment.yaml&run_uuid={parent}") as artifact:
             assert artifact.read() == (storage / "new one" / "experiment.yaml").read_bytes()
@@ -238,7 +229,7 @@ def test_a_browser_shows_wer_and_settings_side_by_side(storage: Path, tmp_path: 
         listed = screenshot.photograph_list(browser, url, str(tmp_path / "list.png"))
     assert "Comparing 4 Runs from 1 Experiment" in compared
     for text in (compared, listed):
-        for word in (*SETTINGS, "wer", "000 trial", "003 trial"):
+        for word in (*SETTINGS, "wer", "001 lr=0.0001", "004 lr=0.0004"):
             assert word[:13] in text  # the list cuts long names
     assert "early_stopped" in listed
     assert (tmp_path / "compare.png").stat().st_size > 50_000
