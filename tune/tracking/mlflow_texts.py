@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.normalizers import rates_note
+from tune.comparison import Verdict, describe_lowest, describe_mean
 from tune.display import clock, key_settings
 from tune.search.budgets import describe_duration
 
@@ -54,8 +55,7 @@ def search_ended(saved: SavedExperiment, option: str) -> str:
     lines = [*_headline(saved), ""]
     if best is not None:
         lines += [*_contenders(saved), ""]
-    if saved.state.verdict is not None and len(saved.state.verdict["standings"]) > 1:
-        lines += [*_finalists(saved.state.verdict), ""]
+    lines += _finalists(saved)
     lines += [_course(saved), "", rates_note(saved.base), "", *_space(saved), "", "```"]
     if interrupted(saved):
         lines.append(f"tune-whisper --resume {saved.name}{option}")
@@ -137,24 +137,37 @@ def _headline(saved: SavedExperiment) -> list[str]:
         trials = state.records.all()
         diverged = trials and all(trial.status == "diverged" for trial in trials)
         return ["All trials diverged." if diverged else "No trial reached an evaluation."]
-    standing = standing_of(saved, state.winner)
-    which = f"run {best.trial_id}"
-    if standing is not None:
-        which = _seeds(len(standing["wers"])) + _interval(standing) + f", trial {state.winner}"
+    verdict = Verdict.from_dict(state.verdict) if state.verdict else None
     if baseline is None:
-        return [f"**WER {wer:.2f} %** ({which})."]
-    if wer >= baseline:
+        lines = [f"**WER {wer:.2f} %** ({_which(saved, verdict)})."]
+    elif wer >= baseline:
+        which = "the best trial" if verdict is None else f"the winner, trial {verdict.winner},"
         return [
-            f"**No trial beat {model} untouched**: WER {baseline:.2f} %, the best trial {wer:.2f} %. "
+            f"**No trial beat {model} untouched**: WER {baseline:.2f} %, {which} {wer:.2f} %. "
             "Keep that model, or widen the space or the budget."
         ]
-    text = f"**WER {wer:.2f} %**, {baseline:.2f} % before: {baseline - wer:.2f} points, "
-    text += f"{100 * (baseline - wer) / baseline:.0f} % fewer errors ({which})."
-    if state.held_out is not None:
-        held = state.held_out
-        text += f" On the test split, which chose nothing: {held.rates['wer']:.2f} %"
-        text += f", {held.baseline['wer']:.2f} % before." if "wer" in held.baseline else "."
-    return [text]
+    else:
+        gain = baseline - wer
+        lines = [
+            f"**WER {wer:.2f} %**, {baseline:.2f} % before: {gain:.2f} points, "
+            f"{100 * gain / baseline:.0f} % fewer errors ({_which(saved, verdict)})."
+        ]
+    held = state.held_out
+    if held is not None and held.run == best.trial_id:
+        lines.append(
+            f"On the test split, which chose nothing: {held.rates['wer']:.2f} %, {held.baseline['wer']:.2f} % before."
+        )
+    if verdict is not None:
+        lines.append(f"Run {best.trial_id} is the one to be exported, with {best.best_wer:.2f} %.")
+    return lines
+
+
+def _which(saved: SavedExperiment, verdict: Verdict | None) -> str:
+    """What a search's WER is that of."""
+    if verdict is not None:
+        return f"{verdict.standing.describe()}, trial {verdict.winner}"
+    luck = describe_lowest(trial.best_wer for trial in saved.state.records.all())
+    return ", ".join(filter(None, [f"trial {saved.state.winner}", luck]))
 
 
 def _contenders(saved: SavedExperiment) -> list[str]:
@@ -172,8 +185,8 @@ def _contenders(saved: SavedExperiment) -> list[str]:
         told, mean = "best trial", f"{trial.best_wer:.2f}"
         standing = standing_of(saved, winner)
         if standing is not None:
-            told = f"winner, {_seeds(len(standing['wers']))}"
-            mean = f"{standing['mean']:.2f}" + _spread(standing, " ± ")
+            told = f"winner, {describe_mean(len(standing['wers']), None)}"
+            mean = f"{standing['mean']:.2f}" + ("" if standing["sd"] is None else f" ± {standing['sd']:.2f}")
         also = " with the usual settings" if usual is trial else ""
         rows.append(f"| **{told}: trial {winner}{also}** | **{mean}** | {_settings(trial)} |")
     return rows
@@ -188,16 +201,25 @@ def _usual(saved: SavedExperiment) -> TrialRecord | None:
     return next((trial for trial in saved.state.records.all() if trial.config == recipe), None)
 
 
-def _finalists(verdict: Mapping[str, Any]) -> list[str]:
+def _finalists(saved: SavedExperiment) -> list[str]:
+    """How the finalists compare; empty where there were none, or one alone."""
+    compared = saved.state.compared
+    if compared is None or (compared.verdict is None and not compared.text):
+        return []
+    if compared.verdict is None:
+        return [f"The finalists are not compared: {compared.text}.", ""]
+    verdict = Verdict.from_dict(compared.verdict)
+    if len(verdict.standings) < 2:
+        return []
     rows = ["| finalist | seeds | mean WER % | sd | behind | 95 % interval |"]
     rows.append("| --- | --: | --: | --: | --: | --: |")
-    for place, found in enumerate(verdict["standings"]):
-        low, high = found["interval"]
-        name = f"**{found['trial_id']}**" if found["trial_id"] == verdict["winner"] else found["trial_id"]
-        behind = f"{found['difference']:.2f} | {low:.2f} to {high:.2f}" if place else "|"
-        rows.append(f"| {name} | {len(found['wers'])} | {found['mean']:.2f} | {_spread(found)} | {behind} |")
-    told = "No difference between them is shown: it may be noise." if verdict.get("tie") else ""
-    return [*rows, "", told] if told else rows
+    for place, found in enumerate(verdict.standings):
+        low, high = found.interval
+        name = f"**{found.trial_id}**" if found.trial_id == verdict.winner else found.trial_id
+        sd = "" if found.sd is None else f"{found.sd:.2f}"
+        behind = f"{found.difference:.2f} | {low:.2f} to {high:.2f}" if place else "|"
+        rows.append(f"| {name} | {len(found.wers)} | {found.mean:.2f} | {sd} | {behind} |")
+    return [*rows, "", f"Trial {verdict.describe()}.", ""]
 
 
 def _course(saved: SavedExperiment) -> str:
@@ -243,16 +265,3 @@ def _short(source: str) -> str:
 
 def _settings(record: TrialRecord) -> str:
     return f"`{key_settings(record.config)}`"
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"mean of {count} seeds"
-
-
-def _spread(standing: Mapping[str, Any], before: str = "") -> str:
-    return "" if standing.get("sd") is None else f"{before}{standing['sd']:.2f}"
-
-
-def _interval(standing: Mapping[str, Any]) -> str:
-    found = standing.get("mean_interval")
-    return f", 95 % interval {found[0]:.2f} to {found[1]:.2f}" if found else ""
