@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-import yaml
+from made_logs import MadeLog
 from mlflow_server import Server, client_of
 from registered_models import EVALUATION, as_file, clips, export_demo, heard
 from s3_server import KEYS, s3_server
 from safetensors.torch import load_file
-from tune.mlflow_logging import MlflowRecorder
 
 from trainer.audio import SAMPLE_RATE, read_audio
 from trainer.transcription.pauses import find_spans, measure_levels
 from tune.cli import main
 from tune.errors import ConfigError, ModelError, TrackingError
+from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
+from tune.experiments.results import write_results
 from tune.experiments.saved import find_experiment
 from tune.mlflow_store import default_artifact_root, default_tracking_uri, relocate_artifacts
 from tune.register_command import register_parser
@@ -43,20 +44,10 @@ class Shop:
     """An experiment with a winner's run, and a model that was registered on it."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
-        self.folder = folder or root / "experiments" / "spring"
+        made = MadeLog(folder or root / "experiments" / "spring")
+        self.folder, self.uri = made.folder, made.uri
         self.storage = self.folder.parent
-        self.folder.mkdir(parents=True)
-        self.uri = default_tracking_uri(self.folder)
-        recorder = MlflowRecorder(self.uri, "spring", default_artifact_root(self.folder))
-        recorder.start(params={}, tags={}, description="", artifacts=[], compare=["learning_rate"])
-        recorder.trial_started("003-r1", name="003-r1", params={"learning_rate": 1e-3}, tags={})
-        recorder.trial_ended("003-r1", "completed")
-        assert recorder.finish("completed") is None
-        self.run_id = str(recorder.run_id("003-r1"))
-        settings = {"experiment": "spring", "tracking_uri": self.uri}
-        (self.folder / "experiment.yaml").write_text(yaml.safe_dump(settings))
-        runs = [{"trial_id": "003-r1", "mlflow_run_id": self.run_id}]
-        (self.folder / "results.json").write_text(json.dumps({"trials": [], "repeats": runs}))
+        self.run_id = with_a_repeat(made)
         self.model = export_demo(root / "model")
 
     def register(self, **changes: Any) -> Registered:
@@ -66,6 +57,24 @@ class Shop:
     @property
     def client(self) -> Any:
         return client_of(self.uri)
+
+
+def with_a_repeat(made: MadeLog) -> str:
+    """A search whose winner is the repeat 003-r1, delivered; that one's run in MLflow."""
+    made.session(trials=1, finalists=1, repeats=1)
+    made.trial("003", 50.0, 30.0, 12.0)
+    planned = {"003-r1": {"learning_rate": 1e-3, "seed": 1}}
+    made.append(TrialsOver(), FinalRoundPlanned(finalists=["003"], repeats=planned))
+    made.trial("003-r1", 50.0, 30.0, 11.0, seed=1)
+    made.append(ExportChosen(run="003-r1"))
+    made.finish()
+    delivered = made.deliver()
+    assert delivered.complete
+    write_results(made.saved.folder, made.log.state)
+    made.append(ResultsWritten())
+    made.deliver()
+    made.close()
+    return str(delivered.status.facts["run_ids"]["003-r1"])
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +231,8 @@ def test_what_the_run_says_of_it(shop: Shop) -> None:
     logged = shop.client.get_logged_model(output.model_id)
     assert logged.status == "READY"
     assert logged.source_run_id == shop.run_id
-    assert logged.params == {"learning_rate": "0.001"}
+    assert logged.params == run.data.params
+    assert logged.params.items() >= {"learning_rate": "0.001", "seed": "1"}.items()
     assert {metric.key: metric.value for metric in logged.metrics}["test_wer"] == 9.6412
     assert run.data.metrics["test_baseline_wer"] == 69.5237
     assert run.info.status == "FINISHED"
@@ -398,13 +408,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.stop()
 
 
-def test_a_tracking_server(server: Server, own_shop: Shop) -> None:
-    recorder = MlflowRecorder(server.url, "served", None)
-    recorder.start(params={}, tags={}, description="", artifacts=[])
-    recorder.trial_started("001", name="001", params={"learning_rate": 1e-3}, tags={})
-    recorder.trial_ended("001", "completed")
-    assert recorder.finish("completed") is None
-    run_id = recorder.run_id("001")
+def test_a_tracking_server(server: Server, own_shop: Shop, tmp_path: Path) -> None:
+    run_id = with_a_repeat(MadeLog(tmp_path / "served", server.url))
     done = own_shop.register(tracking_uri=server.url, run_id=run_id, alias="champion")
     assert done.run_id == run_id
     assert load(done.uri, server.url).predict(clips(1)[0]) == heard(own_shop.model, clips(1))
