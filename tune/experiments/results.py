@@ -160,6 +160,7 @@ def _entry(run: TrialRecord, address: _Addresses, runs: Mapping[str, str]) -> di
 def _run_ids(folder: Path) -> dict[str, str]:
     """MLflow's runs by trial, as far as the follower has come."""
     try:
-        return dict(json.loads((folder / TRACKING_FILE).read_text(encoding="utf-8")).get("run_ids") or {})
-    except (FileNotFoundError, ValueError):  # none was begun, or it is just being written
+        told = json.loads((folder / TRACKING_FILE).read_text(encoding="utf-8"))
+        return dict(told["facts"].get("run_ids") or {})
+    except (FileNotFoundError, ValueError, KeyError):  # none was begun, or it is just being written
         return {}
