@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tune.cloud_errors import cloud_errors
 from tune.errors import TrackingError
-from tune.mlflow_store import hide_password, sqlite_path
+from tune.mlflow_store import sqlite_path
+from tune.util.files import take_lock
+from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
