@@ -60,22 +60,22 @@ class Search:
         base = self.plan.base.replace(evaluate_at=RUNGS)
         write_search_file(self.plan, base, data, RESOURCES, full_window=not request.n_finalists)
         self.experiment = OpenExperiment(self.plan.experiment_folder)
-        self.begin(1)
+        self.begin()
         self.experiment.log.append(
             DataPrepared(features_key="k", clips={"validation": 10}, splits={"validation": "a"}),
             BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
         )
 
-    def begin(self, number: int) -> None:
+    def begin(self) -> None:
         session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=1.0)
-        self.experiment.log.append(session_started(session, self.experiment, number))
+        self.experiment.log.append(session_started(session, self.experiment))
 
     def resume(self, given: str = "", **asked: Any) -> None:
         """`--resume` with these options."""
         request = SearchRequest(space="", storage=self.storage, **{"trials": 8, **asked})
         resumed = load_search(request, "x", given.split())
         self.experiment, self.plan = resumed.experiment, resumed.plan
-        self.begin(2)
+        self.begin()
 
     def train(self, name: str, wer: float | None, *, open_: bool = False, speed: float = 10.0) -> None:
         """A trial or repeat that ends with this WER, or fails; an open one has come to its first rung."""

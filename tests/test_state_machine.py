@@ -281,17 +281,17 @@ class SearchMachine(RuleBasedStateMachine):
         self.experiment = OpenExperiment(self.plan.experiment_folder)
         self.experiment.log._clock = self.clock.time
         self.experiment.log.append(
-            self.session_started(1),
+            self.session_started(),
             DataPrepared(features_key="k", clips={"train": 800, "validation": 10}),
             BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
         )
         self.cut: End | None = None
         self.look()
 
-    def session_started(self, number: int) -> Any:
+    def session_started(self) -> Any:
         session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=self.clock.now)
         assert self.experiment is not None
-        return search_module.session_started(session, self.experiment, number)
+        return search_module.session_started(session, self.experiment)
 
     def look(self) -> None:
         """Choose the records that this stage works on, as `run_trials` and `run_repeats` do."""
@@ -497,7 +497,7 @@ class SearchMachine(RuleBasedStateMachine):
             if resumed.only_finish:
                 self.end(None)
                 return
-            self.experiment.log.append(self.session_started(asked.session + 1))
+            self.experiment.log.append(self.session_started())
             drop_weights(self.experiment, self.refuse)
             search_module.set_aside_leftovers(self.experiment)
             self.look()

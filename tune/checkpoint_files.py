@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.checkpoints import flush
 from tune.experiment_folder import TRIALS_FOLDER
 
 if TYPE_CHECKING:
@@ -35,17 +36,11 @@ class CheckpointFiles:
         return content
 
     def flush(self, checkpoint: str) -> None:
-        """Bring a checkpoint's files through to the disk, where the storage is a folder: Ray's copy may not be yet."""
+        """Bring a checkpoint through to the disk, where the storage is a folder: Ray's copy may not be yet."""
         from pyarrow import fs
 
-        if not isinstance(self._filesystem, fs.LocalFileSystem):
-            return
-        for entry in self._entries(checkpoint, recursive=True):
-            descriptor = os.open(entry.path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        if isinstance(self._filesystem, fs.LocalFileSystem):
+            flush(Path(f"{self._root}/{checkpoint}"))
 
     def remove(self, checkpoint: str) -> None:
         """Remove a whole checkpoint; one that is not there is no error."""

@@ -67,7 +67,7 @@ def run_training(plan: TrainPlan, console: Console) -> TrainingOutcome:
             write_baseline_clips(plan.folder, baseline)
             write_training_file(plan, plan.base, points, data, session.resources)
             experiment.log.append(
-                session_started(session, experiment, 1, kind="training"),
+                session_started(session, experiment, kind="training"),
                 data_prepared(data),
                 BaselineMeasured(rates=baseline.rates(), seconds=time.time() - measured),
                 TrialProposed(
@@ -89,8 +89,7 @@ def resume_training(resumed: ResumedTraining, console: Console) -> TrainingOutco
         check_same_data(plan.name, experiment, session.data)
         session.tracking.connect()
         state = experiment.log.state
-        number = (state.session.session if state.session else 0) + 1
-        experiment.log.append(session_started(session, experiment, number, kind="training"))
+        experiment.log.append(session_started(session, experiment, kind="training"))
         session.take(experiment)
         record = state.records[TRIAL]
         seen = record.evaluations[-1][0] if record.evaluations else 0

@@ -108,7 +108,7 @@ class Lease:
 
     def held(self) -> bool:
         """Whether it is ours as far as is known without asking the store: renewed within its time, not lost."""
-        return not (self.lost or self._ended.is_set())
+        return not (self.lost or self._ended.is_set()) and _now() - self._renewed < self._terms.ttl
 
     def check(self) -> None:
         """Ask the store whether it is ours now, and for long enough; to be called before anything is deleted.

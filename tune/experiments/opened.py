@@ -55,6 +55,17 @@ class OpenExperiment:
         self.log.guard = self._check_lease
 
     @property
+    def next_session(self) -> int:
+        """The number of a session that begins now; no two share one, where the object store minds conditions."""
+        last = self.log.state.session
+        return max(self._lease.term if self._lease else 0, (last.session if last else 0) + 1)
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether an object store cannot keep a second machine out for sure."""
+        return self._lease is not None and not self._lease.conditional
+
+    @property
     def problem(self) -> ExperimentError | None:
         """Why nothing can be written any more."""
         return (self._lease.lost if self._lease else None) or self.log.problem

@@ -112,7 +112,10 @@ class SearchCallback(ray.tune.Callback):
         record = self._records[trial_id]
         stop = self._judge.judge(record, result)
         before, kept = self._records.best(), record.checkpoints
-        self._log.append(evaluation(trial_id, result, stop, record.folder))
+        event = evaluation(trial_id, result, stop, record.folder)
+        if event.checkpoint is not None:
+            self._files.flush(event.checkpoint)  # what the log names is on the disk
+        self._log.append(event)
         over = [path for path in kept if path not in record.checkpoints]
         if over:
             self._remove(record, over)
@@ -205,11 +208,9 @@ class SearchCallback(ray.tune.Callback):
             )
 
     def _remove(self, record: TrialRecord, checkpoints: Sequence[str]) -> None:
-        """Remove checkpoints that others have replaced, once those are on the disk."""
+        """Remove checkpoints that others have replaced."""
 
         def remove() -> None:
-            if record.last_checkpoint:
-                self._files.flush(record.last_checkpoint)
             for path in checkpoints:
                 self._files.remove(path)
 

@@ -82,6 +82,11 @@ class Session:
         self.stack.callback(experiment.close)
         self.stack.callback(uploader.finish)
         self.stack.enter_context(_told_if_broken(experiment))
+        experiment.publish()  # others see that it has begun before anything is done
+        if experiment.best_effort:
+            self.say(
+                "note: this storage cannot refuse a second machine that resumes the experiment at the same moment"
+            )
         experiment.log.on_append = uploader.wake
         uploader.start()
         return experiment
@@ -117,7 +122,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
                 plan, base, data, session.resources, full_window=trials_base(plan, base) == base
             )
             experiment.log.append(
-                session_started(session, experiment, 1),
+                session_started(session, experiment),
                 data_prepared(data),
                 BaselineMeasured(rates=baseline.rates(), seconds=time.time() - measured),
             )
@@ -143,8 +148,7 @@ def resume_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
         check_shared_storage(plan)
         check_same_data(plan.name, experiment, session.data)
         session.tracking.connect()
-        number = (state.session.session if state.session else 0) + 1
-        experiment.log.append(session_started(session, experiment, number))
+        experiment.log.append(session_started(session, experiment))
         session.take(experiment)
         ended = sum(record.status != "running" for record in state.records.all())
         say(console, f"{ended} of {plan.request.trials} trials have ended; the search goes on")
@@ -279,12 +283,12 @@ def _told_if_broken(experiment: OpenExperiment) -> Iterator[None]:
 
 
 def session_started(
-    session: Session, experiment: OpenExperiment, number: int, kind: Literal["search", "training"] = "search"
+    session: Session, experiment: OpenExperiment, kind: Literal["search", "training"] = "search"
 ) -> SessionStarted:
-    """What the session was asked for; `number` is 1 for the first."""
+    """What the session was asked for."""
     plan, request = session.plan, session.plan.request
     return SessionStarted(
-        session=number,
+        session=experiment.next_session,
         owner=experiment.owner,
         began=session.began,
         kind=kind,
