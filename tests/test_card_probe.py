@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,6 @@ from made_experiments import made_trial, write_experiment
 from ray_nodes import Nodes
 from rich.console import Console
 from search_process import QUICK, Search
-from tune.results import keep_measured
 from warm_process import fork_workers
 
 from trainer.config import ConfigError, TrainConfig
@@ -29,6 +27,8 @@ from tune.errors import DataError, ResourceError
 from tune.gpu_share import choose_share, find_share, heaviest, micro_batches, most_sharing, with_share
 from tune.job_arguments import read_request
 from tune.plan import SearchPlan, SearchRequest, make_plan
+from tune.runs.resume import load_search
+from tune.runs.search import session_started
 from tune.storage import Storage
 
 GIB = 2**30
@@ -364,14 +364,20 @@ def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
     assert expected in line
 
 
-def test_what_a_resumed_search_measured_is_kept(tmp_path: Path) -> None:
-    folder = write_experiment(tmp_path / "all", [made_trial(1, [40.0])], name="one", asked=4)
-    plan = dataclasses.replace(plan_of(tmp_path), experiment_folder=folder)
-    keep_measured(with_share(plan, find_share(measure(4, {1: 9.0, 2: 18.0}, []), micro_batches(plan), 2)))
-    saved = yaml.safe_load((folder.path / "experiment.yaml").read_text())
-    assert saved["asked_resources"]["gpus_per_trial"] == 0.5
-    assert saved["train_config"]["micro_batch"] == 4
-    assert saved["experiment"] == "one"
+def test_what_a_search_measured_is_kept_for_its_next_session(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "all", [made_trial(1, [40.0])], name="one", asked=4, state="interrupted")
+    request = SearchRequest(space="", trials=4, storage=Storage.parse(tmp_path / "all"))
+    resumed = load_search(request, "one", [])
+    found = find_share(measure(4, {1: 9.0, 2: 18.0}, []), micro_batches(resumed.plan), 2)
+    session: Any = SimpleNamespace(
+        plan=with_share(resumed.plan, found), resources=SimpleNamespace(gpus=0.5), began=1.0
+    )
+    resumed.experiment.log.append(session_started(session, resumed.experiment))
+    resumed.experiment.close()
+    again = load_search(request, "one", [])
+    again.experiment.close()
+    assert again.plan.request.gpus_per_trial == 0.5
+    assert again.plan.base.micro_batch == 4
 
 
 def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,11 @@ import pytest
 from mlflow_server import Server
 from ray_nodes import Nodes
 from search_process import QUICK, Search, results, state
-from tune.search_state import SearchState
 
 from tune.errors import ExperimentError
 from tune.experiment_list import list_experiments
+from tune.experiments.events import TrialProposed
+from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
 from tune.storage import Storage
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 4, reduction_factor: 2}\n"
@@ -147,7 +148,6 @@ def check_files(experiment: Path, everything: Path, told: str) -> None:
         assert not [path for path, content in files.items() if secret.encode() in content]
     for path in [*experiment.rglob("*"), experiment]:
         assert not stat.S_IMODE(path.stat().st_mode) & 0o022, f"others may write {path}"
-    assert stat.S_IMODE((experiment / "mlflow_queue.jsonl").stat().st_mode) == 0o600
 
 
 @pytest.mark.slow
@@ -223,20 +223,23 @@ def test_the_disk_is_full_in_mid_search(disk: Path, tmp_path: Path) -> None:
     assert trials[1]["status"] == "completed"
 
 
-def test_a_state_that_cannot_be_written_ends_the_search_and_stays(disk: Path) -> None:
-    kept = SearchState(disk)
-    kept.records.start("001", {"learning_rate": 1e-3})
-    kept.save()
-    before = (disk / "state.json").read_bytes()
+def test_a_log_that_cannot_be_written_ends_the_search_and_stays(disk: Path) -> None:
+    log = ExperimentLog(disk / EVENTS_FILE)
+    log.append(TrialProposed(trial_id="001", config={"learning_rate": 1e-3}))
+    before = (disk / EVENTS_FILE).read_bytes()
     filler = fill(disk, 0)
-    with pytest.raises(
-        ExperimentError, match=r"state.json: cannot be written: No space left on device; .*--resume"
-    ):
-        kept.save()
-    assert (disk / "state.json").read_bytes() == before
+    long = TrialProposed(trial_id="002", config={"learning_rate": 1e-3, "why": "x" * 100_000})
+    for _ in range(2):  # and nothing more is written after it
+        with pytest.raises(
+            ExperimentError, match=r"events.jsonl: cannot be written: No space left on device; .*--resume"
+        ):
+            log.append(long)
+    assert (disk / EVENTS_FILE).read_bytes() == before
+    assert "002" not in log.state.records
     filler.unlink()
-    kept.save()
-    assert "001" in SearchState.load(disk).records
+    again = ExperimentLog(disk / EVENTS_FILE)
+    again.append(long)
+    assert "002" in read_log(disk / EVENTS_FILE).records
 
 
 @pytest.mark.slow

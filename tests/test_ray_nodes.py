@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any
 
 import pytest
 from ray_nodes import Nodes
+from search_process import state
 from test_worker_group import ROOT, finish, search, trials
 from warm_process import Command
 
 
-def running(state: Path) -> list[dict[str, Any]]:
-    if not state.is_file():
-        return []
-    return [trial for trial in json.loads(state.read_text())["trials"] if trial["status"] == "running"]
+def running(log: Path) -> list[dict[str, Any]]:
+    """Trials that a process trains, as the log has it."""
+    return [each for each in state(log.parent).values() if each["status"] == "running" and each["folder"]]
 
 
 def wait_for(condition: Any, process: Any, seconds: float = 500) -> None:
@@ -39,17 +38,17 @@ scheduler: {min_trials_per_rung: 9}
 @pytest.mark.slow
 def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
     """The head has no CPUs; of two nodes one is lost in mid-search, and a third one comes."""
-    state, space = tmp_path / "nodes" / "state.json", tmp_path / "space.yaml"
+    log, space = tmp_path / "nodes" / "events.jsonl", tmp_path / "space.yaml"
     space.write_text(SPACE)
     with Nodes(cpus=0) as nodes:
         first = nodes.add(cpus=1)
         words = ["--space", str(space), "--trials", "3", "--epochs", "10"]
         process = search(tmp_path, "nodes", nodes.address, *words)
-        wait_for(lambda: any(trial["last_checkpoint"] for trial in running(state)), process)
+        wait_for(lambda: any(trial["last_checkpoint"] for trial in running(log)), process)
         nodes.suspend(first)  # however long the other node takes: the trial does not end before
-        assert len(running(state)) == 1, "one CPU runs one trial"
+        assert len(running(log)) == 1, "one CPU runs one trial"
         nodes.add(cpus=1)
-        wait_for(lambda: len(running(state)) == 2, process)  # the node that joined is used
+        wait_for(lambda: len(running(log)) == 2, process)  # the node that joined is used
         nodes.kill(first)
         output = finish(process)
         ended = trials(tmp_path, "nodes")

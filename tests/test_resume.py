@@ -17,6 +17,8 @@ from s3_server import KEYS, S3Server
 
 from tune.cli import main
 from tune.experiment_folder import ExperimentFolder
+from tune.experiments.log import EVENTS_FILE, fold
+from tune.experiments.segments import read_segments
 from tune.object_store import StorageError
 from tune.storage import Storage
 
@@ -53,16 +55,13 @@ def kill(process: subprocess.Popen[str]) -> str:
 
 
 def state(folder: ExperimentFolder) -> dict[str, dict[str, Any]]:
-    """Trials of `state.json` where the experiment is kept."""
+    """What the log says of the trials where the experiment is kept."""
     try:
-        text = (
-            folder.store.read("killed/state.json")
-            if folder.store
-            else (folder.path / "state.json").read_bytes()
-        )
-    except (OSError, StorageError):
+        lines = read_segments(folder.store, folder.name) if folder.store else []
+        known = fold(b"".join(line + b"\n" for line in lines), Path(EVENTS_FILE))
+    except StorageError:
         return {}
-    return {trial["trial_id"]: trial for trial in json.loads(text)["trials"]}
+    return {record.trial_id: vars(record) for record in known.records.all()}
 
 
 def run_killed_and_resumed(
@@ -86,7 +85,11 @@ def run_killed_and_resumed(
     before = state(folder)
     kill(process)
     (tmp_path / "first").rename(tmp_path / "gone")
-    process = start(tmp_path / "second", ["--resume", "killed", *place], **environment)
+    refused = start(tmp_path / "other", ["--resume", "killed", *place], **environment)
+    told, _ = refused.communicate(timeout=200)
+    assert refused.returncode == 2, told
+    assert "has its lease" in told
+    process = start(tmp_path / "second", ["--resume", "killed", "--take-over", *place], **environment)
     output, _ = process.communicate(timeout=560)
     assert process.returncode == 0, output
     content = (
@@ -112,7 +115,7 @@ def check(before: dict[str, dict[str, Any]], results: dict[str, Any], output: st
     for trial_id, known in before.items():
         assert after[trial_id]["config"] == known["config"]
         kept = [[e["samples_seen"], e["wer"]] for e in after[trial_id]["evaluations"]]
-        assert kept[: len(known["evaluations"])] == known["evaluations"]
+        assert kept[: len(known["evaluations"])] == [[seen, wer] for seen, wer in known["evaluations"]]
         seen = [samples for samples, _ in kept]
         assert seen == sorted(set(seen)), "a rung was trained twice"
         if trial_id in over:

@@ -10,6 +10,8 @@ from pathlib import Path
 import optuna
 import psutil
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from search_process import Search, results
 
@@ -57,8 +59,8 @@ def test_many_trials(tmp_path: Path) -> None:
     }
     failed = sum(trial["status"] == "failed" for trial in trials)
     assert len(pids) <= failed + os.cpu_count(), "trials wait for processes that could have been kept"
-    database = f"sqlite:///{tmp_path / 'experiments' / 'x' / 'optuna.db'}"
-    study = optuna.load_study(study_name="x", storage=database)
+    backend = JournalFileBackend(str(tmp_path / "experiments" / "x" / "optuna_journal.log"))
+    study = optuna.load_study(study_name="x", storage=JournalStorage(backend))
     assert len(trials) == len(study.trials) == TRIALS
     assert set(Counter(trial["status"] for trial in trials)) == set(STATES)
     for trial, told in zip(trials, study.trials, strict=True):

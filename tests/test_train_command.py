@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from search_process import state
 from warm_process import Command, tune_whisper
 
 from trainer.config import TrainConfig
@@ -191,9 +192,9 @@ def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
     assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [16, 32]
 
 
-def wait_for_evaluation(process: Command, state: Path) -> None:
+def wait_for_evaluation(process: Command, experiment: Path) -> None:
     deadline = time.monotonic() + 560
-    while not (state.is_file() and json.loads(state.read_text())["trials"][0]["evaluations"]):
+    while not any(trial["evaluations"] for trial in state(experiment).values()):
         assert process.poll() is None, "ended by itself"
         assert time.monotonic() < deadline, "no evaluation"
         time.sleep(0.1)
@@ -205,7 +206,7 @@ def test_retraining_with_deepspeed_goes_on_after_its_driver_was_killed(trained: 
     words = ["--from", "one", "--name", "two", "--epochs", "6", "--set", "evaluations=4", "--workers", "2"]
     process = Command("train", *words, "--deepspeed", "ds_config_zero3.json", cwd=folder)
     try:
-        wait_for_evaluation(process, folder / "experiments" / "two" / "state.json")
+        wait_for_evaluation(process, folder / "experiments" / "two")
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

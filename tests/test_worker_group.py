@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from ray_nodes import Nodes
+from search_process import state
 from warm_process import Command
 from warm_workers import family
 
@@ -84,11 +85,8 @@ def test_a_worker_that_is_killed_fails_its_trial_which_goes_on(tmp_path: Path) -
     words = ["--trials", "1", "--workers-per-trial", "2", "--epochs", "9", "--set", "train_batch_size=4"]
     with Nodes(cpus=2, gpus=2) as nodes:
         process = search(tmp_path, "killed", nodes.address, *words)
-        state = tmp_path / "killed" / "state.json"
         deadline = time.monotonic() + 500
-        while not state.is_file() or not any(
-            t["last_checkpoint"] for t in json.loads(state.read_text())["trials"]
-        ):
+        while not any(trial["last_checkpoint"] for trial in state(tmp_path / "killed").values()):
             assert time.monotonic() < deadline
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.2)
