@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from made_experiments import made_trial, write_experiment
 from tune.mlflow_client import TrackingStore
-from tune.search_state import LOCK_FILE
+from tune.experiments.opened import LOCK_FILE
 
 from tune.experiment_list import list_experiments
 from tune.report.loading import load_experiment
