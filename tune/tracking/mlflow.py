@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from tune.tracking.mlflow_events import (
     first_files,
     folder_files,
 )
-from tune.tracking.mlflow_writes import Refusals, RunWrites, milliseconds
+from tune.tracking.mlflow_writes import RunWrites, attempt, milliseconds
 from tune.tracking.tracker import Orders, Position, RefusedError
 from tune.util.redact import hide_password
 
@@ -90,35 +90,33 @@ class MlflowTracker:
             self._replayed = set()
         told = Translation(saved, self._storage.option)
         told.add(entries)
-        refused = Refusals()
+        refused: list[str] = []
         self._send(told, saved, refused)
         self._sure = True
-        if refused.count:
-            raise RefusedError(refused.count, refused.reason)
+        _raise_refused(refused)
 
     def progress(self, rows: Sequence[dict[str, Any]]) -> None:
         """See `Tracker.progress`."""
         if self._saved is None:
             return
-        told, refused = Translation(self._saved, self._storage.option), Refusals()
+        told = Translation(self._saved, self._storage.option)
+        refused: list[str] = []
         for row in rows:
             told.add_progress(row)
         for trial_id, writes in told.runs.items():
             run = self._parent if trial_id is None else self._children.get(trial_id)
             if run is not None:
                 writes.send(self._store, run.run_id, refused)
-        if refused.count:
-            raise RefusedError(refused.count, refused.reason)
+        _raise_refused(refused)
 
     def delivered(self, position: Position) -> None:
         """See `Tracker.delivered`."""
         if self._parent is None:
             return
-        text = f"{position.events} {position.progress} {position.mark}"
-        try:
-            self._store.log_batch(self._parent.run_id, tags=[(POSITION, text)])
-        except (RunGoneError, RecordRefusedError) as error:
-            raise RefusedError(1, str(error)) from error
+        tag = (POSITION, f"{position.events} {position.progress} {position.mark}")
+        refused: list[str] = []
+        attempt(refused, lambda run: self._store.log_batch(run, tags=[tag]), self._parent.run_id)
+        _raise_refused(refused)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -135,7 +133,7 @@ class MlflowTracker:
 
     def _look_up(self, saved: SavedExperiment) -> None:
         """Find the experiment's runs."""
-        self._saved = saved
+        self._saved, self._sure = saved, True
         self._parent, self._children = None, {}
         if not self._store.experiment_id or not saved.state.created:
             return
@@ -153,12 +151,12 @@ class MlflowTracker:
             for tag in NAMED_BY
         }
 
-    def _send(self, told: Translation, saved: SavedExperiment, refused: Refusals) -> None:
+    def _send(self, told: Translation, saved: SavedExperiment, refused: list[str]) -> None:
         """Write what was translated: trials first, then the search's run, which so ends last."""
         parent = told.runs.pop(None, RunWrites())
         self._parent = run = self._parent_run(parent, saved)
         if told.view is not None:
-            _attempt(refused, self._store.tag_experiment, TRIALS_VIEW_TAG, told.view)
+            attempt(refused, self._store.tag_experiment, TRIALS_VIEW_TAG, told.view)
         if told.named is not None:
             self._name(told.named, told.runs)
             for trial in self._children.keys() - {record.trial_id for record in saved.state.runs}:
@@ -174,7 +172,7 @@ class MlflowTracker:
         if parent.started is not None:
             self._store_early(run.run_id, saved)
 
-    def _write(self, run: FoundRun, writes: RunWrites, refused: Refusals) -> FoundRun:
+    def _write(self, run: FoundRun, writes: RunWrites, refused: list[str]) -> FoundRun:
         if writes.status == "RUNNING" == run.status:
             writes.status = None
         writes.send(self._store, run.run_id, refused)
@@ -191,7 +189,7 @@ class MlflowTracker:
         run_id = self._store.create_run(saved.name, tags, started)
         return FoundRun(run_id, "RUNNING", started, False, tags)
 
-    def _child(self, trial: str, writes: RunWrites, parent: FoundRun, refused: Refusals) -> FoundRun | None:
+    def _child(self, trial: str, writes: RunWrites, parent: FoundRun, refused: list[str]) -> FoundRun | None:
         """The run of a trial, created where there is none and the trial has begun."""
         found = self._children.get(trial)
         if writes.started is None:
@@ -208,7 +206,7 @@ class MlflowTracker:
         try:
             run_id = self._store.create_run(writes.name, tags, started)
         except (RecordRefusedError, RunGoneError) as error:
-            refused.add(writes.size, error)
+            refused += [str(error)] * (1 + len(writes.items))
             return None
         return FoundRun(run_id, "RUNNING", started, False, tags)
 
@@ -220,10 +218,10 @@ class MlflowTracker:
                 writes.tags[tag] = "true" if key == trial else "false"
                 writes.unless_ended = False
 
-    def _delete(self, run: FoundRun, refused: Refusals) -> None:
+    def _delete(self, run: FoundRun, refused: list[str]) -> None:
         """Leave out the run of a trial that the log does not know: its end was lost with the machine that wrote it."""
         if not run.deleted:
-            _attempt(refused, self._store.delete_run, run.run_id)
+            attempt(refused, self._store.delete_run, run.run_id)
 
     def _store_early(self, run_id: str, saved: SavedExperiment) -> None:
         """Store what is known from the beginning on; a place of artifacts that is away holds up nothing else."""
@@ -242,12 +240,9 @@ def make_tracker(orders: Orders) -> MlflowTracker:
     return MlflowTracker(store, Storage.parse(orders.storage))
 
 
-def _attempt(refused: Refusals, call: Callable[..., None], *arguments: Any) -> None:
-    """Make a call; one that the store will never take is counted."""
-    try:
-        call(*arguments)
-    except (RecordRefusedError, RunGoneError) as error:
-        refused.add(1, error)
+def _raise_refused(reasons: Sequence[str]) -> None:
+    if reasons:
+        raise RefusedError(len(reasons), reasons[-1])
 
 
 def find_parent(store: TrackingStore, saved: SavedExperiment) -> FoundRun | None:

@@ -38,19 +38,6 @@ def param_texts(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 @dataclasses.dataclass
-class Refusals:
-    """What the store will never take."""
-
-    count: int = 0
-    reason: str = ""
-
-    def add(self, count: int, error: Exception) -> None:
-        """Count so many records, refused by an error."""
-        self.count += count
-        self.reason = str(error)
-
-
-@dataclasses.dataclass
 class RunWrites:
     """What is written to one run: what comes later replaces what came before, points are all kept."""
 
@@ -90,38 +77,33 @@ class RunWrites:
             *(("tags", pair) for pair in self.tags.items()),
         ]
 
-    @property
-    def size(self) -> int:
-        """How many records it holds: params, points, tags, files, the end, the run itself."""
-        return len(self.items) + len(self.files) + (self.status is not None) + (self.started is not None)
+    def send(self, store: TrackingStore, run_id: str, refused: list[str]) -> None:
+        """Write all of it.
 
-    def send(self, store: TrackingStore, run_id: str, refused: Refusals) -> None:
-        """Write all of it; what the store will never take is counted and holds up nothing else.
+        Args:
+            store: where to.
+            run_id: of the run.
+            refused: gets a reason for each record that the store will never take; these hold up nothing else.
 
         Raises:
             TrackingError: the store is away; all of it is to be written again.
         """
-        left = self.size
-        try:
-            if self.status == "RUNNING":
-                self._one(lambda: store.reopen_run(run_id), refused)
-            for batch in _batches(self.items):
-                _send_batch(store, run_id, batch, refused)
-                left -= len(batch)
-            status = self.status
-            if status is not None and status != "RUNNING":
-                self._one(lambda: store.end_run(run_id, status, milliseconds(self.ended)), refused)
-            for path, place in self.files:
-                self._one(lambda path=path, place=place: store.upload(run_id, path, place), refused)  # type: ignore[misc]
-        except RunGoneError as error:
-            refused.add(left, error)
+        if self.status == "RUNNING":
+            attempt(refused, store.reopen_run, run_id)
+        for batch in _batches(self.items):
+            _send_batch(store, run_id, batch, refused)
+        if self.status is not None and self.status != "RUNNING":
+            attempt(refused, store.end_run, run_id, self.status, milliseconds(self.ended))
+        for path, place in self.files:
+            attempt(refused, store.upload, run_id, path, place)
 
-    @staticmethod
-    def _one(call: Callable[[], None], refused: Refusals) -> None:
-        try:
-            call()
-        except RecordRefusedError as error:
-            refused.add(1, error)
+
+def attempt(refused: list[str], call: Callable[..., None], *arguments: Any) -> None:
+    """Make a call; the reason of one that the store will never take is added to those before."""
+    try:
+        call(*arguments)
+    except (RecordRefusedError, RunGoneError) as error:
+        refused.append(str(error))
 
 
 def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
@@ -138,7 +120,7 @@ def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
         yield batch
 
 
-def _send_batch(store: TrackingStore, run_id: str, batch: Sequence[Item], refused: Refusals) -> None:
+def _send_batch(store: TrackingStore, run_id: str, batch: Sequence[Item], refused: list[str]) -> None:
     """One call; where the store refuses it, halves of it, so that one bad record does not take the others with it."""
     kinds: dict[str, list[Any]] = {kind: [] for kind in _PER_CALL}
     for kind, content in batch:
@@ -147,11 +129,13 @@ def _send_batch(store: TrackingStore, run_id: str, batch: Sequence[Item], refuse
         store.log_batch(run_id, **kinds)
     except RecordRefusedError as error:
         if len(batch) == 1:
-            refused.add(1, error)
-            return
-        half = len(batch) // 2
-        _send_batch(store, run_id, batch[:half], refused)
-        _send_batch(store, run_id, batch[half:], refused)
+            refused.append(str(error))
+        else:
+            half = len(batch) // 2
+            _send_batch(store, run_id, batch[:half], refused)
+            _send_batch(store, run_id, batch[half:], refused)
+    except RunGoneError as error:
+        refused += [str(error)] * len(batch)
 
 
 def _clip(text: str, length: int) -> str:
