@@ -23,13 +23,7 @@ import warm_workers
 from mlflow_tables import copy_tables
 
 MODULES = (
-    *(
-        "tune.search_command",
-        "tune.runs.search",
-        "tune.results",
-        "tune.mlflow_logging",
-        "tune.study_connection",
-    ),
+    *("tune.search_command", "tune.runs.search", "tune.runs.finish", "tune.tracking.process"),
     *(
         "tune.report.writer",
         "tune.export_command",
