@@ -23,7 +23,7 @@ FROZEN = {
         **{"--workers-per-trial": 1, "--deepspeed": None, "--max-failures": 2},
         **{"--time-budget": None, "--gpu-hours": None, "--plateau": None, "--plateau-points": 0.1},
         **{"--finalists": None, "--repeats": 2, "--warm-start": None, "--optuna-storage": None},
-        **{"--keep-checkpoints": "best"},
+        **{"--keep-checkpoints": "best", "--track": ["mlflow"], "--take-over": False},
     },
     "export": {
         **{"experiment": None, "--output": None, "--storage": "experiments", "--trial": None},

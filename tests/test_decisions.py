@@ -7,9 +7,10 @@ import math
 from typing import Any
 
 import pytest
+from folded import folded
 
 from tune.decisions import NEVER_STOP, Judge
-from tune.search.records import Records, Stop, TrialRecord
+from tune.search.records import Records, Stop
 from tune.search_space import SchedulerSettings
 
 RUNGS = (100, 300, 900)
@@ -204,7 +205,8 @@ def test_restored_records_decide_as_the_old_ones() -> None:
     old, new = Search(), Search()
     for number, wer in [("001", 20.0), ("002", 90.0), ("003", 19.0)]:
         old.tell(number, 100, wer)
-        new.records.add(TrialRecord.from_dict(json.loads(json.dumps(old.records[number].to_dict()))))
+    for record in folded(old.records).all():
+        new.records.add(record)
     assert [new.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)] == [
         old.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)
     ]

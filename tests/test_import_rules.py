@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = (
     "trainer.config",
+    "trainer.checkpoints",
     "trainer.audio",
     "trainer.scoring",
     "trainer.inspection",
@@ -92,10 +93,11 @@ def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
     code = (
         "import sys, tune.runs.search\n"
         "from tune.plan import SearchRequest, make_plan\n"
-        "from tune.databases import databases_apart\n"
+        "from tune.display import make_console\n"
+        "from tune.runs.tracking import Tracking\n"
         "from tune.storage import Storage\n"
         "plan = make_plan(SearchRequest(space='lr_batch', trials=1, storage=Storage.parse('nowhere')))\n"
-        "with databases_apart(plan):\n"
+        "with Tracking(plan, make_console()):\n"
         "    pass\n"
         "print(sorted({'mlflow', 'transformers.processing_utils', 'transformers.trainer'} & set(sys.modules)))"
     )

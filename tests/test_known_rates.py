@@ -28,18 +28,21 @@ def config(small_config: TrainConfig, tmp_path: Path) -> TrainConfig:
 def kept(config: TrainConfig) -> tuple[PreparedData, Evaluation]:
     data = prepare(config)
     found = evaluate(config, data=data)
-    assert recall_rates(config, data, "cpu") is None
-    keep_rates(config, data, "cpu", found)
+    assert recall_rates(config, data, "cpu", "validation") is None
+    keep_rates(config, data, "cpu", "validation", found)
     return data, found
 
 
 def test_what_was_measured_comes_back(config: TrainConfig, kept: tuple[PreparedData, Evaluation]) -> None:
     data, found = kept
-    known = recall_rates(config, data, "cpu")
+    known = recall_rates(config, data, "cpu", "validation")
     assert known is not None
     assert known.rates() == found.rates()
     assert known.utterances == found.utterances
-    assert recall_rates(config.replace(learning_rate=0.1, seed=9), prepare(config), "cpu") is not None
+    assert (
+        recall_rates(config.replace(learning_rate=0.1, seed=9), prepare(config), "cpu", "validation")
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,8 +57,8 @@ def test_other_settings_are_measured(
 ) -> None:
     other = config.replace(**change)
     data = prepare(other)
-    assert recall_rates(other, data, "cpu") is None
-    assert recall_rates(config, kept[0], "gpu") is None
+    assert recall_rates(other, data, "cpu", "validation") is None
+    assert recall_rates(config, kept[0], "gpu", "validation") is None
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "generation_config.json", "tokenizer.json"])
@@ -66,7 +69,7 @@ def test_another_model_in_the_same_folder_is_measured(
     path.write_bytes(
         path.read_bytes().replace(b"\n", b" \n") if path.suffix == ".json" else path.read_bytes()
     )
-    assert recall_rates(config, kept[0], "cpu") is None
+    assert recall_rates(config, kept[0], "cpu", "validation") is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"wer": 1.0}'])
@@ -76,4 +79,4 @@ def test_a_damaged_file_is_no_answer(
     [file] = (Path(config.cache_dir) / "baselines").glob("*.json")
     assert json.loads(file.read_text())["clips"] == 3
     file.write_text(text)
-    assert recall_rates(config, kept[0], "cpu") is None
+    assert recall_rates(config, kept[0], "cpu", "validation") is None

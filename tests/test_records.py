@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
+from folded import folded
 
 from tune.display import clock, key_settings, most_telling, time_left
 from tune.finalists import choose_finalists
@@ -33,8 +33,8 @@ def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
     trial.add_evaluation(evaluation(100, 30.0))
     trial.add_evaluation(evaluation(150, math.nan), Stop("diverged", 150))
     assert trial.outcome == "diverged"
-    assert trial.end(trial.outcome) == "diverged"
-    assert trial.end("completed") == "diverged"
+    trial.end("diverged")
+    assert (trial.status, trial.outcome) == ("diverged", "diverged")
     assert trial.best_wer == 30.0
     assert trial.evaluations == [(100, 30.0)]
 
@@ -49,15 +49,31 @@ def test_how_a_trial_ends_is_known_before_it_has_ended() -> None:
 
 
 def test_a_record_survives_being_written_down() -> None:
-    old = TrialRecord("001", {"learning_rate": 1e-5}, 8, folder="001")
+    records = Records()
+    old = records.start("001", {"learning_rate": 1e-5}, 8)
     old.add_evaluation({**evaluation(100, 30.0), "eval_loss": 1.5})
-    old.add_checkpoint("trials/001/a")
     old.add_evaluation({**evaluation(300, 35.0), "eval_loss": 1.0}, Stop("asha", 300, 35.0, 30.0, 3))
-    old.add_checkpoint("trials/001/b")
-    new = TrialRecord.from_dict(json.loads(json.dumps(old.to_dict())))
+    new = folded(records)["001"]
     assert (new.evaluations, new.losses, new.stop) == (old.evaluations, [1.5, 1.0], old.stop)
-    assert (new.checkpoint, new.last_checkpoint) == ("trials/001/a", "trials/001/b")
+    assert (new.config, new.effective_batch) == (old.config, 8)
     assert (new.outcome, new.best_wer, new.finished) == ("early_stopped", 30.0, False)
+
+
+def test_the_best_checkpoint_and_the_last_are_kept() -> None:
+    record = TrialRecord("001", {})
+    kept = []
+    for seen, wer in [(100, 30.0), (200, 35.0), (300, 20.0), (400, 10.0)]:
+        record.add_evaluation(evaluation(seen, wer))
+        record.add_checkpoint(f"at {seen}")
+        kept.append((record.checkpoint, record.checkpoints))
+    assert kept == [
+        ("at 100", ["at 100"]),
+        ("at 100", ["at 200", "at 100"]),
+        ("at 300", ["at 300", "at 200"]),  # what the last one can fall back on
+        ("at 400", ["at 400", "at 300"]),
+    ]
+    record.end("completed")
+    assert record.checkpoints == ["at 400"]
 
 
 def test_a_trial_that_goes_back_to_its_checkpoint_measures_anew() -> None:
@@ -78,9 +94,10 @@ def test_late_progress_does_not_turn_back() -> None:
     trial = Records().start("001", {})
     trial.add_evaluation(evaluation(300, 30.0))
     trial.add_progress({"samples_seen": 200, "epoch": 2.0, "loss": 1.0})
-    assert (trial.samples_seen, trial.epoch) == (300, 3.0)
+    assert (trial.samples_now, trial.epoch_now) == (300, 3.0)
     trial.add_progress({"samples_seen": 400, "epoch": 4.0, "loss": 0.5})
-    assert (trial.samples_seen, trial.epoch, trial.loss) == (400, 4.0, 0.5)
+    assert (trial.samples_now, trial.epoch_now, trial.progress["loss"]) == (400, 4.0, 0.5)
+    assert (trial.samples_seen, trial.epoch) == (300, 3.0), "only the log says what was measured"
 
 
 def test_time_left() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from folded import folded
 from optuna.trial import TrialState
 
 from tune.search.records import Outcome, Records, TrialRecord
@@ -62,9 +62,11 @@ class Search:
 
 
 def restored(records: Records) -> Records:
-    new = Records()
-    for record in records.all():
-        new.add(TrialRecord.from_dict(json.loads(json.dumps(record.to_dict()))))
+    """As a search that goes on has them; ends that the test made up stay."""
+    new = folded(records)
+    for record in new.all():
+        old = records[record.trial_id]
+        record.status, record.best_wer = old.status, old.best_wer
     return new
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from folded import folded
 from optuna.trial import TrialState
 
 from tune.curves import FAMILIES, LearningCurves, draw_curves
-from tune.search.records import Records, TrialRecord
+from tune.search.records import Records
 from tune.search_space import SearchSpace, load_space
 from tune.simulated_controller import Limits, Simulation, TrialFailure
 from tune.simulation import simulate_ray, simulate_search
@@ -40,14 +40,8 @@ def mixed(config: Mapping[str, Any], samples_seen: int, trial_seed: int) -> Mapp
 
 
 def after_kill(records: Records) -> Records:
-    """What `SearchState.load` makes of the file that a killed search left."""
-    new = Records()
-    for record in records.all():
-        read = TrialRecord.from_dict(json.loads(json.dumps(record.to_dict())))
-        if read.status == "running" and read.outcome != "running":
-            read.end(read.outcome)
-        new.add(read)
-    return new
+    """What the log that a killed search left folds to."""
+    return folded(records)
 
 
 def shown(simulation: Simulation) -> list[tuple[Any, ...]]:

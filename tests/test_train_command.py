@@ -24,6 +24,7 @@ FROZEN = {
     **{"--language": None, "--epochs": None, "--max-steps": None, "--set": [], "--name": None},
     **{"--storage": "experiments", "--tracking-uri": None, "--workers": None, "--deepspeed": None},
     **{"--gpus-per-worker": None, "--cpus-per-worker": None, "--address": None, "--max-failures": 2},
+    **{"--track": ["mlflow"], "--take-over": False},
 }
 SMALL = ["--set", "max_train_clips=32", "--set", "max_eval_clips=16", "--set", "generation_max_length=40"]
 

@@ -80,6 +80,7 @@ def make_searcher(
             self.study = optuna.create_study(study_name=experiment, direction="minimize")
             self._trials: dict[str, optuna.trial.Trial] = {}
             self.exhausted = False
+            self._next = 1
             """Whether the space holds no other point."""
             self._open: dict[str, str] = {}
             """Trial numbers by Ray's own ids."""
@@ -126,8 +127,10 @@ def make_searcher(
             return {**params, TRIAL_ID: number}
 
         def _next_number(self) -> int:
-            """The number after the last."""
-            return len(self._trials) + 1
+            """The first free number: a trial that was proposed but never began may have left a gap."""
+            while f"{self._next:03d}" in records or f"{self._next:03d}" in self._trials:
+                self._next += 1
+            return self._next
 
         def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
             """Report the WER at the samples seen, once."""

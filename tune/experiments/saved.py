@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tune.search_space import SearchSpace
     from tune.storage import Storage
 
-_NEEDED = ("space", "train_config", "rungs", "resources", "clips")
+_NEEDED = ("space", "train_config")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ def load_results(folder: ExperimentFolder) -> tuple[dict[str, Any], dict[str, An
         return full_settings(saved), results_of(folder, saved.state)
     if not (folder.path / RESULTS_FILE).is_file():
         raise ExperimentError(
-            f"experiment {folder.name!r}: has no {EVENTS_FILE} and no {RESULTS_FILE}; wait until its search has begun"
+            f"experiment {folder.name!r}: has no {RESULTS_FILE} and no {EVENTS_FILE}; wait until its search has begun"
         )
     settings = read_settings(folder.path)
     return settings, json.loads((folder.path / RESULTS_FILE).read_text(encoding="utf-8"))

@@ -92,7 +92,7 @@ def _from_old_form(folder: ExperimentFolder, storage_option: str) -> Experiment:
 
 
 def _check_complete(settings: dict[str, Any], path: Path) -> None:
-    missing = [key for key in ("trials", "baseline") if not settings.get(key)]
+    missing = [key for key in ("trials", "rungs", "resources", "clips", "baseline") if not settings.get(key)]
     if missing:
         raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
 

@@ -114,9 +114,18 @@ def _load(
         warm_start=WarmStart.load(saved.folder.path),
     )
     owed = _owed(state, request)
+    # The test split is measured by workers, which takes a whole session.
+    chosen = state.chosen.run if state.chosen else None
+    measured = "test" not in settings["clips"] or (
+        state.held_out is not None and state.held_out.run == chosen
+    )
     _check_left(state, request, name, base.seed, owed=owed)
     return ResumedSearch(
-        plan, experiment, saved.rungs, bool(settings.get("trials_full_window", True)), only_finish=owed
+        plan,
+        experiment,
+        saved.rungs,
+        bool(settings.get("trials_full_window", True)),
+        only_finish=owed and measured,
     )
 
 
