@@ -15,6 +15,7 @@ from tune.experiments.events import (
     DataPrepared,
     Evaluated,
     Event,
+    ResultsWritten,
     SearchEnded,
     SessionStarted,
     TrialEnded,
@@ -137,9 +138,10 @@ class MadeLog:
         self._progress.flush()
 
     def finish(self, status: Any = "completed", **changes: Any) -> None:
-        """The session ends; `results.json` is there by then."""
-        (self.folder / "results.json").write_text("{}")
+        """The session ends, and its results are written."""
         self.append(SearchEnded(status=status, **changes))
+        (self.folder / "results.json").write_text("{}")
+        self.append(ResultsWritten())
 
     def close(self) -> None:
         """Let go of the files, as a process that ends does."""

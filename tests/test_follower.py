@@ -250,7 +250,7 @@ def test_a_server_that_hangs_holds_up_nobody(
     proxy.passing.clear()
     whole_search(made)
     before = time.monotonic()
-    assert "14 events wait for MLflow" in (follower.finish(patience=2.0) or "")
+    assert "15 events wait for MLflow" in (follower.finish(patience=2.0) or "")
     assert time.monotonic() - before < 10
 
 
@@ -344,7 +344,7 @@ def test_one_store_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
     made.progress("001", 10, 20)
     ended.set()
     wait_for(lambda: followers[1].complete, 10)
-    assert (quick.numbers, quick.samples) == (list(range(1, 15)), [10, 20])
+    assert (quick.numbers, quick.samples) == (list(range(1, 16)), [10, 20])
     assert slow.numbers == []
     slow.passing.set()
     wait_for(lambda: followers[0].complete, 10)
@@ -373,14 +373,14 @@ def test_a_damaged_line_is_told_and_what_came_before_is_delivered(tmp_path: Path
     log = made.folder / "events.jsonl"
     whole = log.read_bytes()
     found = following(made, tracker, ended)
-    wait_for(lambda: len(tracker.numbers) == 14, 10)
+    wait_for(lambda: len(tracker.numbers) == 15, 10)
     made.append(TrialStarted(trial_id="001", folder="001"))
     made.append(TrialStarted(trial_id="001", folder="001"))
     lines = log.read_bytes().splitlines(keepends=True)
-    lines[15] = lines[15].replace(b"TrialStarted", b"TrialSterted")
+    lines[16] = lines[16].replace(b"TrialStarted", b"TrialSterted")
     log.write_bytes(b"".join(lines))
-    assert "line 16 is damaged" in wait_for(lambda: found.status.problem, 10)
-    assert tracker.numbers[:14] == list(range(1, 15))
+    assert "line 17 is damaged" in wait_for(lambda: found.status.problem, 10)
+    assert tracker.numbers[:15] == list(range(1, 16))
     log.write_bytes(whole)  # cut before that line
     wait_for(lambda: found.status.problem is None, 20)
     ended.set()
@@ -406,8 +406,8 @@ def test_what_is_refused_is_counted_and_holds_up_nothing(tmp_path: Path) -> None
     whole_search(made)
     tracker.fail = RefusedError(3, "they are not wanted")
     found = to_the_end(made, tracker)
-    assert (found.status.refused, found.status.reason) == (3, "they are not wanted")
-    assert tracker.position.events == 14
+    assert (found.status.refused, found.status.reason) == (6, "they are not wanted")
+    assert tracker.position.events == 15
 
 
 def test_a_mistake_of_a_tracker_is_told_and_tried_again(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_a_mistake_of_a_tracker_is_told_and_tried_again(tmp_path: Path) -> None:
     assert "Traceback" in log
     assert "s3cret" not in log
     tracker.fail = None
-    wait_for(lambda: len(tracker.numbers) == 14, 20)
+    wait_for(lambda: len(tracker.numbers) == 15, 20)
     assert tracker.opened > 1
     ended.set()
 
@@ -430,7 +430,7 @@ def test_one_process_delivers_to_a_store(tmp_path: Path) -> None:
     first, second = MadeTracker(), MadeTracker()
     one = following(made, first, ended)
     whole_search(made)
-    wait_for(lambda: len(first.numbers) == 14, 10)
+    wait_for(lambda: len(first.numbers) == 15, 10)
     with pytest.raises(BusyError, match=f"process {os.getpid()} delivers to made now; it ends by itself"):
         StoreFollower(second, made.orders(), ended).connect()
     later = threading.Event()

@@ -471,7 +471,7 @@ def test_artifacts_that_cannot_be_stored_hold_up_nothing_else(
     made.finish()
     delivered = made.deliver()
     assert not delivered.complete
-    assert delivered.status.delivered == made.log.state.events - 1
+    assert delivered.status.delivered == made.log.state.events - 2
     parent = client.get_run(only_parent(client, made.name))
     assert parent.info.status == "FINISHED"  # all but the files
     assert children(client, parent.info.run_id)["001"].info.status == "FINISHED"
@@ -525,3 +525,14 @@ def test_a_deleted_experiment_is_told(made: MadeLog, database: str) -> None:
     client.delete_experiment(client.get_experiment_by_name(made.name).experiment_id)
     with pytest.raises(TrackingError, match="was deleted; choose another name"):
         made.follower().connect()
+
+
+def test_a_first_session_of_a_higher_number(made: MadeLog, database: str) -> None:
+    """As in a bucket, where another process had begun the experiment and left no event."""
+    made.session(2, trials=1)
+    made.trial("001", 50.0, 30.0, 12.0)
+    assert made.deliver().complete
+    client = client_of(database)
+    parent = client.get_run(only_parent(client, made.name))
+    assert parent.data.params["model"] == "demo"
+    assert set(children(client, parent.info.run_id)) == {"001"}

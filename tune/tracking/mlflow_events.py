@@ -158,7 +158,7 @@ class Translation:
     @_tell.register
     def _(self, event: SessionStarted, now: float) -> None:
         saved, run = self._saved, self._run(None)
-        if event.session == 1:
+        if now == saved.state.created:  # the first, whatever its number
             run.started, run.name = saved.state.created, saved.name
             run.params = parent_params(saved)
             run.tag({**system_tags(), **self._about, EXPERIMENT_KEY: experiment_key(saved)})
