@@ -130,7 +130,7 @@ def test_a_store_that_was_emptied_is_told_everything(
 
 def test_what_is_refused_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeLog(tmp_path / "x")
-    client_of(made.uri).search_experiments()
+    shutil.copy(empty_database(), made.folder / "mlflow.db")
     made.session(trials=1)
     made.append(BaselineMeasured(rates={"bad *": 1.0}))
     assert sync(words(made)) == 1
@@ -171,7 +171,7 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "x")
     whole_search(made)
     log = made.folder / "events.jsonl"
-    client_of(made.uri).search_experiments()
+    shutil.copy(empty_database(), made.folder / "mlflow.db")
     lines: list[Any] = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join([*lines[:5], lines[5].replace(b"wer", b"wex"), *lines[6:]]))
     with pytest.raises(ExperimentError, match="line 6 is damaged"):
