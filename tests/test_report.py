@@ -16,7 +16,6 @@ import pytest
 import yaml
 from made_experiments import RUNGS, made_trial, simulated, write_experiment
 from s3_server import KEYS, s3_server
-from tune.mlflow_logging import MlflowRecorder
 
 from trainer.drops import Drop
 from tune.cli import main

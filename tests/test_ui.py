@@ -60,7 +60,9 @@ def write_experiment(folder: Path, uri: str) -> None:
 
 
 @contextmanager
-def running_ui(storage: Path, port: int | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running_ui(
+    storage: Path, port: int | None = None, name: str = "new one"
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command in a process of its own, as a terminal starts it, and the address that it prints."""
     code = f"from tune.storage import Storage; from tune.ui import run_ui; import sys; port = {port}\n"
     code += f"sys.exit(run_ui(None, Storage.parse({str(storage)!r}), port))"
@@ -75,7 +77,7 @@ def running_ui(storage: Path, port: int | None = None) -> Iterator[tuple[subproc
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        match = re.fullmatch(r"MLflow UI for new one: (http://127\.0\.0\.1:\d+/#/experiments/1/\S+)\n", line)
+        match = re.fullmatch(rf"MLflow UI for {name}: (http://127\.0\.0\.1:\d+/#/experiments/1/\S+)\n", line)
         assert match, line + (process.communicate()[1] if process.poll() is not None else "")
         yield process, match.group(1)
     finally:
