@@ -169,6 +169,14 @@ def test_a_report_of_finalists_that_were_chosen_by_time(made: ExperimentFolder, 
     assert re.search(r"WER of the winner, trial 001, mean of 2 seeds, 95 % interval \d", text)
 
 
+@pytest.mark.parametrize("state", ["finished", "interrupted"])
+def test_a_report_names_no_command_that_is_refused(state: str, tmp_path: Path) -> None:
+    text = report(old(tmp_path, state=state, repeats={}))
+    assert "--resume" not in text
+    assert "--warm-start old lets another search learn from them." in text
+    assert "tune-whisper train --from old" in text
+
+
 def test_a_report_where_the_state_is_gone(made: ExperimentFolder, tmp_path: Path) -> None:
     folder = copied(made, tmp_path)
     (folder.path / "state.json").unlink()

@@ -130,4 +130,7 @@ def few_trials(analysis: Analysis) -> list[Advice]:
         return [Advice("No trial reached an evaluation, so there is nothing to learn of the settings yet.")]
     more = max(2 * len(experiment.trials), 16)
     command = f"tune-whisper --resume {experiment.name} --trials {more}{experiment.storage_option}"
-    return [Advice(f"{measured} measured trials tell little of so many settings.", f"`{command}` adds some.")]
+    follows = f"`{command}` adds some."
+    if not experiment.has_log:
+        follows = f"`--warm-start {experiment.name}` lets another search learn from them."
+    return [Advice(f"{measured} measured trials tell little of so many settings.", follows)]

@@ -54,6 +54,8 @@ class Experiment:
     """Clips that could not be used: split, name, reason, detail."""
     storage_option: str
     """What commands that name the experiment end with: where it is, nothing for the default."""
+    has_log: bool = True
+    """Whether this version can go on with it; an earlier one kept no log."""
 
     @property
     def has_ended(self) -> bool:

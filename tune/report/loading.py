@@ -88,6 +88,7 @@ def _from_old_form(folder: ExperimentFolder, storage_option: str) -> Experiment:
         verdict=Verdict.from_dict(verdict) if verdict else None,
         dropped=_read_dropped(folder.path / DROPPED_FILE),
         storage_option=storage_option,
+        has_log=False,
     )
 
 

@@ -89,6 +89,8 @@ def _reason(reason: str) -> str:
 
 def _can_go_on(experiment: Experiment) -> bool:
     """Whether `--resume` goes on with it as it is: where it was broken off, or a single training failed."""
+    if not experiment.has_log:
+        return False
     if experiment.state == "failed":
         return experiment.is_training and any(trial.status == "failed" for trial in experiment.trials)
     return experiment.state in ("interrupted", "unfinished")
@@ -98,7 +100,7 @@ def commands(experiment: Experiment) -> str:
     """The commands that come next."""
     name, option = shlex.quote(experiment.name), experiment.storage_option
     lines = []
-    if experiment.has_ended and not experiment.is_training:
+    if experiment.has_ended and experiment.has_log and not experiment.is_training:
         more = len(experiment.trials) + max(8, len(experiment.trials) // 2)
         lines.append((f"tune-whisper --resume {name} --trials {more}{option}", "more trials"))
     elif _can_go_on(experiment):
