@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tune.search_space import SearchSpace
     from tune.storage import Storage
 
-_NEEDED = ("space", "train_config")
+_NEEDED = ("train_config",)
 
 
 @dataclasses.dataclass(frozen=True)
