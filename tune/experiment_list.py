@@ -245,8 +245,9 @@ def _line_of_log(found: _Found, state: SearchState) -> ExperimentLine:
     settings, asked = found.files[_SETTINGS], state.session
     train, trials = settings["train_config"], state.records.all()
     ended = how_it_ended(state)
-    alive = found.remote and state.ended is None and time.time() - found.changed < _ALIVE_SECONDS
-    running = found.locked or (alive and ended is None)
+    unseen = found.remote or found.locked is None
+    alive = unseen and state.ended is None and time.time() - found.changed < _ALIVE_SECONDS
+    running = bool(found.locked) or (alive and ended is None)
     best = state.best()
     verdict = state.verdict
     mean = (
