@@ -90,9 +90,7 @@ def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage
     Raises:
         ExperimentError: its log is damaged, or cannot be written.
     """
-    if not (folder.path / EVENTS_FILE).is_file() or is_running(folder):
-        return False
-    if not is_owed(read_log(folder.path / EVENTS_FILE)):
+    if not _is_left(folder):
         return False
     experiment = OpenExperiment(folder)
     try:
@@ -103,16 +101,24 @@ def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage
     return True
 
 
+def _is_left(folder: ExperimentFolder) -> bool:
+    """Whether the end is owed, and no process comes to it; raises `ExperimentError` for a damaged log."""
+    log = folder.path / EVENTS_FILE
+    return log.is_file() and not is_running(folder) and is_owed(read_log(log))
+
+
 def find_finished(name: str, storage: Storage) -> ExperimentFolder:
     """An experiment as `find_experiment` finds it, finished first where a killed process had left only that.
 
     Where it cannot be finished from here, its log is read as it stands.
 
     Raises:
-        ExperimentError: there is no such experiment.
+        ExperimentError: there is no such experiment, or its log is damaged.
         StorageError: the object store cannot be read.
     """
     folder = find_experiment(name, storage)
+    if not _is_left(folder):
+        return folder
     notes: list[str] = []
     try:
         if finish_if_owed(folder, notes.append, storage.option):
