@@ -33,7 +33,9 @@ from tune.experiments.events import (
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.results import interrupted, succeeded, write_results
+from tune.experiments.segments import SegmentUploader
 from tune.experiments.settings_file import write_search_file
+from tune.object_store import ObjectStore
 from tune.plan import SearchPlan, SearchRequest, make_plan
 from tune.runs.final_round import choose_export
 from tune.runs.outcome import SearchOutcome
@@ -341,6 +343,17 @@ def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Sea
         finalists=len(kinds["repeats"]),
     )
     return SearchOutcome(make_plan(request), read_log(written.path / EVENTS_FILE))
+
+
+def bring(made: ExperimentFolder, store: ObjectStore) -> None:
+    """Upload an experiment of a folder, as its search would have: the log in segments, nothing that is hidden."""
+    for file in sorted(made.path.rglob("*")):
+        if file.is_file() and not file.name.startswith(".") and file.name != EVENTS_FILE:
+            store.write(f"{made.name}/{file.relative_to(made.path).as_posix()}", file.read_bytes())
+    log = made.path / EVENTS_FILE
+    session = read_log(log).session
+    assert session is not None
+    SegmentUploader(store, made.name, session.owner, log).publish()
 
 
 def simulated(

@@ -9,19 +9,22 @@ import re
 import shutil
 import sqlite3
 import stat
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
-from made_experiments import RUNGS, made_trial, simulated, write_experiment
+from made_experiments import RUNGS, bring, made_trial, simulated, write_experiment
+from made_logs import MadeLog, training_settings
 from s3_server import KEYS, s3_server
 
 from trainer.drops import Drop
 from tune.cli import main
 from tune.experiment_folder import ExperimentFolder
 from tune.experiment_list import list_experiments
-from tune.mlflow_store import default_artifact_root, default_tracking_uri
+from tune.experiments.events import SessionStarted
+from tune.experiments.log import EVENTS_FILE, ExperimentLog
 from tune.object_store import ObjectStore, StorageError
 from tune.report.writer import write_report
 from tune.report_command import report_parser
@@ -166,21 +169,6 @@ def test_without_repeats_the_best_is_told_to_be_lucky(tmp_path: Path) -> None:
     assert "WER of the best, trial 001, the lowest of 3 trials on the clips that chose it" in page.texts
 
 
-def test_finalists_of_an_earlier_version(tmp_path: Path) -> None:
-    """Their results have no intervals of the means, which are found anew, and the one that took less time won."""
-    folder = small(tmp_path)
-    path = folder.path / "results.json"
-    results = json.loads(path.read_text())
-    for standing in results["finalists"]["standings"]:
-        del standing["samples_per_second"], standing["mean_interval"]
-    results["finalists"]["winner"] = "003"
-    path.write_text(json.dumps(results))
-    assert run(folder) == 0
-    page = read(folder)
-    assert "Trial 003 took less time than 002, by which an earlier version chose." in page.text
-    assert re.search(r"WER of the winner, trial 003, mean of 2 seeds, 95 % interval \d", page.text)
-
-
 def test_without_the_base_models_clips_it_says_so(tmp_path: Path) -> None:
     folder = small(tmp_path)
     run(folder)
@@ -207,13 +195,14 @@ def test_a_search_that_has_not_ended(tmp_path: Path, state: str, told: str, comm
     ).replace("train with the winner's settings", "")
     assert ("running" if state == "running" else "interrupted") in page.texts
     assert command in page.text
-    assert ("tune-whisper export" in page.text) == (state == "interrupted")
+    assert ("tune-whisper export" in page.text) == (state != "running")
 
 
 def test_a_search_that_is_resumed_is_not_finished_any_more(tmp_path: Path) -> None:
     folder = small(tmp_path)
-    settings = yaml.safe_load((folder.path / "experiment.yaml").read_text())
-    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings | {"trials": 30}))
+    log = ExperimentLog(folder.path / EVENTS_FILE)
+    log.append(SessionStarted(session=2, owner="another", began=time.time(), trials=30))
+    log.close()
     assert run(folder) == 0
     assert "interrupted, 9 of 30 trials ended" in read(folder).text
 
@@ -354,15 +343,6 @@ def test_many_trials_show_the_best_first(tmp_path: Path) -> None:
     assert text.index("All 61 trials") < text.index("012 stopped early")
 
 
-def test_results_alone_are_enough(tmp_path: Path) -> None:
-    folder = small(tmp_path)
-    (folder.path / "state.json").unlink()
-    assert run(folder) == 0
-    page = read(folder)
-    assert "finished, 9 of 9 trials ended" in page.text
-    assert "WER of the winner, trial 002, mean of 2 seeds, 95 % interval" in page.text
-
-
 @pytest.mark.parametrize("recorded", [False, True])
 def test_an_experiment_that_was_moved(
     recorded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -429,12 +409,12 @@ def test_at_the_end_of_a_search(tmp_path: Path) -> None:
 
 
 def test_a_training_has_a_small_page(tmp_path: Path) -> None:
-    folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10])])
-    settings = yaml.safe_load((folder.path / "experiment.yaml").read_text())
-    for key in ("finalists", "repeats", "warm_start", "budgets"):
-        del settings[key]
-    settings |= {"kind": "training", "space": {}}
-    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings))
+    made = MadeLog(tmp_path / "alone", notes=[], dropped={}, **training_settings())
+    made.session(kind="training", trials=1)
+    made.trial("001", 40.0, 20.0, 10.0)
+    made.finish()
+    made.close()
+    folder = made.saved.folder
     assert run(folder) == 0
     page = read(folder)
     assert {"Learning curve", "Settings", "Data", "Going on"} <= set(page.headings)
@@ -446,18 +426,17 @@ def test_a_training_has_a_small_page(tmp_path: Path) -> None:
 def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
     """Words of each mistake, and what its line must say."""
     small(storage)
-    broken = write_experiment(storage, [made_trial(1, [40])], name="broken")
-    (broken.path / "state.json").write_text("{")
+    broken = write_experiment(storage, [made_trial(1, [40])], name="broken").path / EVENTS_FILE
+    broken.write_bytes(broken.read_bytes().replace(b'"wer": 40', b'"wer": 20', 1))
+    missing = write_experiment(storage, [made_trial(1, [40])], name="missing").path / EVENTS_FILE
+    lines = missing.read_bytes().splitlines(keepends=True)
+    missing.write_bytes(b"".join([*lines[:3], *lines[4:]]))
     foreign = write_experiment(storage, [made_trial(1, [40])], name="foreign")
     (foreign.path / "experiment.yaml").write_text("a: list\n")
-    other = write_experiment(storage, [made_trial(1, [40])], name="other")
-    (other.path / "state.json").write_text('{"trials": [{"number": 1}], "repeats": [], "seconds": 1}')
     space = write_experiment(storage, [made_trial(1, [40])], name="space")
     file = space.path / "experiment.yaml"
     file.write_text(file.read_text().replace("high: 0.01", "high: 0.0005"))
-    outside = write_experiment(storage, [made_trial(1, [40])], name="outside")
-    file = outside.path / "state.json"
-    file.write_text(file.read_text().replace('"learning_rate": 0.001', '"learning_rate": 0.1'))
+    write_experiment(storage, [made_trial(1, [40], rate=0.1)], name="outside")
     (storage / "file").write_text("")
     return {
         "no such experiment": (["mad"], ["no experiment 'mad'", "there is", "made"]),
@@ -470,11 +449,11 @@ def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
             ["made", "--output", str(storage / "file" / "x.html")],
             ["--output", "cannot be written"],
         ),
-        "damaged state": (["broken"], ["broken/state.json", "cannot be read"]),
-        "damaged settings": (["foreign"], ["foreign/experiment.yaml", "has no trials, space"]),
+        "damaged log": (["broken"], ["broken/events.jsonl: line 6 is damaged", "bring the file back"]),
+        "gap in the log": (["missing"], ["missing/events.jsonl: line 4 holds event 5", "out of order"]),
+        "damaged settings": (["foreign"], ["foreign/experiment.yaml", "has no space, train_config"]),
         "another space": (["space"], ["space/experiment.yaml", "its space cannot be used: try_first"]),
-        "outside the space": (["outside"], ["outside/state.json", "trial 001 has learning_rate 0.1"]),
-        "another version": (["other"], ["'other'", "of another version"]),
+        "outside the space": (["outside"], ["outside: trial 001 has learning_rate 0.1, which"]),
     }
 
 
@@ -483,7 +462,7 @@ def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
     sorted(
         {
             *("no such experiment", "no experiment named", "output is a folder", "output cannot be"),
-            *("damaged state", "damaged settings", "another version", "another space", "outside the space"),
+            *("damaged log", "gap in the log", "damaged settings", "another space", "outside the space"),
         }
     ),
 )
@@ -520,7 +499,7 @@ def test_from_an_object_store(
         address = server.uri("here")
         store = ObjectStore(address)
         bring(made, store)
-        away = Path(shutil.move(tmp_path / "made", tmp_path / "another machine")) / "made"
+        shutil.move(tmp_path / "made", tmp_path / "another machine")
         assert main(["report", "made", "--storage", address]) == 0
         copy = Storage.parse(address).experiment("made")
         page = read(copy)
@@ -528,13 +507,16 @@ def test_from_an_object_store(
             assert store.read(f"made/{name}") == (copy.path / name).read_bytes()
         assert capsys.readouterr().err == ""
         # Going on elsewhere, it has a page, and a database that only the machine of the search may write.
-        (away / "results.json").unlink()
-        bring(ExperimentFolder("open", away), store)
+        going = write_experiment(
+            tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41])], name="open", state="killed"
+        )
+        artifacts = f"mlartifacts/{in_mlflow(going)}/artifacts/report"
+        bring(going, store)
         for _ in range(2):
             assert main(["report", "open", "--storage", address]) == 0
             other = Storage.parse(address).experiment("open")
             assert store.read("open/report/report.html") == (other.path / "report/report.html").read_bytes()
-            assert store.read("open/mlflow.db") == (away / "mlflow.db").read_bytes()
+            assert store.read("open/mlflow.db") == (going.path / "mlflow.db").read_bytes()
             assert not [name for name in store.files("open") if name.startswith(artifacts)]
             (warning,) = capsys.readouterr().err.splitlines()
             assert "warning: MLflow does not have this report: the search may still run elsewhere" in warning
@@ -564,22 +546,13 @@ def refuse(store: ObjectStore, name: str, content: bytes) -> None:
     raise StorageError("refused")
 
 
-def bring(made: ExperimentFolder, store: ObjectStore) -> None:
-    """Upload all of an experiment but what is hidden."""
-    for file in sorted(made.path.rglob("*")):
-        if file.is_file() and not file.name.startswith("."):
-            store.write(f"{made.name}/{file.relative_to(made.path).as_posix()}", file.read_bytes())
-
-
 def in_mlflow(folder: ExperimentFolder) -> str:
-    """Give an experiment its run in a store of its own; the run's id."""
+    """Deliver an experiment to a store of its own; the id of its run."""
     from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 
-    root = default_artifact_root(folder.path)
-    recorder = MlflowRecorder(default_tracking_uri(folder.path), folder.name, root)
-    run_id = recorder.start(params={}, tags={}, description="", artifacts=[])
-    assert recorder.finish("completed") is None
+    made = MadeLog(folder.path)
+    delivered = made.deliver()
+    made.close()
+    assert delivered.complete
     _artifact_repos_cache.clear()  # as in another process: where the artifacts of a run lie is looked up once in each
-    state = folder.path / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"parent_run_id": run_id}))
-    return run_id
+    return str(delivered.status.facts["parent_run_id"])
