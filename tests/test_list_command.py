@@ -13,13 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from made_experiments import made_trial, write_experiment
+from made_experiments import bring, made_trial, write_experiment
+from made_logs import MadeLog, training_settings
+from old_experiments import change
 from s3_server import KEYS, S3Server, s3_server
-from tune.search_state import SearchState
 
 from tune.cli import main
+from tune.experiment_folder import ExperimentFolder
 from tune.experiment_list import ExperimentLine, list_experiments
+from tune.experiments.events import (
+    Evaluated,
+    SessionStarted,
+    TrialProposed,
+    TrialsOver,
+    TrialStarted,
+)
+from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.opened import lock
 from tune.list_command import list_parser
 from tune.object_store import ObjectStore
 from tune.storage import Storage
@@ -43,14 +53,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, experiment in enumerate((finished, interrupted), start=1):
         change(experiment.path / "experiment.yaml", created=f"2026-01-0{number}T12:00:00+00:00")
     return folder
-
-
-def change(file: Path, **values: Any) -> None:
-    """Other values for some keys of a JSON or YAML file."""
-    is_json = file.suffix == ".json"
-    content = json.loads(file.read_text()) if is_json else yaml.safe_load(file.read_text())
-    content |= values
-    file.write_text(json.dumps(content) if is_json else yaml.safe_dump(content, sort_keys=False))
 
 
 def of(storage: Path | str) -> dict[str, ExperimentLine]:
@@ -80,19 +82,19 @@ def test_what_a_finished_search_came_to(made: Path) -> None:
 
 def test_what_an_interrupted_search_came_to(made: Path) -> None:
     line = of(made)["interrupted"]
-    state = json.loads((made / "interrupted" / "state.json").read_text())
-    ended = [trial for trial in state["trials"] if trial["status"] != "running"]
+    trials = json.loads((made / "interrupted" / "results.json").read_text())["trials"]
+    ended = [trial for trial in trials if trial["status"] != "interrupted"]
     assert (line.state, line.trials_ended, line.trials_asked) == ("interrupted", len(ended), 9)
     assert 0 < len(ended) < 9
-    assert line.best_wer == min(t["best_wer"] for t in state["trials"] if t["best_wer"] is not None)
+    assert line.best_wer == min(t["best_wer"] for t in trials if t["best_wer"] is not None)
 
 
 def test_it_runs_while_a_process_holds_its_lock(made: Path, tmp_path: Path) -> None:
     folder = copy(made, "interrupted", tmp_path / "x")
     (folder / "results.json").unlink()
     assert of(tmp_path)["x"].state == "interrupted"  # killed before it could write any
-    code = "import sys; from pathlib import Path; from tune.search_state import SearchState\n"
-    code += f"state = SearchState(Path({str(folder)!r})); state.lock(); print(flush=True); sys.stdin.read()"
+    code = "import sys; from pathlib import Path; from tune.experiments.opened import lock\n"
+    code += f"file = lock(Path({str(folder)!r})); print(flush=True); sys.stdin.read()"
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline()
@@ -102,47 +104,68 @@ def test_it_runs_while_a_process_holds_its_lock(made: Path, tmp_path: Path) -> N
     assert line.seconds is not None
     assert line.seconds >= 3600
     assert of(tmp_path)["x"].state == "interrupted"
-    SearchState(folder).lock()  # looking has taken the lock from nobody
+    lock(folder).close()  # looking has taken the lock from nobody
 
 
 def test_more_trials_for_a_finished_search(made: Path, tmp_path: Path) -> None:
     folder = copy(made, "finished", tmp_path / "x")
-    change(folder / "experiment.yaml", trials=12)
+    log = ExperimentLog(folder / EVENTS_FILE)
+    log.append(SessionStarted(session=2, owner="another", began=time.time(), trials=12))
     assert (of(tmp_path)["x"].state, of(tmp_path)["x"].trials_ended) == ("interrupted", 9)
-    state = json.loads((folder / "state.json").read_text())
-    begun = {**state["trials"][0], "trial_id": "010", "status": "running", "best_wer": 1.25}
-    change(folder / "state.json", trials=[*state["trials"], begun])
+    log.append(
+        TrialProposed(trial_id="010", config={"learning_rate": 1e-3}),
+        TrialStarted(trial_id="010", folder="010"),
+        Evaluated(
+            trial_id="010",
+            samples_seen=384,
+            epoch=0.5,
+            metrics={"wer": 1.25, "cer": 0.5},
+            finished=False,
+            checkpoint="trials/010/checkpoint_000000",
+        ),
+    )
+    log.close()
     line = of(tmp_path)["x"]
     assert (line.state, line.trials_ended, line.trials_asked) == ("interrupted", 9, 12)
     assert line.best_wer == 1.25  # the results are older
 
 
 @pytest.mark.parametrize(
-    ("results", "settings", "state", "note"),
+    ("trials", "ended", "state", "note"),
     [
-        ({"ended_by": {"reason": "plateau", "text": "5 trials in a row"}}, {"trials": 40}, "finished", "5 trials"),
-        ({"ended_by": {"reason": "failures", "text": "3 trials failed"}}, {"trials": 40}, "failed", "3 trials"),
-        ({"best": None}, {}, "failed", ""),
-        ({"best": None, "ended_by": {"reason": "time_budget", "text": "spent"}}, {}, "finished", "spent"),
-        ({"interrupted": True}, {}, "interrupted", ""),
-        ({}, {"kind": "training"}, "finished", ""),
+        ([[50.0, 30.0, 12.0]], {"reason": "plateau", "text": "5 trials in a row"}, "finished", "5 trials"),
+        ([[50.0, 30.0, 12.0]], {"reason": "failures", "text": "3 trials failed"}, "failed", "3 trials"),
+        ([], {"reason": "time_budget", "text": "spent"}, "finished", "spent"),
+        ([[]], {"status": "failed"}, "failed", ""),
+        ([[50.0, 30.0, 12.0]], {"status": "interrupted"}, "interrupted", ""),
+        ([[50.0, 30.0, 12.0]], {"kind": "training"}, "finished", ""),
+        ([[]], {"kind": "training"}, "failed", ""),
     ],
-)  # fmt: skip
+)
 def test_how_it_ended(
-    results: dict[str, Any],
-    settings: dict[str, Any],
-    state: str,
-    note: str,
-    made: Path,
-    tmp_path: Path,
+    trials: list[list[float]], ended: dict[str, Any], state: str, note: str, tmp_path: Path
 ) -> None:
-    folder = copy(made, "finished", tmp_path / "x")
-    change(folder / "experiment.yaml", **settings)
-    change(folder / "results.json", **results)
+    kind = ended.pop("kind", "search")
+    settings = training_settings() if kind == "training" else {}
+    log = MadeLog(tmp_path / "x", created="2026-01-01T12:00:00+00:00", **settings)
+    log.session(trials=max(1, len(trials)), kind=kind)
+    for number, wers in enumerate(trials, start=1):
+        log.trial(f"{number:03d}", *wers, status=None if wers else "failed")
+    over = {name: ended[name] for name in ("reason", "text") if name in ended}
+    log.append(TrialsOver(**over))
+    log.finish(ended.get("status", "completed"), **over)
     line = of(tmp_path)["x"]
     assert line.state == state
     assert note in (line.note or "")
-    assert line.kind == settings.get("kind", "search")
+    assert line.kind == kind
+
+
+def damage_line(folder: Path, number: int) -> None:
+    """Change a digit in a line of the log."""
+    log = folder / EVENTS_FILE
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[number - 1] = lines[number - 1].replace(b"0", b"1", 1)
+    log.write_bytes(b"".join(lines))
 
 
 DAMAGES = {
@@ -151,13 +174,10 @@ DAMAGES = {
     "broken settings": lambda folder: (folder / "experiment.yaml").write_text("a: [1,\nb: 2\n"),
     "settings of something else": lambda folder: (folder / "experiment.yaml").write_text("a: 1\n"),
     "no text": lambda folder: (folder / "experiment.yaml").write_bytes(b"\xff\xfe\x00a"),
-    "half a state": lambda folder: (folder / "state.json").write_bytes(
-        (folder / "state.json").read_bytes()[:300]
+    "a line of the log": lambda folder: damage_line(folder, 5),
+    "a line is missing": lambda folder: (folder / EVENTS_FILE).write_bytes(
+        (folder / EVENTS_FILE).read_bytes().partition(b"\n")[2]
     ),
-    "half results": lambda folder: (folder / "results.json").write_text('{"trials": ['),
-    "a list": lambda folder: (folder / "results.json").write_text("[1, 2]"),
-    "trials of something else": lambda folder: change(folder / "state.json", trials=[{"a": 1}]),
-    "a number": lambda folder: change(folder / "experiment.yaml", baseline={"wer": "high"}),
 }
 
 
@@ -172,7 +192,7 @@ def test_a_damaged_folder_is_shown_as_such(
     (row,) = [line for line in printed.splitlines() if line.startswith("hurt ")]
     assert row.split() == ["hurt", "damaged"]
     (reason,) = [line for line in printed.splitlines() if line.startswith("warning: hurt: ")]
-    assert re.search(r"experiment\.yaml|state\.json|results\.json|a file of it", reason)
+    assert re.search(r"experiment\.yaml|hurt/events\.jsonl: line [15]|a file of it", reason)
     assert re.search(r"^whole +finished", printed, re.MULTILINE)
     lines = of(tmp_path)
     assert (lines["hurt"].state, lines["whole"].state) == ("damaged", "finished")
@@ -186,9 +206,8 @@ def test_folders_that_are_no_experiments(tmp_path: Path, made: Path) -> None:
     (tmp_path / "killed at once").mkdir()
     (tmp_path / "killed at once" / ".running").touch()
     (tmp_path / "begins").mkdir()
-    state = SearchState(tmp_path / "begins")
-    state.lock()
-    lines = of(tmp_path)
+    with lock(tmp_path / "begins"):
+        lines = of(tmp_path)
     assert {name: line.state for name, line in lines.items()} == {
         "killed at once": "damaged",
         "begins": "starting",
@@ -307,18 +326,23 @@ def test_an_object_store(
     assert main(["list", "--storage", store.uri]) == 0
     assert "no experiments in s3://" in capsys.readouterr().out
     for name in ("finished", "interrupted"):
-        for file in ("experiment.yaml", "state.json", "results.json"):
-            store.write(f"{name}/{file}", (made / name / file).read_bytes())
-    for file in ("experiment.yaml", "state.json"):
-        store.write(f"elsewhere/{file}", (made / "interrupted" / file).read_bytes())
-    store.write("hurt/state.json", b"{")
+        bring(ExperimentFolder(name, made / name), store)
+    killed = [made_trial(1, [50.0, 30.0, 12.0]), made_trial(2, [49.0, 29.0, 11.0])]
+    bring(write_experiment(tmp_path / "made", killed, name="elsewhere", state="killed"), store)
+    bring(ExperimentFolder("hurt", copy(made, "finished", tmp_path / "made" / "hurt")), store)
+    (segment,) = store.files("hurt/events")
+    damaged = store.read(f"hurt/events/{segment}").replace(b'"wer": 59.0', b'"wer": 19.0', 1)
+    store.write(f"hurt/events/{segment}", damaged)
+    store.write("torn/events/abc-000001.jsonl", b"{\n")
     store.write("notes/x.txt", b"x")
     assert {name: line.state for name, line in of(store.uri).items()} == {
         "finished": "finished",
         "interrupted": "interrupted",
-        "elsewhere": "running",  # its files changed a moment ago, and nothing says that it has ended
+        "elsewhere": "running",  # something of it was written a moment ago, and nothing says that it has ended
         "hurt": "damaged",
+        "torn": "damaged",
     }
     assert of(store.uri)["finished"].best_wer == of(made)["finished"].best_wer
     monkeypatch.setattr("tune.experiment_list._ALIVE_SECONDS", 0.0)
     assert of(store.uri)["elsewhere"].state == "interrupted"
+    assert of(store.uri)["elsewhere"].best_wer == 12.0

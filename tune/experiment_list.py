@@ -146,13 +146,17 @@ def _in_store(storage: Storage) -> list[_Found]:
 
     def find(name: str) -> _Found | None:
         present = [file for file in _FILES if f"{name}/{file}" in times]
-        lines = read_segments(store, name)
-        if not present and not lines:
-            return None
         place = Path(f"{store.address}/{name}/{EVENTS_FILE}")
-        files, problem = _parse(lambda file: store.read(f"{name}/{file}"), [_SETTINGS] if lines else present)
-        state, broken = _fold(lambda: fold(b"".join(lines), place)) if lines else (None, None)
-        changed = max([*(times[f"{name}/{file}"] for file in present), state.heard if state else 0.0])
+        found, broken = _fold(
+            lambda: fold(b"".join(line + b"\n" for line in read_segments(store, name)), place)
+        )
+        state = found if found is not None and found.events else None
+        old_form = state is None and broken is None
+        if old_form and not present:
+            return None
+        wanted = [file for file in present if old_form or file == _SETTINGS]
+        files, problem = _parse(lambda file: store.read(f"{name}/{file}"), wanted)
+        changed = max([0.0, *(times[f"{name}/{file}"] for file in present), state.heard if state else 0.0])
         locked = is_locked(storage.experiment(name).path / _LOCK)
         return _Found(name, files, problem or broken, locked, changed, remote=True, state=state)
 
