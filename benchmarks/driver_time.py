@@ -268,7 +268,8 @@ def show(found: dict[str, dict[str, Any]]) -> None:
             f"ours: at most {waiting} events waited for MLflow; {ours['runs']} runs of trials in it in the end,"
         )
         print(
-            f"  {ours['left']} events left of {ours['log_bytes']:,} bytes; the live table stood still {ours['still']:.1f} s"
+            f"  {ours['left']} events left of {ours['log_bytes']:,} bytes; the live table stood still "
+            f"{ours['still']:.1f} s"
         )
         print(f"  at most; {ours['after']:.1f} s from the last trial's end to the command's")
         for other in (kind for kind in found if kind != "ours"):

@@ -178,6 +178,34 @@ def test_the_plan_with_what_was_found(tmp_path: Path) -> None:
     assert with_share(cut, find_share(measure(16, {1: 9.0}, []), [16], 1)).base.micro_batch is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "workers", "words", "expected"),
+    [
+        ("search", 1, ["--gpus-per-trial", "2"], "--gpus-per-trial 2: each worker uses one GPU"),
+        ("search", 2, ["--gpus-per-trial", "4"], "began with 2 workers a trial; give --gpus-per-trial 2"),
+        ("search", 2, ["--gpus-per-trial", "2"], "this machine has 0 GPUs"),
+        ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: must be 1 or 0"),
+    ],
+)
+def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    workers: int,
+    words: list[str],
+    expected: str,
+) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40.0])], asked=4, state="interrupted")
+    path = folder.path / "experiment.yaml"
+    saved = yaml.safe_load(path.read_text())
+    saved["resources"]["workers"], saved["kind"] = workers, kind
+    path.write_text(yaml.safe_dump(saved))
+    command = ["train"] if kind == "training" else []
+    assert main([*command, "--resume", "made", "--storage", str(tmp_path), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
 # ----- on one card of a real Ray, with trainings that are made up -----
 
 
@@ -334,34 +362,6 @@ def test_a_resumed_search_of_several_workers_is_not_measured(
     path.write_text(yaml.safe_dump(saved))
     assert main(["--resume", "made", "--storage", str(tmp_path), "--gpus-per-trial", "auto"]) == 2
     assert "--gpus-per-trial auto: is for trials of one worker, and" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("kind", "workers", "words", "expected"),
-    [
-        ("search", 1, ["--gpus-per-trial", "2"], "--gpus-per-trial 2: each worker uses one GPU"),
-        ("search", 2, ["--gpus-per-trial", "4"], "began with 2 workers a trial; give --gpus-per-trial 2"),
-        ("search", 2, ["--gpus-per-trial", "2"], "this machine has 0 GPUs"),
-        ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: must be 1 or 0"),
-    ],
-)
-def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-    workers: int,
-    words: list[str],
-    expected: str,
-) -> None:
-    folder = write_experiment(tmp_path, [made_trial(1, [40.0])], asked=4, state="interrupted")
-    path = folder.path / "experiment.yaml"
-    saved = yaml.safe_load(path.read_text())
-    saved["resources"]["workers"], saved["kind"] = workers, kind
-    path.write_text(yaml.safe_dump(saved))
-    command = ["train"] if kind == "training" else []
-    assert main([*command, "--resume", "made", "--storage", str(tmp_path), *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert expected in line
 
 
 def test_what_a_search_measured_is_kept_for_its_next_session(tmp_path: Path) -> None:

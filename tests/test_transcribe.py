@@ -279,7 +279,9 @@ def test_an_experiments_best_trial(talks: Path, run: Run) -> None:
         err == "error: experiment 'mine': has no best trial with a checkpoint; nothing to transcribe with\n"
     )
     (folder / "results.json").unlink()
-    assert "has no results.json and no events.jsonl; wait until its search has begun" in run("mine", "talks")[2]
+    assert (
+        "has no results.json and no events.jsonl; wait until its search has begun" in run("mine", "talks")[2]
+    )
 
 
 def test_on_a_terminal_the_transcript_still_goes_where_it_was_sent(talks: Path) -> None:
