@@ -75,15 +75,16 @@ def succeeded(state: SearchState) -> bool:
     return spent and not any(run.error for run in state.records.all())
 
 
-def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
-    """How an experiment ended; None where something is left, or it runs."""
-    if interrupted(state):
-        return None
+def outcome(state: SearchState, reason: str | None) -> Literal["finished", "failed"]:
+    """What an experiment of which nothing is left came to; `reason` is what ended it early, if anything did."""
     if state.session is not None and state.session.kind == "training":
         return "finished" if any(run.status == "completed" for run in state.records.all()) else "failed"
-    if (state.end is not None and state.end.reason == "failures") or not succeeded(state):
-        return "failed"
-    return "finished"
+    return "failed" if reason == "failures" or not succeeded(state) else "finished"
+
+
+def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
+    """How an experiment ended; None where something is left, or it runs."""
+    return None if interrupted(state) else outcome(state, state.end.reason if state.end else None)
 
 
 class _Addresses:

@@ -9,7 +9,7 @@ from tune.errors import ExperimentError
 from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment, is_running
-from tune.experiments.results import interrupted, succeeded, write_results
+from tune.experiments.results import interrupted, outcome, write_results
 from tune.experiments.saved import find_experiment
 from tune.object_store import StorageError
 from tune.runs.final_round import choose_export
@@ -50,7 +50,7 @@ def finish(
     status: SearchStatus = "completed"
     if interrupted(state) and cut is None:
         status = "interrupted"
-    elif (end is not None and end.reason == "failures") or not succeeded(state):
+    elif outcome(state, end.reason if end else None) == "failed":
         status = "failed"
     ended = SearchEnded(status=status, reason=end.reason if end else None, text=end.text if end else "")
     if state.ended != ended:
