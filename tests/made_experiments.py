@@ -32,7 +32,7 @@ from tune.experiments.events import (
 )
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.results import interrupted, succeeded, write_results
+from tune.experiments.results import succeeded, write_results
 from tune.experiments.segments import SegmentUploader
 from tune.experiments.settings_file import write_search_file
 from tune.object_store import ObjectStore
@@ -173,7 +173,7 @@ def write_experiment(
     clock.now = time.time()
     if state in ("finished", "interrupted"):
         found = log.state
-        word = "interrupted" if interrupted(found) else "completed" if succeeded(found) else "failed"
+        word = "interrupted" if found.something_is_left else "completed" if succeeded(found) else "failed"
         log.append(SearchEnded(status=word))  # type: ignore[arg-type]
         write_results(plan.experiment_folder, found)
         log.append(ResultsWritten())

@@ -220,7 +220,11 @@ def test_repeats_count_for_the_gpu_hours_and_their_failures_end_the_final_round(
     for number in range(3):
         failing.repeats.start(f"001-r{number}", {}).end("failed", time.time() + number)
         failing.repeats[f"001-r{number}"].session = 1
-    assert failing.reason == "failures"
+    assert failing.reason is None, "trials that were added are no repeats"
+    spent = Spent(**failing.spent)
+    found = reached(failing.budgets, spent, failing.records, failing.repeats, final_round=True)
+    assert found is not None
+    assert found.reason == "failures"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
     Evaluated,
+    FinalRoundCut,
+    SearchEnded,
     TrialEnded,
     TrialProposed,
     TrialsOver,
@@ -27,11 +29,11 @@ from tune.experiments.saved import load_results
 from tune.experiments.settings_file import write_search_file
 from tune.plan import SearchRequest, make_plan
 from tune.runs import finish as finish_module
-from tune.runs.final_round import plan_final_round
+from tune.runs.final_round import plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import load_search
 from tune.runs.search import check_same_data, session_started
-from tune.search.budgets import Budgets, End
+from tune.search.budgets import Budgets
 from tune.storage import Storage
 
 
@@ -118,8 +120,10 @@ class Search:
         plan_final_round(self.experiment, 0)
         return list(self.state.open_repeats)
 
-    def end(self, cut: End | None = None) -> dict[str, Any]:
-        finish(self.experiment, pytest.fail, cut=cut)
+    def end(self, cut: Any = None) -> dict[str, Any]:
+        if cut is not None:
+            self.experiment.log.append(FinalRoundCut(reason=cut, text=f"it ended by {cut}"))
+        finish(self.experiment, pytest.fail)
         self.experiment.close()
         found: dict[str, Any] = json.loads((self.folder / RESULTS_FILE).read_text())
         return found
@@ -174,7 +178,7 @@ def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tm
     assert search.trials_over() == ["001-r1", "002-r1", "001-r2", "002-r2"]
     search.train("001-r1", 32.0)
     search.train("002-r1", 34.0)
-    found = search.end(End("time_budget", "the time budget of 1h is spent"))
+    found = search.end("time_budget")
     assert found["best"]["run"] == "001-r1"
     assert not found["interrupted"]
     assert search.weights() == {"001", "002", "001-r1", "002-r1"}
@@ -200,6 +204,87 @@ def test_a_finalist_without_a_completed_repeat_is_not_beaten(tmp_path: Path) -> 
     assert found["not_compared"] == "trial 001 has no repeat that came to its end"
     assert found["best"]["run"] == "001"
     assert search.weights() == {"001", "002", "002-r1"}
+
+
+def test_going_on_drops_nothing_that_is_better(tmp_path: Path) -> None:
+    """Going on again after an interruption removes only what the log says to be dropped."""
+    search = Search(tmp_path)
+    search.train("001", 30.0)
+    search.train("002", 40.0)
+    search.trials_over()
+    search.end()
+    assert search.weights() == {"001"}
+    search.resume("--trials", trials=4)
+    search.train("003", 20.0)
+    search.train("004", 25.0, open_=True)
+    search.end()  # Ctrl-C
+    for _ in range(2):
+        search.resume()
+        remove_dropped(search.experiment, pytest.fail)
+        search.experiment.close()
+    assert search.weights() == {"001", "003-2", "004-2"}
+
+
+def test_a_final_round_that_fails_drops_nothing(tmp_path: Path) -> None:
+    search = Search(tmp_path, finalists=1, repeats=3)
+    search.train("001", 30.0)
+    search.train("002", 40.0)
+    for name in search.trials_over():
+        search.train(name, None)
+    found = search.end("failures")
+    assert (found["ended_by"]["reason"], found["best"]["run"]) == ("failures", "001")
+    assert search.weights() == {"001", "002"}
+
+
+def test_the_winner_before_keeps_its_weights_where_there_is_no_verdict(tmp_path: Path) -> None:
+    search = Search(tmp_path, finalists=1, repeats=1)
+    search.train("001", 30.0)
+    search.train("002", 40.0)
+    search.trials_over()
+    search.train("001-r1", 32.0)
+    search.end()
+    search.resume("--trials", trials=3)
+    search.train("003", 20.0)
+    assert search.trials_over() == ["003-r1"]
+    search.train("003-r1", None)
+    assert search.end()["best"]["run"] == "003"
+    assert search.weights() == {"001-r1", "003-2"}
+
+
+def test_a_session_that_broke_goes_on(tmp_path: Path) -> None:
+    """Its end is in the log, and nothing of it makes the search finished."""
+    search = Search(tmp_path, trials=8)
+    search.train("001", 30.0)
+    search.experiment.log.append(SearchEnded(status="failed", text="RuntimeError"))
+    search.experiment.close()
+    find_finished("x", search.storage)
+    assert read_log(search.folder / EVENTS_FILE).something_is_left
+    resumed = load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
+    assert not resumed.only_finish
+    resumed.experiment.close()
+
+
+def test_finalists_that_are_not_wanted_any_more_hold_up_nothing(tmp_path: Path) -> None:
+    search = Search(tmp_path, finalists=2, repeats=2)
+    search.train("001", 30.0)
+    search.train("002", 31.0)
+    search.trials_over()
+    search.train("001-r1", 32.0)
+    search.end()  # Ctrl-C
+    search.resume("--finalists", finalists=0)
+    assert search.trials_over() == []
+    assert not search.end()["interrupted"]
+    assert len(search.weights()) == 1
+
+
+def test_time_that_passes_before_somebody_finishes_it_does_not_count(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    search.train("001", 30.0)
+    search.train("002", 31.0)
+    before = search.state.seconds
+    search.experiment.close()
+    find_finished("x", search.storage)
+    assert read_log(search.folder / EVENTS_FILE).seconds == pytest.approx(before)
 
 
 def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:

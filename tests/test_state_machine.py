@@ -31,7 +31,7 @@ from tune.checkpoint_files import CheckpointFiles
 from tune.cluster import TrialResources
 from tune.decisions import NEVER_STOP, Judge
 from tune.errors import ExperimentError, TrackingError
-from tune.experiments.events import BaselineMeasured, DataPrepared, WeightsDropped
+from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
 from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.results import RESULTS_FILE, results_of
@@ -40,12 +40,12 @@ from tune.plan import SearchRequest, make_plan
 from tune.runs import finish as finish_module
 from tune.runs import search as search_module
 from tune.runs.callback import SearchCallback
-from tune.runs.final_round import choose_export, drop_weights, plan_final_round
+from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
 from tune.runs.finish import finish, finish_if_owed
 from tune.runs.resume import load_search
 from tune.runs.trials import BudgetStopper, TrialRunner
 from tune.scheduler import TRIAL_ID
-from tune.search.budgets import Budgets, End
+from tune.search.budgets import Budgets
 from tune.storage import Storage
 from tune.tracking.follower import StoreFollower
 from tune.tracking.mlflow import MlflowTracker
@@ -285,7 +285,6 @@ class SearchMachine(RuleBasedStateMachine):
             DataPrepared(features_key="k", clips={"train": 800, "validation": 10}),
             BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
         )
-        self.cut: End | None = None
         self.look()
 
     def session_started(self) -> Any:
@@ -314,7 +313,9 @@ class SearchMachine(RuleBasedStateMachine):
             window_ratio=2.0,
         )
         if self.final:
-            self.stopper = BudgetStopper(self.experiment.log, runner._final_round_end)
+            self.stopper = BudgetStopper(
+                self.experiment.log, runner._final_round_end, runner._final_round_cut
+            )
         else:
             self.stopper = BudgetStopper(self.experiment.log, runner._trials_end, runner._trials_over)
 
@@ -413,7 +414,7 @@ class SearchMachine(RuleBasedStateMachine):
             assert self.experiment is not None
             if not self.final:
                 if self.state.over is None and self.state.all_ended:
-                    self.experiment.log.append(log_module.TrialsOver())
+                    self.experiment.log.append(TrialsOver())
                 if (
                     self.state.over is not None
                     and plan_final_round(self.experiment, 0)
@@ -421,7 +422,7 @@ class SearchMachine(RuleBasedStateMachine):
                 ):
                     self.look()
                     return
-            self.end(self.stopper.end if self.final else None)
+            self.end()
 
     @precondition(lambda self: self.experiment is not None)
     @rule()
@@ -429,13 +430,13 @@ class SearchMachine(RuleBasedStateMachine):
         """Ctrl-C."""
         with self.driver():
             self.running.clear()
-            self.end(None)
+            self.end()
 
-    def end(self, cut: End | None) -> None:
+    def end(self) -> None:
         assert self.experiment is not None
         dropped = [run.trial_id for run in self.state.runs if run.weights_dropped]
         choose_export(self.experiment, self.refuse)
-        finish(self.experiment, self.refuse, cut=cut)
+        finish(self.experiment, self.refuse)
         if self.state.open_repeats or (self.state.over and self.state.over.reason == "failures"):
             assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
         results = json.loads((self.plan.folder / RESULTS_FILE).read_text())
@@ -488,18 +489,21 @@ class SearchMachine(RuleBasedStateMachine):
         try:
             resumed = load_search(request, "x", given)
         except ExperimentError as error:
-            assert "have ended" in str(error) or "have begun" in str(error)
+            if "have begun" not in str(error):
+                assert "have ended" in str(error)
+                assert before.written, "what is left undone can be done"
+                assert (self.plan.folder / RESULTS_FILE).is_file()
             return
         self.experiment, self.plan = resumed.experiment, resumed.plan
         self.experiment.log._clock = self.clock.time
         self.check_request(asked, given, seconds)
         with self.driver():
             if resumed.only_finish:
-                self.end(None)
+                self.end()
                 return
             self.experiment.log.append(self.session_started())
-            drop_weights(self.experiment, self.refuse)
-            search_module.set_aside_leftovers(self.experiment)
+            remove_dropped(self.experiment, self.refuse)
+            search_module.set_aside_leftovers(self.experiment, self.refuse)
             self.look()
 
     def check_request(self, asked: Any, given: set[str], seconds: float | None) -> None:
@@ -603,10 +607,15 @@ class SearchMachine(RuleBasedStateMachine):
     @invariant()
     def weights_go_only_behind_a_choice(self) -> None:
         content = (self.plan.folder / EVENTS_FILE).read_bytes()
-        state = log_module.SearchState()
+        state, compared = log_module.SearchState(), 0
         for entry in parse(content, Path(EVENTS_FILE)):
+            if isinstance(entry.event, SessionStarted):
+                compared = 0
+            compared += isinstance(entry.event, TrialsOver)
             if isinstance(entry.event, WeightsDropped):
                 assert state.chosen is not None
+                assert compared, "nothing goes before the trials of its session are over"
+                assert not (state.end and state.end.reason == "failures")
                 assert not state.open_repeats
                 assert not {state.chosen.run, *state.chosen.keep} & set(entry.event.runs)
             state.apply(entry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tune.errors import UserError
+from tune.errors import UserError, first_line
 from tune.object_store import StorageError
 from tune.share import start_share
 from tune.trainable import evaluate_shared, keep_rates, local_folders, recall_rates
@@ -43,14 +43,16 @@ def measure_held_out(
         base: all settings that the run had.
         run: the training.
     """
+    import ray
+
     folder = experiment.folder
     try:
         with folder.checkpoint(f"/{run.checkpoint}") as checkpoint:
             config = base.replace(model=str(checkpoint))
             found = _measure(config, session, "test", start_share(local_folders(config, session.data)))
         return found, _measure_base(session.plan.base, session, "test")[0]
-    except (UserError, StorageError) as error:
-        session.say(f"warning: the best run is not measured on the test split: {error}")
+    except (UserError, StorageError, ray.exceptions.RayError) as error:
+        session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
         return None
 
 

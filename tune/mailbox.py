@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tune.errors import ExperimentError
+
 Message = tuple[str, dict[str, float], float]
 """Trial id, metrics, Unix time in seconds."""
 
@@ -79,5 +81,5 @@ class MailboxReader(threading.Thread):
             for trial_id, metrics, timestamp in ray.get(self._mailbox.drain.remote()):
                 self._receive(trial_id, metrics, timestamp)
             self._fetched()
-        except (ray.exceptions.RayError, OSError) as error:
+        except (ray.exceptions.RayError, ExperimentError, OSError) as error:
             self.error = error

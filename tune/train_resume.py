@@ -49,6 +49,10 @@ def load_training(request: TrainRequest, name: str) -> ResumedTraining:
 def _load(
     request: TrainRequest, name: str, saved: SavedExperiment, experiment: OpenExperiment
 ) -> ResumedTraining:
+    if TRIAL not in saved.state.records or saved.state.baseline is None:
+        raise ExperimentError(
+            f"--resume {name}: its training never began; remove {saved.folder.address} and start it anew"
+        )
     record = saved.state.records[TRIAL]
     if record.outcome not in ("running", "failed"):
         raise ExperimentError(

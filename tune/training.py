@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.markup import escape
 from tune.baseline import measure_baseline
 from tune.cluster import check_precision, ray_session
 from tune.display import say, short_path
+from tune.errors import ExperimentError
 from tune.experiments.events import BaselineMeasured, TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.log import ProgressLog
 from tune.experiments.opened import OpenExperiment
@@ -28,6 +29,7 @@ from tune.runs.search import (
     check_same_data,
     check_shared_storage,
     data_prepared,
+    finite,
     new_folder,
     session_started,
 )
@@ -69,7 +71,7 @@ def run_training(plan: TrainPlan, console: Console) -> TrainingOutcome:
             experiment.log.append(
                 session_started(session, experiment, kind="training"),
                 data_prepared(data),
-                BaselineMeasured(rates=baseline.rates(), seconds=time.time() - measured),
+                BaselineMeasured(rates=finite(baseline.rates()), seconds=time.time() - measured),
                 TrialProposed(
                     trial_id=TRIAL, config=plan.trial_config, effective_batch=plan.base.effective_batch_size
                 ),
@@ -165,7 +167,7 @@ def _fit(plan: TrainPlan, session: Session, watch: TrainingWatch, display: Train
     )
     fit = _Fit(trainer)
     try:
-        result = fit.wait()
+        result = fit.wait(lambda: reader.error)
     except KeyboardInterrupt:
         result = None
     except TrainingFailedError as error:
@@ -200,12 +202,16 @@ class _Fit(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - raised again by wait
             self._error = error
 
-    def wait(self) -> Any:
-        """What `fit` returned, or its error raised; Ctrl-C and SIGTERM end the waiting."""
+    def wait(self, problem: Callable[[], Exception | None]) -> Any:
+        """What `fit` returned, or its error raised; Ctrl-C, SIGTERM or a log that cannot be written end it."""
         # A shell that starts it in the background lets it ignore SIGINT, as which `ray_session` passes on SIGTERM.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            self.join()
+            while self.is_alive():
+                self.join(0.5)
+                broken = problem()
+                if isinstance(broken, ExperimentError):
+                    raise broken
         finally:
             signal.signal(signal.SIGINT, before)
         if self._error is not None:

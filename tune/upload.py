@@ -55,7 +55,7 @@ class Uploader(threading.Thread):
         self.join()
         deadline = time.monotonic() + patience
         problem = self._upload()
-        while problem and time.monotonic() < deadline:
+        while problem and self._experiment.problem is None and time.monotonic() < deadline:
             time.sleep(min(2.0, patience))
             problem = self._upload()
         if problem and self._experiment.problem is None:

@@ -150,6 +150,14 @@ class FinalRoundPlanned:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FinalRoundCut:
+    """No further repeats are begun in this session, although some are left."""
+
+    reason: EndReason
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FinalistsCompared:
     """What the repeats came to."""
 
@@ -220,6 +228,7 @@ Event: TypeAlias = (
     | TrialEnded
     | TrialsOver
     | FinalRoundPlanned
+    | FinalRoundCut
     | FinalistsCompared
     | ExportChosen
     | WeightsDropped

@@ -7,8 +7,10 @@ in the middle of a line leaves a torn last line, which is cut off; a damaged lin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +23,7 @@ from tune.experiments.events import (
     Evaluated,
     Event,
     ExportChosen,
+    FinalRoundCut,
     FinalRoundPlanned,
     LineError,
     SearchEnded,
@@ -35,7 +38,16 @@ from tune.experiments.state import SearchState
 
 EVENTS_FILE = "events.jsonl"
 PROGRESS_FILE = "progress.jsonl"
-_DECISIONS = (Evaluated, TrialEnded, TrialsOver, FinalRoundPlanned, ExportChosen, WeightsDropped, SearchEnded)
+_DECISIONS = (
+    Evaluated,
+    TrialEnded,
+    TrialsOver,
+    FinalRoundPlanned,
+    FinalRoundCut,
+    ExportChosen,
+    WeightsDropped,
+    SearchEnded,
+)
 
 
 def parse(content: bytes, path: Path, first: int = 1) -> Iterator[Entry]:
@@ -147,7 +159,7 @@ class ExperimentLog:
             ExperimentError: they cannot be written. The log and the state stay as they were, and the search must end:
                 nothing may be done that is not known.
         """
-        with self._lock:
+        with self._lock, _undisturbed():
             self.guard()
             if self.problem is not None:
                 raise self.problem
@@ -161,19 +173,29 @@ class ExperimentLog:
                     os.fdatasync(self._file)
             except OSError as error:
                 self.problem = self._cannot(error)
-                os.ftruncate(self._file, self._size)  # a disk that is full still gives back
+                with contextlib.suppress(OSError):  # a disk that is full still gives back
+                    os.ftruncate(self._file, self._size)
                 raise self.problem from error
             self._size += len(content)
             for entry in entries:
                 self.state.apply(entry)
         self.on_append()
 
+    def stand_still(self) -> None:
+        """What follows happens at the time of the last event: nothing of the search runs, and no time counts."""
+        self._clock = lambda: self.state.heard
+
     def close(self) -> None:
-        """Bring all of it to the disk, and close the file."""
-        if self._file >= 0:
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
+        """Bring all of it to the disk, and close the file; raises `ExperimentError` where that fails."""
+        if self._file < 0:
+            return
+        file, self._file = self._file, -1
+        try:
+            os.fsync(file)
+        except OSError as error:
+            raise self._cannot(error) from error
+        finally:
+            os.close(file)
 
     def _cannot(self, error: OSError) -> ExperimentError:
         return ExperimentError(
@@ -229,6 +251,30 @@ def parse_progress(content: bytes) -> tuple[list[dict[str, Any]], int]:
         if isinstance(row, dict) and {"trial_id", "time", "metrics"} <= row.keys():
             rows.append(row)
     return rows, end
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until what is written is known: an exception in between would part file and state."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[tuple[int, Any]] = []
+    before = {
+        number: signal.signal(number, lambda *signalled: caught.append(signalled))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for caught_number, frame in caught:
+            handler = before[signal.Signals(caught_number)]
+            if callable(handler):
+                handler(caught_number, frame)
+            elif handler == signal.SIG_DFL:
+                os.kill(os.getpid(), caught_number)
 
 
 def _write_all(file: int, content: bytes) -> None:

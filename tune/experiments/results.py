@@ -41,7 +41,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "not_compared": state.compared.text if state.compared and verdict is None else None,
         "test": _test(state, best),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
-        "interrupted": interrupted(state),
+        "interrupted": state.something_is_left,
         "seconds": round(state.seconds, 3),
     }
 
@@ -56,15 +56,6 @@ def write_results(folder: ExperimentFolder, state: SearchState) -> None:
     text = json.dumps(results_of(folder, state), indent=2, allow_nan=False)
     temporary.write_text(text + "\n", encoding="utf-8")
     temporary.replace(folder.path / RESULTS_FILE)
-
-
-def interrupted(state: SearchState) -> bool:
-    """Whether something that was asked for is left, and no budget or plateau ended it."""
-    if state.ended is not None:
-        return state.ended.status == "interrupted"
-    if state.over is None:
-        return not state.all_ended or bool(state.session and state.session.finalists)
-    return bool(state.open_repeats)
 
 
 def succeeded(state: SearchState) -> bool:
@@ -84,7 +75,7 @@ def outcome(state: SearchState, reason: str | None) -> Literal["finished", "fail
 
 def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
     """How an experiment ended; None where something is left, or it runs."""
-    return None if interrupted(state) else outcome(state, state.end.reason if state.end else None)
+    return None if state.something_is_left else outcome(state, state.end.reason if state.end else None)
 
 
 class _Addresses:

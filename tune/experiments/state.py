@@ -12,6 +12,7 @@ from tune.experiments.events import (
     Evaluated,
     ExportChosen,
     FinalistsCompared,
+    FinalRoundCut,
     FinalRoundPlanned,
     HeldOutMeasured,
     ResultsWritten,
@@ -24,6 +25,7 @@ from tune.experiments.events import (
     UnknownEvent,
     WeightsDropped,
 )
+from tune.finalists import choose_finalists
 from tune.search.names import trial_of
 from tune.search.records import Records, TrialRecord, rank
 
@@ -47,6 +49,8 @@ class SearchState:
         self.repeats = Records()
         """The best of them trained again with other seeds."""
         self.final_round: FinalRoundPlanned | None = None
+        self.cut: FinalRoundCut | None = None
+        """What cut the final round short in this session."""
         self.compared: FinalistsCompared | None = None
         """What the final round came to; None once a trial was proposed or has ended since."""
         self.chosen: ExportChosen | None = None
@@ -103,13 +107,34 @@ class SearchState:
         began = self.session.began if self.session else now
         return self._earlier_seconds + max(0.0, now - began)
 
+    def finalists(self, count: int) -> list[TrialRecord]:
+        """The trials that are to be trained again: of the best so many, those that were not beaten before."""
+        return [trial for trial in choose_finalists(self.records, count) if trial.trial_id not in self.beaten]
+
+    def repeats_left(self, finalists: int, repeats: int) -> list[str]:
+        """The repeats that a final round of this size lacks, once the trials are over; none after failures."""
+        if self.over is not None and self.over.reason == "failures":
+            return []
+        wanted = [
+            f"{trial.trial_id}-r{number}"
+            for number in range(1, repeats + 1)
+            for trial in self.finalists(finalists)
+        ]
+        return [name for name in wanted if name not in self.repeats or self.repeats[name].status == "running"]
+
     @property
     def open_repeats(self) -> list[str]:
-        """Planned repeats that have not ended."""
-        planned = self.final_round.repeats if self.final_round else {}
-        return [
-            name for name in planned if name not in self.repeats or self.repeats[name].status == "running"
-        ]
+        """The repeats that are left; none while trials are."""
+        if self.session is None or (self.over is None and not self.all_ended):
+            return []
+        return self.repeats_left(self.session.finalists, self.session.repeats)
+
+    @property
+    def something_is_left(self) -> bool:
+        """Whether something that was asked for is left, and no budget, plateau or failures ended it."""
+        if self.over is None and not self.all_ended:
+            return True
+        return bool(self.open_repeats) and self.cut is None
 
     @property
     def all_ended(self) -> bool:
@@ -118,10 +143,10 @@ class SearchState:
         return len(self.records) >= asked and not self.records.running()
 
     @property
-    def end(self) -> TrialsOver | SearchEnded | None:
-        """What ended the session, or its trials, before all that was asked for; None where nothing did."""
-        if self.ended is not None and self.ended.reason is not None:
-            return self.ended
+    def end(self) -> TrialsOver | FinalRoundCut | None:
+        """What ended the final round, or the trials, before all that was asked for; None where nothing did."""
+        if self.cut is not None:
+            return self.cut
         return self.over if self.over is not None and self.over.reason is not None else None
 
     @property
@@ -188,7 +213,7 @@ def _(event: SessionStarted, state: SearchState, now: float) -> None:
         state.created = now
     if state.over is not None and state.over.reason == "plateau":
         state.plateau_since = state.heard
-    state.session, state.over = event, None
+    state.session, state.over, state.cut = event, None, None
 
 
 @_fold.register
@@ -253,6 +278,11 @@ def _(event: TrialsOver, state: SearchState, now: float) -> None:
 @_fold.register
 def _(event: FinalRoundPlanned, state: SearchState, now: float) -> None:
     state.final_round, state.compared = event, None
+
+
+@_fold.register
+def _(event: FinalRoundCut, state: SearchState, now: float) -> None:
+    state.cut = event
 
 
 @_fold.register

@@ -13,7 +13,7 @@ from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.checkpoint_files import CheckpointFiles
 from tune.cloud_errors import cloud_errors
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
-from tune.finalists import choose_finalists, repeat_settings
+from tune.finalists import repeat_settings
 from tune.object_store import StorageError
 from tune.search.names import trial_of
 
@@ -40,28 +40,17 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
     asked = state.session
     if asked is None or not asked.finalists or state.over is None or state.over.reason == "failures":
         return None
-    names, wanted = wanted_repeats(state, asked.finalists, asked.repeats, seed)
+    finalists = state.finalists(asked.finalists)
+    wanted = repeat_settings(finalists, asked.repeats, seed)
     if not wanted:
         return None
+    names = [trial.trial_id for trial in finalists]
     known = state.final_round.repeats if state.final_round else {}
     if state.final_round is None or state.final_round.finalists != names or wanted.keys() - known.keys():
         # What was trained for an earlier round stays known.
         begun = {name: config for name, config in known.items() if name in state.repeats}
         experiment.log.append(FinalRoundPlanned(finalists=names, repeats={**wanted, **begun}))
     return state.final_round
-
-
-def wanted_repeats(
-    state: SearchState, finalists: int, repeats: int, seed: int
-) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """The trials that are to be trained again, and the settings of each repeat by its name.
-
-    Those that lost in an earlier round take their place among the best, and are not compared again.
-    """
-    best = [
-        trial for trial in choose_finalists(state.records, finalists) if trial.trial_id not in state.beaten
-    ]
-    return [trial.trial_id for trial in best], repeat_settings(best, repeats, seed)
 
 
 def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
@@ -74,9 +63,9 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
         say: told what could not be done.
     """
     log, state = experiment.log, experiment.log.state
-    if state.over is None or state.over.reason == "failures":
+    if state.over is None or (state.end is not None and state.end.reason == "failures"):
         return
-    if state.final_round is not None and state.compared is None:
+    if state.final_round is not None and state.compared is None and state.session and state.session.finalists:
         log.append(compare_finalists(state, CheckpointFiles(experiment.folder)))
     if state.open_repeats:
         return
@@ -86,7 +75,15 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
     chosen = _choice(state, best)
     if chosen != state.chosen:
         log.append(chosen)
-    drop_weights(experiment, say)
+    kept = {chosen.run, *chosen.keep}
+    going = [
+        run.trial_id
+        for run in state.runs
+        if run.status != "running" and run.has_weights and run.trial_id not in kept
+    ]
+    if going and not (state.session and state.session.keep_checkpoints == "all"):
+        log.append(WeightsDropped(runs=going))
+    remove_dropped(experiment, say)
 
 
 def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
@@ -95,7 +92,10 @@ def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
         beaten = {standing["trial_id"] for standing in verdict["standings"]} - {verdict["winner"]}
         return ExportChosen(run=best.trial_id, beaten=sorted(state.beaten | beaten))
     # Finalists that could not be compared all keep their weights.
-    finalists = state.final_round.finalists if state.final_round and state.compared else []
+    wanted = state.session is not None and state.session.finalists
+    finalists = list(state.final_round.finalists) if wanted and state.final_round and state.compared else []
+    if state.chosen is not None and finalists:  # nor does the winner of an earlier round lose them so
+        finalists.append(trial_of(state.chosen.run))
     keep = [
         run.trial_id
         for run in state.runs
@@ -104,23 +104,15 @@ def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
     return ExportChosen(run=best.trial_id, keep=keep, beaten=sorted(state.beaten))
 
 
-def drop_weights(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
-    """Remove the weights of all but the chosen runs, unless they are to be kept; also what a killed process left."""
-    log, state = experiment.log, experiment.log.state
-    chosen = state.chosen
-    if chosen is None or (state.session and state.session.keep_checkpoints == "all"):
-        return
-    kept = {chosen.run, *chosen.keep}
-    over = [run for run in state.runs if run.status != "running" and run.checkpoint]
-    going = [run.trial_id for run in over if run.has_weights and run.trial_id not in kept]
-    if going:
-        log.append(WeightsDropped(runs=going))
+def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
+    """Remove the weights that the log says to be dropped, also what a killed process had left of that."""
     files = CheckpointFiles(experiment.folder)
+    dropped = [run for run in experiment.log.state.runs if run.weights_dropped and run.checkpoint]
     try:
-        experiment.before_deletion()
-        for run in over:
-            if run.weights_dropped and run.checkpoint:
-                files.strip(run.checkpoint, lambda name: name not in _KEPT_FILES)
+        if dropped:
+            experiment.before_deletion()
+        for run in dropped:
+            files.strip(str(run.checkpoint), lambda name: name not in _KEPT_FILES)
     except cloud_errors(StorageError) as error:
         say(f"warning: the weights of other trials stay: {error}")
 

@@ -9,7 +9,7 @@ from tune.errors import ExperimentError
 from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment, is_running
-from tune.experiments.results import interrupted, outcome, write_results
+from tune.experiments.results import RESULTS_FILE, outcome, write_results
 from tune.experiments.saved import find_experiment
 from tune.object_store import StorageError
 from tune.runs.final_round import choose_export
@@ -20,45 +20,46 @@ if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
     from tune.experiments.events import SearchStatus
     from tune.experiments.state import SearchState
-    from tune.search.budgets import End
     from tune.storage import Storage
 
 
-def finish(
-    experiment: OpenExperiment,
-    say: Callable[[str], None],
-    *,
-    cut: End | None = None,
-    storage_option: str = "",
-) -> None:
+def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_option: str = "") -> None:
     """Choose what is exported, write results and report, and end the session in the log; again as often as one likes.
 
     Args:
         experiment: nothing of it runs any more.
         say: told what could not be done.
-        cut: what cut the final round short.
         storage_option: what commands that name the experiment end with.
 
     Raises:
-        ExperimentError: the log cannot be written.
+        ExperimentError: the log or the results cannot be written.
     """
     log, state = experiment.log, experiment.log.state
     if state.over is None and state.all_ended:
         log.append(TrialsOver())
     choose_export(experiment, say)
-    end = cut or (state.over if state.over and state.over.reason else None)
+    end = state.end
     status: SearchStatus = "completed"
-    if interrupted(state) and cut is None:
+    if state.something_is_left:
         status = "interrupted"
     elif outcome(state, end.reason if end else None) == "failed":
         status = "failed"
     ended = SearchEnded(status=status, reason=end.reason if end else None, text=end.text if end else "")
     if state.ended != ended:
         log.append(ended)
-    write_results(experiment.folder, state)
+    try:
+        write_results(experiment.folder, state)
+    except OSError as error:
+        raise ExperimentError(
+            f"{experiment.folder.path / RESULTS_FILE}: cannot be written: {error.strerror}"
+        ) from error
     write_report(experiment.folder, say, storage_option)
     if not state.written:
         log.append(ResultsWritten())
+
+
+_DRAWING = (ExperimentError, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+"""What drawing a page may raise, by a mistake of ours too; results and export do not depend on it."""
 
 
 def write_report(folder: ExperimentFolder, say: Callable[[str], None], storage_option: str) -> None:
@@ -67,21 +68,14 @@ def write_report(folder: ExperimentFolder, say: Callable[[str], None], storage_o
 
     try:
         writer.write_report(folder, storage_option)
-    except ExperimentError as error:
-        say(f"warning: {error}")
+    except _DRAWING as error:
+        told = str(error) if isinstance(error, ExperimentError) else f"{type(error).__name__}: {error}"
+        say(f"warning: there is no new report: {told}")
 
 
 def is_owed(state: SearchState) -> bool:
     """Whether all that was asked for has been done, but for the end of it: the process was killed before."""
-    if state.session is None:
-        return False
-    if state.ended is not None:
-        return not state.written
-    if state.session.kind == "training":
-        return False
-    over = state.over is not None or (state.all_ended and not state.session.finalists)
-    planned = state.final_round is not None or not (state.session.finalists and state.records.best())
-    return over and planned and not state.open_repeats
+    return state.session is not None and not state.written and not state.something_is_left
 
 
 def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage_option: str = "") -> bool:
@@ -93,6 +87,7 @@ def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage
     if not _is_left(folder):
         return False
     experiment = OpenExperiment(folder)
+    experiment.log.stand_still()
     try:
         finish(experiment, say, storage_option=storage_option)
         experiment.publish()

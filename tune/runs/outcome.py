@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tune.comparison import Verdict
-from tune.experiments.results import interrupted, succeeded
+from tune.experiments.results import succeeded
 
 if TYPE_CHECKING:
     from tune.experiments.state import SearchState
@@ -67,7 +67,7 @@ class SearchOutcome:
     @property
     def interrupted(self) -> bool:
         """Whether something is left."""
-        return interrupted(self.state)
+        return self.state.something_is_left
 
     @property
     def seconds(self) -> float:

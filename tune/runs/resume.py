@@ -113,19 +113,22 @@ def _load(
         base=base,
         warm_start=WarmStart.load(saved.folder.path),
     )
-    owed = _owed(state, request)
+    left = _left(state, request)
+    if not left and state.written and not state.something_is_left:
+        raise ExperimentError(
+            f"--resume {name}: all its {begun} trials have ended; --trials {begun + 8} adds 8 more"
+        )
     # The test split is measured by workers, which takes a whole session.
     chosen = state.chosen.run if state.chosen else None
     measured = "test" not in settings["clips"] or (
         state.held_out is not None and state.held_out.run == chosen
     )
-    _check_left(state, request, name, base.seed, owed=owed)
     return ResumedSearch(
         plan,
         experiment,
         saved.rungs,
         bool(settings.get("trials_full_window", True)),
-        only_finish=owed and measured,
+        only_finish=not left and measured and is_owed(state),
     )
 
 
@@ -150,27 +153,8 @@ def _as_before(
     return {**found, "budgets": Budgets(**budgets)}
 
 
-def _owed(state: SearchState, request: SearchRequest) -> bool:
-    """Whether nothing is asked for beyond what was done, and the end of it is missing."""
-    asked = state.session
-    return (
-        asked is not None
-        and is_owed(state)
-        and (request.trials, request.n_finalists, request.repeats)
-        == (asked.trials, asked.finalists, asked.repeats)
-    )
-
-
-def _check_left(state: SearchState, request: SearchRequest, name: str, seed: int, *, owed: bool) -> None:
-    """Raise `ExperimentError` where nothing is left to do."""
-    from tune.runs.final_round import wanted_repeats
-
-    if owed or len(state.records) < request.trials or any(run.status == "running" for run in state.runs):
-        return
-    wanted = wanted_repeats(state, request.n_finalists, request.repeats, seed)[1]
-    if state.open_repeats or any(repeat not in state.repeats for repeat in wanted):
-        return
-    raise ExperimentError(
-        f"--resume {name}: all its {len(state.records)} trials have ended; "
-        f"--trials {len(state.records) + 8} adds 8 more"
-    )
+def _left(state: SearchState, request: SearchRequest) -> bool:
+    """Whether something that is asked for now is left to train."""
+    if len(state.records) < request.trials or state.records.running():
+        return True
+    return bool(state.repeats_left(request.n_finalists, request.repeats))

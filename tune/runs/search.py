@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
@@ -13,6 +14,8 @@ from rich.console import Console
 from trainer.config import TrainConfig
 from tune.baseline import measure_baseline, measure_held_out
 from tune.card_probe import probe_card
+from tune.checkpoint_files import CheckpointFiles
+from tune.cloud_errors import cloud_errors
 from tune.cluster import (
     TrialResources,
     alive_nodes,
@@ -35,7 +38,8 @@ from tune.experiments.settings_file import DROPPED_FILE, write_baseline_clips, w
 from tune.features import prepare_features
 from tune.finalists import describe_repeats
 from tune.mlflow_store import check_store, package_versions
-from tune.runs.final_round import choose_export, drop_weights, plan_final_round
+from tune.object_store import StorageError
+from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
 from tune.runs.finish import finish
 from tune.runs.outcome import SearchOutcome
 from tune.runs.tracking import Tracking
@@ -50,7 +54,6 @@ if TYPE_CHECKING:
     from trainer.prepared import PreparedData
     from tune.plan import SearchPlan
     from tune.runs.resume import ResumedSearch
-    from tune.search.budgets import End
     from tune.search.records import Records
     from tune.searcher import EarlierTrial
 
@@ -124,7 +127,7 @@ def run_search(plan: SearchPlan, console: Console) -> SearchOutcome:
             experiment.log.append(
                 session_started(session, experiment),
                 data_prepared(data),
-                BaselineMeasured(rates=baseline.rates(), seconds=time.time() - measured),
+                BaselineMeasured(rates=finite(baseline.rates()), seconds=time.time() - measured),
             )
             session.take(experiment)
         earlier = (
@@ -152,8 +155,8 @@ def resume_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
         session.take(experiment)
         ended = sum(record.status != "running" for record in state.records.all())
         say(console, f"{ended} of {plan.request.trials} trials have ended; the search goes on")
-        drop_weights(experiment, session.say)
-        set_aside_leftovers(experiment)
+        remove_dropped(experiment, session.say)
+        set_aside_leftovers(experiment, session.say)
         earlier: list[EarlierTrial] = []
         if plan.warm_start and state.baseline:
             earlier = plan.warm_start.adapted(state.baseline.rates["wer"], resumed.rungs[-1])
@@ -165,15 +168,16 @@ def resume_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
 def finish_search(resumed: ResumedSearch, console: Console) -> SearchOutcome:
     """Do what a killed process had left: nothing is trained any more."""
     experiment, plan = resumed.experiment, resumed.plan
+    experiment.log.stand_still()
     with contextlib.closing(experiment), Tracking(plan, console) as tracking:
         say(console, "all trials have ended; what was left is finished now")
+        finish(experiment, lambda text: say(console, text), storage_option=plan.request.storage.option)
+        uploader = Uploader(experiment, lambda text: say(console, f"warning: {text}"))
+        uploader.start()
         tracking.connect()
-        finish(
-            experiment,
-            lambda text: say(console, text),
-            storage_option=plan.request.storage.option,
-        )
-        return SearchOutcome(plan, experiment.log.state, tracking_problem=tracking.finish(experiment))
+        problem = tracking.finish(experiment)
+        uploader.finish()
+        return SearchOutcome(plan, experiment.log.state, tracking_problem=problem)
 
 
 @contextlib.contextmanager
@@ -243,15 +247,14 @@ def _search(
 
     with display(state.records, plan.request.trials, "trials") as shown:
         runner.run_trials(earlier, shown)
-    cut: End | None = None
     planned = plan_final_round(experiment, plan.base.seed)
     if planned is not None and state.open_repeats:
         session.say(f"\n{describe_repeats(planned.repeats)}\n")
         with display(state.repeats, len(planned.repeats), "repeats") as shown:
-            cut = dataclasses.replace(runner, base=base).run_repeats(planned, shown)
+            dataclasses.replace(runner, base=base).run_repeats(planned, shown)
     choose_export(experiment, session.say)
     _measure_held_out(session, experiment, base)
-    finish(experiment, session.say, cut=cut, storage_option=plan.request.storage.option)
+    finish(experiment, session.say, storage_option=plan.request.storage.option)
     problem = session.tracking.finish(experiment)
     return SearchOutcome(plan, state, tracking_problem=problem)
 
@@ -267,7 +270,9 @@ def _measure_held_out(session: Session, experiment: OpenExperiment, base: TrainC
     found = measure_held_out(session, experiment, base.replace(**run.config), run)
     if found is not None:
         rates, baseline = found
-        experiment.log.append(HeldOutMeasured(run=chosen, rates=rates.rates(), baseline=baseline.rates()))
+        experiment.log.append(
+            HeldOutMeasured(run=chosen, rates=finite(rates.rates()), baseline=finite(baseline.rates()))
+        )
 
 
 @contextlib.contextmanager
@@ -276,7 +281,8 @@ def _told_if_broken(experiment: OpenExperiment) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if experiment.problem is None:
+        state = experiment.log.state
+        if experiment.problem is None and state.ended is None and not state.written:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             experiment.log.append(SearchEnded(status=status, text=type(error).__name__))  # type: ignore[arg-type]
         raise
@@ -302,6 +308,11 @@ def session_started(
         micro_batch=plan.base.micro_batch,
         package=package_versions().get("tune-whisper", ""),
     )
+
+
+def finite(rates: dict[str, float]) -> dict[str, float]:
+    """The rates that are numbers: a loss may be none."""
+    return {name: float(rate) for name, rate in rates.items() if math.isfinite(rate)}
 
 
 def data_prepared(data: PreparedData) -> DataPrepared:
@@ -339,12 +350,14 @@ def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -
     )
 
 
-def set_aside_leftovers(experiment: OpenExperiment) -> None:
+def set_aside_leftovers(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
     """Checkpoints that a killed process had written and no event names: of a folder they go."""
-    from tune.checkpoint_files import CheckpointFiles
-
     known = {path for run in experiment.log.state.runs for path in run.checkpoints}
-    CheckpointFiles(experiment.folder).set_aside(known, remove=not experiment.folder.remote)
+    try:
+        experiment.before_deletion()
+        CheckpointFiles(experiment.folder).set_aside(known, remove=not experiment.folder.remote)
+    except cloud_errors(StorageError) as error:
+        say(f"warning: checkpoints that nobody needs stay: {error}")
 
 
 def trials_base(plan: SearchPlan, base: TrainConfig) -> TrainConfig:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from tune.cluster import TrialResources, alive_nodes, joined_address
 from tune.decisions import NEVER_STOP, Judge
 from tune.experiment_folder import TRIALS_FOLDER
-from tune.experiments.events import FinalRoundPlanned, TrialsOver
+from tune.experiments.events import FinalRoundCut, FinalRoundPlanned, TrialsOver
 from tune.experiments.log import ExperimentLog, ProgressLog
 from tune.finalists import make_repeater
 from tune.head_watch import head_watched
@@ -84,15 +84,16 @@ class TrialRunner:
             text = f"the space has no settings beyond the {len(records)} that were tried"
             log.append(TrialsOver(reason="space", text=text))
 
-    def run_repeats(self, planned: FinalRoundPlanned, display: SearchDisplay) -> End | None:
-        """Run the repeats that have not ended yet, none stopped early; what cut them short, if anything did."""
+    def run_repeats(self, planned: FinalRoundPlanned, display: SearchDisplay) -> None:
+        """Run the repeats that are left, none stopped early; the log tells what comes of them, and what cut them."""
         records = self.experiment.log.state.repeats
         judge = Judge(NEVER_STOP, self.base.evaluate_at or (), records)
         callback = self._callback(records, judge, display)
-        searcher = make_repeater(planned.repeats, records, self._capacity, callback.proposed)
-        stopper = BudgetStopper(self.experiment.log, self._final_round_end)
-        self._run(len(self.experiment.log.state.open_repeats), callback, searcher, stopper)
-        return stopper.end
+        left = self.experiment.log.state.open_repeats
+        settings = {name: planned.repeats[name] for name in left}
+        searcher = make_repeater(settings, records, self._capacity, callback.proposed)
+        stopper = BudgetStopper(self.experiment.log, self._final_round_end, self._final_round_cut)
+        self._run(len(left), callback, searcher, stopper)
 
     def _trials_end(self, now: float) -> End | None:
         """What ends the trials, with the finalists' share kept back."""
@@ -111,7 +112,11 @@ class TrialRunner:
         """What cuts the final round short: nothing is kept back any more, and a plateau was for the trials."""
         state = self.experiment.log.state
         budgets = dataclasses.replace(self.plan.request.budgets, plateau_trials=None)
-        return reached(budgets, self._spent(now), state.records, state.repeats)
+        return reached(budgets, self._spent(now), state.records, state.repeats, final_round=True)
+
+    def _final_round_cut(self, end: End) -> None:
+        """The log knows it before Ray does."""
+        self.experiment.log.append(FinalRoundCut(reason=end.reason, text=end.text))
 
     def _spent(self, now: float, **reserved: float) -> Spent:
         state = self.experiment.log.state

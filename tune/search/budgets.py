@@ -56,16 +56,19 @@ class Spent:
     """Hours of all its trainings together."""
 
 
-def reached(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -> End | None:
+def reached(
+    budgets: Budgets, spent: Spent, trials: Records, repeats: Records, *, final_round: bool = False
+) -> End | None:
     """Why the search shall end now; None where it shall not.
 
     Args:
         budgets: the limits.
         spent: wall time, and what is kept back.
         trials: all trials.
-        repeats: of the best of them, in the final round; empty before it.
+        repeats: of the best of them.
+        final_round: whether these run now, not the trials.
     """
-    runs = repeats if len(repeats) else trials
+    runs = repeats if final_round else trials
     return (
         _failures(runs, spent.session)
         or _budget(budgets, spent, trials, repeats)
