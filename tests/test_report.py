@@ -433,6 +433,11 @@ def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
     missing.write_bytes(b"".join([*lines[:3], *lines[4:]]))
     foreign = write_experiment(storage, [made_trial(1, [40])], name="foreign")
     (foreign.path / "experiment.yaml").write_text("a: list\n")
+    half = write_experiment(storage, [made_trial(1, [40])], name="half").path / "experiment.yaml"
+    settings = yaml.safe_load(half.read_text())
+    half.write_text(
+        yaml.safe_dump({key: settings[key] for key in settings.keys() - {"rungs", "clips", "space"}})
+    )
     space = write_experiment(storage, [made_trial(1, [40])], name="space")
     file = space.path / "experiment.yaml"
     file.write_text(file.read_text().replace("high: 0.01", "high: 0.0005"))
@@ -451,7 +456,8 @@ def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
         ),
         "damaged log": (["broken"], ["broken/events.jsonl: line 6 is damaged", "bring the file back"]),
         "gap in the log": (["missing"], ["missing/events.jsonl: line 4 holds event 5", "out of order"]),
-        "damaged settings": (["foreign"], ["foreign/experiment.yaml", "has no space, train_config"]),
+        "damaged settings": (["foreign"], ["foreign/experiment.yaml", "has no train_config"]),
+        "half the settings": (["half"], ["half/experiment.yaml", "has no rungs, clips, space"]),
         "another space": (["space"], ["space/experiment.yaml", "its space cannot be used: try_first"]),
         "outside the space": (["outside"], ["outside: trial 001 has learning_rate 0.1, which"]),
     }
@@ -462,7 +468,8 @@ def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
     sorted(
         {
             *("no such experiment", "no experiment named", "output is a folder", "output cannot be"),
-            *("damaged log", "gap in the log", "damaged settings", "another space", "outside the space"),
+            *("damaged log", "gap in the log", "damaged settings", "half the settings"),
+            *("another space", "outside the space"),
         }
     ),
 )

@@ -94,6 +94,7 @@ def _from_old_form(folder: ExperimentFolder, storage_option: str) -> Experiment:
 
 def _check_complete(settings: dict[str, Any], path: Path) -> None:
     missing = [key for key in ("trials", "rungs", "resources", "clips", "baseline") if not settings.get(key)]
+    missing += ["space"] if "space" not in settings else []  # empty in a training
     if missing:
         raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
 
