@@ -24,6 +24,7 @@ from trainer.probe import Measured
 from tune.card_probe import Gate, probe_card
 from tune.cli import main
 from tune.errors import DataError, ResourceError
+from tune.experiments.log import EVENTS_FILE, read_log
 from tune.gpu_share import choose_share, find_share, heaviest, micro_batches, most_sharing, with_share
 from tune.job_arguments import read_request
 from tune.plan import SearchPlan, SearchRequest, make_plan
@@ -408,7 +409,8 @@ def test_a_search_on_a_shared_card(tmp_path: Path) -> None:
         assert share == (0.5 if gain >= 1.1 else 1.0) or 1.0 < gain < 1.2  # the figures are rounded
         saved = yaml.safe_load((experiment / "experiment.yaml").read_text())
         assert saved["resources"] == {"gpus": share, "cpus": 1.0, "concurrent": 1 / share, "workers": 1}
-        assert saved["asked_resources"]["gpus_per_trial"] == share
+        asked = read_log(experiment / EVENTS_FILE).session
+        assert asked is not None and asked.asked_resources["gpus_per_trial"] == share
         assert f"--gpus-per-trial {share:g} " in saved["run_again"]
         assert saved["train_config"]["micro_batch"] is None
         (parent,) = mlflow.MlflowClient(f"sqlite:///{experiment}/mlflow.db").search_runs(

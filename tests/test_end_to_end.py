@@ -339,7 +339,8 @@ def test_budgets_end_a_search_that_can_go_on(tmp_path: Path) -> None:
     assert (first["interrupted"], first["best"]) == (False, None)
     assert ended_by(folder) == "time_budget"
     begun = {trial["trial_id"]: trial for trial in first["trials"]}
-    done = tune_whisper("--resume", "timed", "--plateau", "1", "--plateau-points", "99", cwd=tmp_path)
+    stops = ["--plateau", "1", "--plateau-points", "99"]
+    done = tune_whisper("--resume", "timed", "--time-budget", "1h", *stops, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     second = json.loads((folder / "results.json").read_text())
     assert second["ended_by"]["reason"] == "plateau"
