@@ -164,7 +164,7 @@ class MlflowTracker:
             parent.files = [*first_files(saved), *parent.files]
         for key, writes in told.runs.items():
             child = self._child(str(key), writes, run, refused)
-            if child is not None and not (writes.unless_ended and child.status != "RUNNING"):
+            if child is not None:
                 self._children[str(key)] = self._write(child, writes, refused)
         self._parent = self._write(run, parent, refused)
         for tag, standing_out in (told.named or {}).items():
@@ -216,7 +216,6 @@ class MlflowTracker:
             for key in self._named[tag] | ({trial} - {None}):
                 writes = runs.setdefault(key, RunWrites())
                 writes.tags[tag] = "true" if key == trial else "false"
-                writes.unless_ended = False
 
     def _delete(self, run: FoundRun, refused: list[str]) -> None:
         """Leave out the run of a trial that the log does not know: its end was lost with the machine that wrote it."""

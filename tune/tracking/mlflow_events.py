@@ -168,19 +168,18 @@ class Translation:
                 self.view = trials_view(list(saved.space.parameters), gpus=event.gpus_per_trial > 0)
         else:
             run.status = "RUNNING"
-            self._go_on()
+            self._go_on(event.session)
         run.tag({STATUS: "running"})
         run.tag({NOTE: training_begins(saved.base) if saved.is_training else search_begins(saved)})
 
-    def _go_on(self) -> None:
-        """Trials that go on in another session; and those that have ended before a killed process could say so."""
+    def _go_on(self, session: int) -> None:
+        """Trials that go on in this session; and those that ended in the one before, without an event that says so."""
         for record in [] if self._saved.is_training else self._saved.state.runs:
             if record.folder and record.status == "running":
                 self._run(record.trial_id).status = "RUNNING"
                 self._run(record.trial_id).tag({STATUS: "running"})
-            elif record.folder:
+            elif record.folder and record.session == session - 1:
                 self._end(record)
-                self._run(record.trial_id).unless_ended = True
 
     @_tell.register
     def _(self, event: BaselineMeasured, now: float) -> None:
@@ -198,7 +197,6 @@ class Translation:
         if saved.is_training:
             self.view = trials_view(list(record.config), gpus=self._gpus > 0)
             return
-        run.unless_ended = False
         run.started = now if run.started is None else run.started
         run.status = "RUNNING"
         run.name = f"{event.trial_id} {key_settings(record.config)}"
@@ -225,7 +223,6 @@ class Translation:
     def _(self, event: TrialEnded, now: float) -> None:
         record = self._saved.state.run(event.trial_id)
         if record.folder and not self._saved.is_training:
-            self._run(event.trial_id).unless_ended = False
             self._end(record)
 
     @_tell.register

@@ -53,8 +53,6 @@ class RunWrites:
     """When it ended, in seconds since the epoch."""
     files: list[tuple[Path, str | None]] = dataclasses.field(default_factory=list)
     """With the folder of the run's artifacts where each goes."""
-    unless_ended: bool = False
-    """Whether nothing of it is new where the store knows that the run has ended."""
 
     def log(self, metrics: Mapping[str, float | None], step: int, time: float) -> None:
         """Add the finite metrics of one moment; `time` in seconds since the epoch."""
