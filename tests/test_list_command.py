@@ -148,11 +148,13 @@ def test_how_it_ended(
     kind = ended.pop("kind", "search")
     settings = training_settings() if kind == "training" else {}
     log = MadeLog(tmp_path / "x", created="2026-01-01T12:00:00+00:00", **settings)
-    log.session(trials=max(1, len(trials)), kind=kind)
+    cut = ended.get("status") == "interrupted"
+    log.session(trials=max(1, len(trials)) + cut, kind=kind)
     for number, wers in enumerate(trials, start=1):
         log.trial(f"{number:03d}", *wers, status=None if wers else "failed")
     over = {name: ended[name] for name in ("reason", "text") if name in ended}
-    log.append(TrialsOver(**over))
+    if not cut:
+        log.append(TrialsOver(**over))
     log.finish(ended.get("status", "completed"), **over)
     line = of(tmp_path)["x"]
     assert line.state == state
