@@ -13,13 +13,13 @@ from made_experiments import made_trial, search_outcome, write_experiment
 from made_logs import MadeLog, training_settings
 
 from tune.comparison import Verdict
+from tune.errors import error_line
 from tune.experiments.events import FinalistsCompared, FinalRoundPlanned, HeldOutMeasured, TrialsOver
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
 from tune.experiments.saved import SavedExperiment, load_saved
 from tune.search.records import Stop, TrialRecord
 from tune.storage import Storage
 from tune.tracking.mlflow_texts import (
-    error_line,
     search_begins,
     search_ended,
     training_begins,
@@ -324,3 +324,9 @@ def test_one_line_on_every_trial(record: TrialRecord, line: str) -> None:
 )
 def test_the_line_that_names_an_error(report: str, line: str) -> None:
     assert error_line(report) == line
+
+
+def test_a_message_of_several_lines_is_told_by_its_first() -> None:
+    assert error_line("the card is lost\nsee the driver's log") == "the card is lost"
+    report = "Failure # 1 (occurred at 2026-01-01)\nTraceback ...\n  at x\nValueError: odd\n"
+    assert error_line(report) == "ValueError: odd"

@@ -324,6 +324,25 @@ def test_an_interrupted_search_goes_on(made: MadeLog, database: str) -> None:
     assert client.get_run(parent).data.tags["best_trial"] == "002"
 
 
+def test_ended_after_an_interruption_and_killed_before_that_was_said(made: MadeLog, database: str) -> None:
+    """MLflow's run counts as ended since the interruption; what came of the trial is told all the same."""
+    made.session(trials=3)
+    made.begin("001")
+    made.finish("interrupted")
+    made.deliver()
+    made.again()
+    made.session(2, trials=3)
+    made.append(TrialStarted(trial_id="001", folder="001-2"))
+    made.evaluate("001", 50.0, 30.0, 20.0)  # killed right behind its last rung
+    made.again()
+    made.session(3, trials=3)
+    made.deliver()
+    client = client_of(database)
+    run = children(client, only_parent(client, made.name))["001"]
+    assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "completed")
+    assert run.data.metrics["wer"] == 20.0
+
+
 def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
     made = MadeLog(tmp_path / tmp_path.name, database, **training_settings())
     made.session(kind="training", trials=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from trainer.config import ConfigError, DataError, ModelError, UserError
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "SpaceError",
     "TrackingError",
     "UserError",
+    "error_line",
     "first_line",
 ]
 
@@ -37,3 +40,12 @@ def first_line(error: BaseException) -> str:
     """What an error of another library says, in one line; its class where it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def error_line(report: str) -> str:
+    """The line of Ray's failure report, or a message, that names the error: a traceback's last, else the first."""
+    if "Failure #" in report:  # the line with the last failure's number and time says nothing of it
+        report = report.rsplit("Failure #", maxsplit=1)[-1].partition("\n")[2] or report
+    lines = [line for line in report.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b.*:", line)]
+    return named[-1] if named else lines[0] if lines else "unknown error"

@@ -80,8 +80,8 @@ def make_searcher(
             self.study = optuna.create_study(study_name=experiment, direction="minimize")
             self._trials: dict[str, optuna.trial.Trial] = {}
             self.exhausted = False
-            self._next = 1
             """Whether the space holds no other point."""
+            self._next = 1
             self._open: dict[str, str] = {}
             """Trial numbers by Ray's own ids."""
             for trial in earlier:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from tune.display import clock, say, short_path, short_value
+from tune.errors import error_line
 from tune.experiments.results import RESULTS_FILE
-from tune.runs.callback import error_line
 from tune.runs.outcome import SearchOutcome
 from tune.train_workers import TRIAL
 

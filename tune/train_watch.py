@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from tune.errors import error_line
 from tune.experiments.events import TrialEnded, TrialRecovered
-from tune.runs.callback import error_line, evaluation
+from tune.runs.callback import evaluation
 from tune.train_messages import EARLIER, EVALUATION, FAILURE, PROGRESS
 from tune.train_workers import TRIAL, checkpoint_name
 

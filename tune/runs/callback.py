@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from rich.markup import escape
 from tune.attempts import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 from tune.checkpoint_files import CheckpointFiles
 from tune.display import key_settings, short_path
+from tune.errors import error_line
 from tune.experiment_folder import TRIALS_FOLDER
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.object_store import StorageError
@@ -247,11 +247,3 @@ def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, fold
         stop=stop,
         checkpoint=f"{TRIALS_FOLDER}/{folder}/{name}" if name else None,
     )
-
-
-def error_line(report: str) -> str:
-    """The line of Ray's failure report that names the error: a traceback's last one, else the first."""
-    last = report.rsplit("Failure #", maxsplit=1)[-1].partition("\n")[2] or report
-    lines = [line for line in last.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b.*:", line)]
-    return named[-1] if named else lines[0] if lines else "unknown error"

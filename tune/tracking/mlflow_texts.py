@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.normalizers import rates_note
 from tune.comparison import Verdict, describe_lowest, describe_mean
 from tune.display import clock, key_settings
+from tune.errors import error_line
 from tune.search.budgets import describe_duration
 
 if TYPE_CHECKING:
@@ -100,14 +100,6 @@ def trial_note(record: TrialRecord) -> str:
     if record.best_wer < record.wer:
         best = f"; the best was {record.best_wer:.2f} % at {record.best_samples_seen:,}"
     return f"{word}: WER {record.wer:.2f} % at {record.samples_seen:,} samples{best}."
-
-
-def error_line(report: str) -> str:
-    """The line of Ray's failure report that names the error: a traceback's last one, else the first."""
-    last = report.rsplit("Failure #", maxsplit=1)[-1].partition("\n")[2] or report
-    lines = [line for line in last.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b.*:", line)]
-    return named[-1] if named else lines[0] if lines else "unknown error"
 
 
 def interrupted(saved: SavedExperiment) -> bool:
