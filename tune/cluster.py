@@ -84,6 +84,8 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     # Our own callbacks write what there is to keep; Ray's would add CSV, JSON and TensorBoard files to each trial.
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    # Nor is its own state of the experiment ever read: a search goes on from its log.
+    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
     address = joined_address(address)
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
