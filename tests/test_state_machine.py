@@ -246,7 +246,7 @@ class SearchMachine(RuleBasedStateMachine):
     # -- the search ---------------------------------------------------------------------------------------------
 
     @initialize(
-        trials=st.integers(1, 5),
+        trials=st.integers(1, 6),
         finalists=st.integers(0, 2),
         repeats=st.integers(1, 2),
         budgets=st.sampled_from(
@@ -349,14 +349,15 @@ class SearchMachine(RuleBasedStateMachine):
     @rule(rate=st.floats(1e-4, 1e-1))
     def start(self, rate: float) -> None:
         with self.driver():
-            if not self.alive or len(self.running) >= 2 or not self.waiting():
-                return
-            name = self.waiting()[0]
-            config = self.state.final_round.repeats[name] if self.final else {"learning_rate": rate}
-            assert self.callback is not None
-            self.callback.proposed(name, config)
-            self.callback.on_trial_start(0, [], self.trial(name))
-            self.running[name] = len(self.state.run(name).evaluations)
+            if self.alive and len(self.running) < 2 and self.waiting():
+                self.begin_training(self.waiting()[0], rate)
+
+    def begin_training(self, name: str, rate: float = 0.01) -> None:
+        config = self.state.final_round.repeats[name] if self.final else {"learning_rate": rate}
+        assert self.callback is not None
+        self.callback.proposed(name, config)
+        self.callback.on_trial_start(0, [], self.trial(name))
+        self.running[name] = len(self.state.run(name).evaluations)
 
     @precondition(lambda self: self.experiment is not None and self.running)
     @rule(data=st.data(), wer=WERS, seconds=st.floats(1, 2000), nan=st.integers(0, 12))
@@ -364,29 +365,44 @@ class SearchMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.running)))
         self.clock.now += seconds
         with self.driver():
-            if not self.alive:
+            if self.alive:
+                self.measure(name, math.nan if nan == 0 else wer)
+
+    @precondition(lambda self: self.experiment is not None)
+    @rule(rate=st.floats(1e-4, 1e-1), wers=st.lists(WERS, min_size=3, max_size=3))
+    def train(self, rate: float, wers: list[float]) -> None:
+        """One training from its beginning to its end, however it ends."""
+        with self.driver():
+            if not self.alive or not self.waiting():
                 return
-            assert self.callback is not None
-            place = self.running[name]
-            record = self.state.run(name)
-            self.checkpoints += 1
-            checkpoint = f"checkpoint_{self.checkpoints:06d}"
-            folder = self.plan.folder / "trials" / record.folder / checkpoint
-            folder.mkdir(parents=True)
-            for file in ("model.safetensors", "optimizer.pt", "config.json"):
-                (folder / file).write_text("x")
-            (folder / "utterances.json").write_text(
-                json.dumps({"word_errors": [int(wer)] * 10, "words": [100] * 10})
-            )
-            found = math.nan if nan == 0 else wer
-            result = {"wer": found, "cer": found / 3, "eval_loss": 0.5, "samples_seen": RUNGS[place]}
-            result |= {"epoch": RUNGS[place] / 800, "finished": float(place == 2), "step": 1.0}
-            result |= {"train_seconds": 10.0, "train_samples": 100.0, "checkpoint_dir_name": checkpoint}
-            stop = self.callback.evaluated(name, result)
-            self.running[name] += 1
-            if stop or place == 2:
-                del self.running[name]
-                self.callback.on_trial_complete(0, [], self.trial(name))
+            name = self.waiting()[0]
+            self.begin_training(name, rate)
+            for wer in wers:
+                self.clock.now += 10.0
+                if self.alive and name in self.running:
+                    self.measure(name, wer)
+
+    def measure(self, name: str, wer: float) -> None:
+        assert self.callback is not None
+        place = self.running[name]
+        record = self.state.run(name)
+        self.checkpoints += 1
+        checkpoint = f"checkpoint_{self.checkpoints:06d}"
+        folder = self.plan.folder / "trials" / record.folder / checkpoint
+        folder.mkdir(parents=True)
+        for file in ("model.safetensors", "optimizer.pt", "config.json"):
+            (folder / file).write_text("x")
+        (folder / "utterances.json").write_text(
+            json.dumps({"word_errors": [0 if math.isnan(wer) else int(wer)] * 10, "words": [100] * 10})
+        )
+        result = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "samples_seen": RUNGS[place]}
+        result |= {"epoch": RUNGS[place] / 800, "finished": float(place == 2), "step": 1.0}
+        result |= {"train_seconds": 10.0, "train_samples": 100.0, "checkpoint_dir_name": checkpoint}
+        stop = self.callback.evaluated(name, result)
+        self.running[name] += 1
+        if stop or place == 2:
+            del self.running[name]
+            self.callback.on_trial_complete(0, [], self.trial(name))
 
     @precondition(lambda self: self.experiment is not None and self.running)
     @rule(data=st.data(), again=st.booleans())
@@ -399,6 +415,22 @@ class SearchMachine(RuleBasedStateMachine):
             if again:
                 self.callback.on_trial_recover(0, [], self.trial(name))
             else:
+                del self.running[name]
+                self.callback.on_trial_error(0, [], self.trial(name))
+
+    @precondition(lambda self: self.experiment is not None)
+    @rule(failures=st.sampled_from([1, 3]), seconds=st.sampled_from([0, 0, 5000, 30_000]))
+    def break_down(self, failures: int, seconds: float) -> None:
+        """A machine on which every training fails: three in a row end a search, and hours pass that end its budget."""
+        self.clock.now += seconds
+        with self.driver():
+            for _ in range(failures):
+                if not self.alive or not (self.running or self.waiting()):
+                    return
+                assert self.callback is not None
+                name = min(self.running, default="") or self.waiting()[0]
+                if name not in self.running:
+                    self.begin_training(name)
                 del self.running[name]
                 self.callback.on_trial_error(0, [], self.trial(name))
 
@@ -466,7 +498,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.experiment is None)
     @rule(
-        more=st.integers(-1, 2),
+        more=st.integers(-1, 4),
         repeats=st.sampled_from([None, 1, 2]),
         finalists=st.sampled_from([None, None, None, 0, 1, 2]),
         seconds=st.sampled_from([None, None, 1e9]),
