@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from tune.experiment_folder import ExperimentFolder
+from tune.experiment_folder import RESULTS_FILE, ExperimentFolder
 from tune.experiments.log import EVENTS_FILE
-from tune.experiments.results import RESULTS_FILE, results_of
+from tune.experiments.results import results_of
 from tune.experiments.saved import full_settings, load_saved
 from tune.mlflow_store import default_artifact_root
 from tune.search.records import TrialRecord

@@ -11,6 +11,7 @@ import pytest
 from test_state_machine import RESOURCES, RUNGS, SPACE
 
 from tune.errors import ExperimentError
+from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -24,7 +25,6 @@ from tune.experiments.events import (
 )
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.results import RESULTS_FILE
 from tune.experiments.saved import load_results
 from tune.experiments.settings_file import write_search_file
 from tune.plan import SearchRequest, make_plan

@@ -89,9 +89,6 @@ def test_it_is_listed(made: ExperimentFolder) -> None:
     [
         ({"ended_by": {"reason": "plateau", "text": "5 trials in a row"}}, {"trials": 40}, "finished", "5 trials"),
         ({"ended_by": {"reason": "failures", "text": "3 trials failed"}}, {"trials": 40}, "failed", "3 trials"),
-        ({"best": None}, {}, "failed", ""),
-        ({"best": None, "ended_by": {"reason": "time_budget", "text": "spent"}}, {}, "finished", "spent"),
-        ({"interrupted": True}, {}, "interrupted", ""),
         ({}, {"kind": "training"}, "finished", ""),
         ({}, {"trials": 12}, "interrupted", ""),
     ],
@@ -112,11 +109,27 @@ def test_how_it_had_ended(
     assert note in (line.note or "")
 
 
+@pytest.mark.parametrize(
+    ("ended_by", "state"), [(None, "failed"), ({"reason": "time_budget", "text": "spent"}, "finished")]
+)
+def test_how_one_without_any_evaluation_had_ended(
+    ended_by: dict[str, str] | None, state: str, tmp_path: Path
+) -> None:
+    """A budget of the user's own that ended it is no failure."""
+    folder = old(tmp_path, repeats={})
+    blank = {"evaluations": [], "losses": [], "best_wer": None, "wer": None, "checkpoint": None}
+    for name in ("state.json", "results.json"):
+        trials = json.loads((folder.path / name).read_text())["trials"]
+        change(folder.path / name, trials=[{**trial, **blank} for trial in trials])
+    change(folder.path / "results.json", best=None, ended_by=ended_by)
+    assert line_of(folder).state == state
+
+
 def test_trials_that_came_after_its_results_were_written(made: ExperimentFolder, tmp_path: Path) -> None:
     folder = copied(made, tmp_path)
     state = json.loads((folder.path / "state.json").read_text())
     begun = {**state["trials"][0], "trial_id": "004", "status": "running", "best_wer": 1.25}
-    begun |= {"finished": False, "evaluations": [[384, 1.25]], "losses": [0.1]}
+    begun |= {"finished": False, "evaluations": [[384, 1.25]], "losses": [0.1], "weights_dropped": False}
     change(folder.path / "state.json", trials=[*state["trials"], begun])
     change(folder.path / "experiment.yaml", trials=12)
     line = line_of(folder)

@@ -31,10 +31,11 @@ from tune.checkpoint_files import CheckpointFiles
 from tune.cluster import TrialResources
 from tune.decisions import NEVER_STOP, Judge
 from tune.errors import ExperimentError, TrackingError
+from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
 from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.results import RESULTS_FILE, results_of
+from tune.experiments.results import results_of
 from tune.experiments.settings_file import write_search_file
 from tune.plan import SearchRequest, make_plan
 from tune.runs import finish as finish_module
@@ -455,6 +456,21 @@ class SearchMachine(RuleBasedStateMachine):
                     self.look()
                     return
             self.end()
+
+    @precondition(lambda self: self.experiment is not None)
+    @rule(wer=WERS, operations=st.integers(0, 5), torn=st.sampled_from([0.0, 0.5, 1.0]))
+    def train_all_and_die(self, wer: float, operations: int, torn: float) -> None:
+        """Nothing is left to train, and the driver is killed in the end of the search."""
+        with self.driver():
+            while self.alive and (self.running or self.waiting()):
+                name = min(self.running, default="")
+                if name:
+                    self.measure(name, wer)
+                else:
+                    self.begin_training(self.waiting()[0])
+        if self.experiment is not None:
+            self.kill_after, self.torn = operations, torn
+            self.go_on()
 
     @precondition(lambda self: self.experiment is not None)
     @rule()

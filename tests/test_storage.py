@@ -24,7 +24,7 @@ from s3_server import KEYS, S3Server, s3_server
 from tune.cli import main
 from tune.errors import ExperimentError
 from tune.experiment_folder import ExperimentFolder
-from tune.experiments.saved import find_experiment, load_results
+from tune.experiments.saved import find_experiment, read_settings
 from tune.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.object_store import ObjectStore, StorageError
 from tune.storage import Storage
@@ -184,10 +184,9 @@ def test_another_machine_gets_all_but_the_checkpoints(
 
     move_to_machine("second", monkeypatch, tmp_path)
     there = find_experiment("one", storage)
-    settings, results = load_results(there)
     assert str(tmp_path / "second") in str(there.path)
-    assert settings["experiment"] == "one"
-    assert results["trials"] == []
+    assert read_settings(there.path)["experiment"] == "one"
+    assert json.loads((there.path / "results.json").read_text())["trials"] == []
     assert wers(there.path) == [42.0]
     names = {str(path.relative_to(there.path)) for path in there.path.rglob("*") if path.is_file()}
     assert {name for name in names if not name.startswith((".", "mlartifacts/"))} == {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXPERIMENT_FILE = "experiment.yaml"
+RESULTS_FILE = "results.json"
 TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""
 _STATE_FILE = ".uploaded.json"

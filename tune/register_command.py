@@ -155,7 +155,7 @@ def _run_of(folder: ExperimentFolder, facts: ModelFacts) -> str | None:
     """The MLflow run of the model's trial."""
     import json
 
-    from tune.experiments.results import RESULTS_FILE
+    from tune.experiment_folder import RESULTS_FILE
 
     path = folder.path / RESULTS_FILE
     if not path.is_file():

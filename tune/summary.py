@@ -10,7 +10,8 @@ from rich.table import Table
 
 from tune.comparison import describe_lowest
 from tune.display import clock, say, short_value, trial_table
-from tune.experiments.results import REPORT_FOLDER, RESULTS_FILE
+from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.results import REPORT_FOLDER
 
 if TYPE_CHECKING:
     from tune.comparison import Verdict

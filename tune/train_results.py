@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from tune.display import clock, say, short_path, short_value
 from tune.errors import error_line
-from tune.experiments.results import RESULTS_FILE
+from tune.experiment_folder import RESULTS_FILE
 from tune.runs.outcome import SearchOutcome
 from tune.train_workers import TRIAL
 

@@ -2,67 +2,127 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tune.errors import ExperimentError
-from tune.experiments.results import RESULTS_FILE
+from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.events import (
+    BaselineMeasured,
+    ExportChosen,
+    FinalistsCompared,
+    SearchEnded,
+    SessionStarted,
+    TrialsOver,
+)
+from tune.experiments.state import SearchState
+from tune.search.names import trial_order
 from tune.search.records import Stop, TrialRecord
 
 STATE_FILE = "state.json"
 _UNUSED = ("started", "loss", "epoch_now")
-_BUDGETS = ("time_budget", "gpu_hours")
 
 
-def read_old_form(
-    folder: Path, settings: Mapping[str, Any]
-) -> tuple[list[TrialRecord], list[TrialRecord], dict[str, Any], float]:
-    """Trials, repeats, `results.json` (empty where there is none, or it is older than the state), and wall seconds.
+def read_old_state(folder: Path, settings: Mapping[str, Any]) -> SearchState:
+    """What the log of an experiment would have folded to, had it been kept.
 
     Raises:
-        ExperimentError: a file cannot be read.
+        ExperimentError: nothing of it was measured yet, or a file cannot be read.
     """
-    saved, results = read_json(folder / STATE_FILE), read_json(folder / RESULTS_FILE) or {}
-    source = saved or results
-    try:
-        trials, repeats = (
-            [_from_state(entry) if saved else _from_results(settings, entry) for entry in source.get(key, [])]
-            for key in ("trials", "repeats")
-        )
-    except (KeyError, TypeError) as error:
+    saved, results = (_read(folder / name) for name in (STATE_FILE, RESULTS_FILE))
+    if saved is None and results is None:
         raise ExperimentError(
-            f"experiment {folder.name!r}: its trials are of another version: {error}"
-        ) from error
-    written = [run["status"] for run in (*results.get("trials", []), *results.get("repeats", []))]
-    now = [run.status for run in (*trials, *repeats)]
-    current = bool(results) and [status.replace("interrupted", "running") for status in written] == now
-    return trials, repeats, results if current else {}, float(source.get("seconds", 0.0))
+            f"experiment {folder.name!r}: has no {RESULTS_FILE} and no events.jsonl; wait until its search has begun"
+        )
+    files = [folder / name for name in (STATE_FILE, RESULTS_FILE) if (folder / name).is_file()]
+    return old_state(folder.name, settings, saved, results, max(file.stat().st_mtime for file in files))
 
 
-def how_it_had_ended(
-    settings: Mapping[str, Any], results: Mapping[str, Any]
-) -> Literal["finished", "failed"] | None:
-    """How an experiment ended; None where it was interrupted, or had trials added since.
+def old_state(
+    name: str,
+    settings: Mapping[str, Any],
+    saved: Mapping[str, Any] | None,
+    results: Mapping[str, Any] | None,
+    heard: float,
+) -> SearchState:
+    """The same of files that were read.
 
     Args:
+        name: of the experiment.
         settings: `experiment.yaml`.
-        results: `results.json`, no older than the state.
+        saved: `state.json`; None where it is gone.
+        results: `results.json`; None where no session has come to its end.
+        heard: when the newer of them was written, in seconds since the epoch.
+
+    Raises:
+        ExperimentError: they are of another version.
     """
-    reason = (results.get("ended_by") or {}).get("reason")
-    trials = results.get("trials", [])
-    if results.get("interrupted") or (reason is None and len(trials) < int(settings["trials"])):
-        return None
-    if settings.get("kind") == "training":
-        return "finished" if any(trial["status"] == "completed" for trial in trials) else "failed"
-    spent = reason in _BUDGETS and not any(trial.get("error") for trial in trials)
-    if reason == "failures" or (results.get("best") is None and not spent):
-        return "failed"
-    return "finished"
+    state, source = SearchState(), saved or results or {}
+    try:
+        for records, key in ((state.records, "trials"), (state.repeats, "repeats")):
+            found = [
+                _from_state(run) if saved else _from_results(settings, run) for run in source.get(key, [])
+            ]
+            for run in sorted(found, key=lambda run: trial_order(run.trial_id)):
+                records.add(run)
+        state.session = SessionStarted(
+            session=1,
+            owner="",
+            began=heard,
+            kind="training" if settings.get("kind") == "training" else "search",
+            trials=int(settings["trials"]),
+            finalists=settings.get("finalists") or 0,
+            repeats=settings.get("repeats") or 0,
+            budgets=dict(settings.get("budgets") or {}),
+            keep_checkpoints=settings.get("keep_checkpoints", "best"),
+            asked_resources=dict(settings.get("asked_resources") or {}),
+            gpus_per_trial=settings.get("resources", {}).get("gpus", 0.0),
+        )
+        state.baseline = BaselineMeasured(rates=dict(settings["baseline"]))
+        state.restore_seconds(float(source.get("seconds", 0.0)), heard)
+        if results is not None and _is_current(results, state):
+            _end(state, results)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ExperimentError(f"experiment {name!r}: its trials are of another version: {error}") from error
+    return state
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def old_run_ids(folder: Path) -> dict[str, str]:
+    """MLflow's runs by trial and repeat; empty where the files do not say."""
+    saved, results = _read(folder / STATE_FILE), _read(folder / RESULTS_FILE) or {}
+    if saved is not None:
+        return dict(saved.get("run_ids") or {})
+    runs = [*results.get("trials", []), *results.get("repeats", [])]
+    return {run["trial_id"]: run["mlflow_run_id"] for run in runs if run.get("mlflow_run_id")}
+
+
+def _is_current(results: Mapping[str, Any], state: SearchState) -> bool:
+    """Whether nothing happened after the results were written, as when an ended search got more trials."""
+    written = [run["status"] for run in (*results["trials"], *results.get("repeats", []))]
+    # Runs that were broken off stay open in the state, so that they can go on.
+    return [status.replace("interrupted", "running") for status in written] == [r.status for r in state.runs]
+
+
+def _end(state: SearchState, results: Mapping[str, Any]) -> None:
+    """What the results say of the end."""
+    ended, verdict, best = results.get("ended_by"), results.get("finalists"), results.get("best")
+    if ended:
+        state.over = TrialsOver(reason=ended["reason"], text=ended["text"])
+    if verdict:
+        state.compared = FinalistsCompared(verdict=verdict)
+    if best:
+        state.chosen = ExportChosen(run=best.get("run") or best["trial_id"])
+    for entry in (*results["trials"], *results.get("repeats", [])):
+        state.run(entry["trial_id"]).weights_dropped = entry.get("checkpoint") is None
+    state.ended = SearchEnded(status="interrupted" if results.get("interrupted") else "completed")
+    if state.session is not None and not results.get("interrupted"):
+        state.session = dataclasses.replace(state.session, repeats=0)  # none is left, whatever had cut them
+
+
+def _read(path: Path) -> dict[str, Any] | None:
     """A file's mapping; None where there is no such file.
 
     Raises:
@@ -98,6 +158,7 @@ def _from_results(settings: Mapping[str, Any], entry: Mapping[str, Any]) -> Tria
     stop = entry.get("stop")
     evaluations = [(row["samples_seen"], row["wer"]) for row in entry["evaluations"]]
     seen, clips = int(entry["samples_seen"]), int(settings["clips"]["train"])
+    _, found, checkpoint = (entry.get("checkpoint") or "").rpartition("/trials/")
     return TrialRecord(
         trial_id=entry["trial_id"],
         config=entry["config"],
@@ -118,4 +179,5 @@ def _from_results(settings: Mapping[str, Any], entry: Mapping[str, Any]) -> Tria
         stop=Stop(**stop) if stop else None,
         seconds=entry["seconds"],
         error=entry.get("error"),
+        checkpoint=f"trials/{checkpoint}" if found else None,
     )

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.old_form import old_run_ids
 from tune.scheduler import METRIC
 from tune.search.names import trial_of
 from tune.search.records import TrialRecord
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
     from tune.experiments.state import SearchState
 
-RESULTS_FILE = "results.json"
 REPORT_FOLDER = "report"
 """What `tune-whisper report` writes; it goes with the experiment's run in MLflow."""
 TRACKING_FILE = "tracking/mlflow.json"
@@ -154,5 +155,7 @@ def _run_ids(folder: Path) -> dict[str, str]:
     try:
         told = json.loads((folder / TRACKING_FILE).read_text(encoding="utf-8"))
         return dict(told["facts"].get("run_ids") or {})
-    except (FileNotFoundError, ValueError, KeyError):  # none was begun, or it is just being written
+    except FileNotFoundError:  # none was begun, or an earlier version made it
+        return old_run_ids(folder)
+    except (ValueError, KeyError):  # it is just being written
         return {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,8 @@ from trainer.config import TrainConfig
 from tune.errors import ExperimentError, SpaceError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
-from tune.experiments.results import RESULTS_FILE, results_of
+from tune.experiments.old_form import STATE_FILE, read_old_state
+from tune.experiments.results import results_of
 from tune.experiments.segments import download
 from tune.search.records import TrialRecord
 from tune.search_space import load_space
@@ -76,12 +76,14 @@ class SavedExperiment:
 
 
 def load_saved(folder: ExperimentFolder) -> SavedExperiment:
-    """Read an experiment whose small files are on this machine, also while it runs.
+    """Read an experiment whose small files are on this machine, also while it runs, and one of an earlier version.
 
     Raises:
-        ExperimentError: a file of it is missing or damaged.
+        ExperimentError: nothing of it was measured yet, or a file of it is damaged.
     """
-    return SavedExperiment(folder, read_settings(folder.path), read_log(folder.path / EVENTS_FILE))
+    settings, log = read_settings(folder.path), folder.path / EVENTS_FILE
+    state = read_log(log) if log.is_file() else read_old_state(folder.path, settings)
+    return SavedExperiment(folder, settings, state)
 
 
 def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
@@ -111,20 +113,11 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
 def load_results(folder: ExperimentFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     """`experiment.yaml` with what the log adds to it, and the results as they stand now.
 
-    Of an experiment without a log, which an earlier version made, what its files say.
-
     Raises:
         ExperimentError: nothing of it was measured yet, or a file of it is damaged.
     """
-    if (folder.path / EVENTS_FILE).is_file():
-        saved = load_saved(folder)
-        return full_settings(saved), results_of(folder, saved.state)
-    if not (folder.path / RESULTS_FILE).is_file():
-        raise ExperimentError(
-            f"experiment {folder.name!r}: has no {RESULTS_FILE} and no {EVENTS_FILE}; wait until its search has begun"
-        )
-    settings = read_settings(folder.path)
-    return settings, json.loads((folder.path / RESULTS_FILE).read_text(encoding="utf-8"))
+    saved = load_saved(folder)
+    return full_settings(saved), results_of(folder, saved.state)
 
 
 def full_settings(saved: SavedExperiment) -> dict[str, Any]:
@@ -139,7 +132,7 @@ def full_settings(saved: SavedExperiment) -> dict[str, Any]:
 
 def old_form_error(folder: ExperimentFolder, option: str, what: str) -> ExperimentError:
     """What is told where an experiment of an earlier version cannot be used."""
-    if not (folder.path / "state.json").is_file():
+    if not (folder.path / STATE_FILE).is_file():
         return ExperimentError(
             f"{option}: its search never began a trial; remove {folder.address} and start it anew"
         )

@@ -102,6 +102,10 @@ class SearchState:
         began = self.session.began if self.session else self.heard
         return self._earlier_seconds + max(0.0, self.heard - began)
 
+    def restore_seconds(self, seconds: float, heard: float) -> None:
+        """Wall time, and when it ended in seconds since the epoch, of an experiment that kept no log."""
+        self._earlier_seconds, self.heard = seconds, heard
+
     def seconds_at(self, now: float) -> float:
         """Wall time over all sessions, where this one still runs; `now` in seconds since the epoch."""
         began = self.session.began if self.session else now

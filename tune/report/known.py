@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from tune.errors import ExperimentError, SpaceError
-from tune.experiment_folder import EXPERIMENT_FILE
-from tune.experiments.results import RESULTS_FILE
+from tune.experiment_folder import EXPERIMENT_FILE, RESULTS_FILE
 from tune.finalists import choose_finalists
 from tune.report.scales import Scale, scale_of
 from tune.search.names import trial_of

@@ -11,13 +11,11 @@ from tune.comparison import Verdict
 from tune.errors import ExperimentError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE
-from tune.experiments.old_form import STATE_FILE, how_it_had_ended, read_old_form
 from tune.experiments.opened import LOCK_FILE
-from tune.experiments.results import RESULTS_FILE, how_it_ended
-from tune.experiments.saved import full_settings, load_saved, read_settings
+from tune.experiments.results import how_it_ended
+from tune.experiments.saved import full_settings, load_saved
 from tune.experiments.settings_file import DROPPED_FILE
 from tune.report.known import Experiment, ExperimentState
-from tune.search.names import trial_order
 from tune.search.records import TrialRecord
 from tune.util.files import is_locked
 
@@ -37,10 +35,7 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
     Raises:
         ExperimentError: one of its files is missing or cannot be read.
     """
-    if (folder.path / EVENTS_FILE).is_file():
-        experiment = _from_log(load_saved(folder), storage_option, ended=ended)
-    else:
-        experiment = _from_old_form(folder, storage_option)
+    experiment = _from_saved(load_saved(folder), storage_option, ended=ended)
     if experiment.state not in ("running", "unfinished"):
         for run in (*experiment.trials, *experiment.repeats):
             _close(run)
@@ -48,7 +43,7 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
     return experiment
 
 
-def _from_log(saved: SavedExperiment, storage_option: str, *, ended: bool) -> Experiment:
+def _from_saved(saved: SavedExperiment, storage_option: str, *, ended: bool) -> Experiment:
     state, folder = saved.state, saved.folder
     settings = full_settings(saved)
     _check_complete(settings, folder.path / EXPERIMENT_FILE)
@@ -65,30 +60,7 @@ def _from_log(saved: SavedExperiment, storage_option: str, *, ended: bool) -> Ex
         verdict=Verdict.from_dict(state.verdict) if state.verdict else None,
         dropped=_read_dropped(folder.path / DROPPED_FILE),
         storage_option=storage_option,
-    )
-
-
-def _from_old_form(folder: ExperimentFolder, storage_option: str) -> Experiment:
-    settings = read_settings(folder.path)
-    _check_complete(settings, folder.path / EXPERIMENT_FILE)
-    trials, repeats, results, seconds = read_old_form(folder.path, settings)
-    verdict = results.get("finalists")
-    written = [path for name in (STATE_FILE, RESULTS_FILE) if (path := folder.path / name).is_file()]
-    outcome = how_it_had_ended(settings, results) if results else None
-    return Experiment(
-        name=folder.name,
-        folder=folder,
-        settings=settings,
-        trials=sorted(trials, key=lambda trial: trial_order(trial.trial_id)),
-        repeats=repeats,
-        state=_find_state(folder, outcome, told=bool(results), ended=False),
-        heard=max((path.stat().st_mtime for path in written), default=None),
-        seconds=seconds,
-        end=(results.get("ended_by") or {}).get("text"),
-        verdict=Verdict.from_dict(verdict) if verdict else None,
-        dropped=_read_dropped(folder.path / DROPPED_FILE),
-        storage_option=storage_option,
-        has_log=False,
+        has_log=(folder.path / EVENTS_FILE).is_file(),
     )
 
 

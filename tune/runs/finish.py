@@ -6,10 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from tune.errors import ExperimentError
+from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment, is_running
-from tune.experiments.results import RESULTS_FILE, outcome, write_results
+from tune.experiments.results import outcome, write_results
 from tune.experiments.saved import find_experiment
 from tune.object_store import StorageError
 from tune.runs.final_round import choose_export
