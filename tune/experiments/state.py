@@ -200,9 +200,22 @@ class SearchState:
         return None if best is None else trial_of(best.trial_id)
 
 
+_KEPT: dict[type[Any], str] = {
+    DataPrepared: "data",
+    BaselineMeasured: "baseline",
+    TrialsOver: "over",
+    FinalRoundCut: "cut",
+    FinalistsCompared: "compared",
+    HeldOutMeasured: "held_out",
+}
+"""Events of which the state has the last one, and where."""
+
+
 @functools.singledispatch
 def _fold(event: Any, state: SearchState, now: float) -> None:
-    """Events that change nothing but what was heard last."""
+    """Events that are kept as they are, or change nothing but what was heard last."""
+    if type(event) in _KEPT:
+        setattr(state, _KEPT[type(event)], event)
 
 
 @_fold.register
@@ -218,16 +231,6 @@ def _(event: SessionStarted, state: SearchState, now: float) -> None:
     if state.over is not None and state.over.reason == "plateau":
         state.plateau_since = state.heard
     state.session, state.over, state.cut = event, None, None
-
-
-@_fold.register
-def _(event: DataPrepared, state: SearchState, now: float) -> None:
-    state.data = event
-
-
-@_fold.register
-def _(event: BaselineMeasured, state: SearchState, now: float) -> None:
-    state.baseline = event
 
 
 @_fold.register
@@ -275,23 +278,8 @@ def _end(run: TrialRecord, state: SearchState, status: Any, now: float) -> None:
 
 
 @_fold.register
-def _(event: TrialsOver, state: SearchState, now: float) -> None:
-    state.over = event
-
-
-@_fold.register
 def _(event: FinalRoundPlanned, state: SearchState, now: float) -> None:
     state.final_round, state.compared = event, None
-
-
-@_fold.register
-def _(event: FinalRoundCut, state: SearchState, now: float) -> None:
-    state.cut = event
-
-
-@_fold.register
-def _(event: FinalistsCompared, state: SearchState, now: float) -> None:
-    state.compared = event
 
 
 @_fold.register
@@ -304,11 +292,6 @@ def _(event: ExportChosen, state: SearchState, now: float) -> None:
 def _(event: WeightsDropped, state: SearchState, now: float) -> None:
     for name in event.runs:
         state.run(name).weights_dropped = True
-
-
-@_fold.register
-def _(event: HeldOutMeasured, state: SearchState, now: float) -> None:
-    state.held_out = event
 
 
 @_fold.register
