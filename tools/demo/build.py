@@ -1,4 +1,4 @@
-"""Make the demo from nothing but espeak-ng: ``python -m trainer.demo.build --output DIR``.
+"""Make the demo from nothing but espeak-ng: ``python tools/demo/build.py --output DIR``.
 
 Writes DIR/model, a Whisper of about a million parameters trained on plain synthetic speech, and
 DIR/data/{train,validation,test}.parquet, speech of other accents through noise, which this model hears badly:
@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.demo import folder, speech
+import folder  # beside this file
+import speech
 
 if TYPE_CHECKING:
     import torch
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
+
+DEMO = Path(__file__).resolve().parents[2] / "trainer" / "demo"
 
 SPLITS = {"train": 800, "validation": 96, "test": 96}
 LABEL_PADDING = -100
@@ -235,11 +238,9 @@ def build(output: Path, clips: int, steps: int, seed: int) -> None:
 def main() -> None:
     """Read the command line and build."""
     parser = argparse.ArgumentParser(
-        prog="python -m trainer.demo.build", description="Make the demo's model and data."
+        prog="python tools/demo/build.py", description="Make the demo's model and data."
     )
-    parser.add_argument(
-        "--output", type=Path, default=Path(__file__).parent, help="where model/ and data/ go"
-    )
+    parser.add_argument("--output", type=Path, default=DEMO, help="where model/ and data/ go")
     parser.add_argument("--clips", type=int, default=5000, help="clips of plain speech to train on")
     parser.add_argument("--steps", type=int, default=1600, help="optimizer steps of 32 clips")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads for training")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainer.demo.speech import MAX_SECONDS, WORDS, sentence
+from speech import MAX_SECONDS, WORDS, sentence
 
 if TYPE_CHECKING:
     from transformers import (
