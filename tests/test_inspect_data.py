@@ -12,8 +12,7 @@ from planted_faults import Planter, load_rows, names
 
 from trainer.config import TrainConfig
 from trainer.errors import DataError
-from trainer.inspection.inspect_data import inspect_data
-from trainer.inspection.inspection import Inspection
+from trainer.inspection.inspection import Inspection, inspect_data
 from trainer.prepared import prepare
 from tune.inspect_files import to_dict
 from tune.pages.inspection_page import inspection_page

@@ -9,11 +9,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from trainer.inspection.characters import alphabet, foreign_script, main_scripts, script
-from trainer.inspection.language import tell_languages
-from trainer.inspection.odd_characters import Odd, odd_characters
+from trainer.inspection.characters import Odd, alphabet, foreign_script, main_scripts, odd_characters, script
 from trainer.inspection.rates import find_misfits
-from trainer.inspection.texts import count_words, markup, no_transcript, placeholders, text_keys
+from trainer.inspection.texts import (
+    count_words,
+    markup,
+    no_transcript,
+    placeholders,
+    tell_languages,
+    text_keys,
+)
 from trainer.splits import split_off
 
 

@@ -37,8 +37,8 @@ class Judge:
             DataError: too much of the data cannot be used with the model.
             ModelError: it does not know a language of the data.
         """
-        from trainer.inspection.inspection import ranked
-        from trainer.inspection.unlike import find_unlike
+        from trainer.inspection.findings import ranked
+        from trainer.inspection.text_findings import find_unlike
 
         heard: dict[tuple[str, str, str], str] = {}
         for code in inspection.languages:

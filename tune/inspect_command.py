@@ -122,7 +122,7 @@ def read_config(arguments: argparse.Namespace) -> TrainConfig:
 
 def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
     """The inspection with its progress on standard error."""
-    from trainer.inspection.inspect_data import inspect_data
+    from trainer.inspection.inspection import inspect_data
     from tune.display import make_console
     from tune.inspect_progress import PhaseProgress
 

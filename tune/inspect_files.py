@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.inspection.distributions import Distribution, distributions
+from trainer.inspection.inspection import Distribution, distributions
 from tune.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer.inspection.distributions import Distribution, distributions
+from trainer.inspection.inspection import Distribution, distributions
 from tune.display import clock, say
 
 if TYPE_CHECKING:
