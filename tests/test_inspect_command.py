@@ -18,9 +18,9 @@ from planted_faults import Planter, Row, load_rows
 from trainer.config import TrainConfig
 from trainer.prepared import prepare
 from tune.cli import main
+from tune.commands.inspect import inspect_parser
 from tune.features import _look_at
-from tune.inspect_command import inspect_parser
-from tune.inspect_files import write_files
+from tune.inspection.files import write_files
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -178,7 +178,7 @@ def test_mistakes_are_one_line(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_help_needs_nothing_heavy() -> None:
     heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'matplotlib', 'py3langid'}"
-    code = f"import sys, tune.inspect_command as c\nc.inspect_parser()\nprint(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, tune.commands.inspect as c\nc.inspect_parser()\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 

@@ -14,7 +14,7 @@ from trainer.config import TrainConfig
 from trainer.errors import DataError
 from trainer.inspection.inspection import Inspection, inspect_data
 from trainer.prepared import prepare
-from tune.inspect_files import to_dict
+from tune.inspection.files import to_dict
 from tune.pages.inspection_page import inspection_page
 
 

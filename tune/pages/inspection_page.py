@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainer.inspection.inspection import Distribution, distributions
 from tune.display import clock
-from tune.inspect_tables import format_name, headline, limits_text, long_time, short_number
+from tune.inspection.tables import format_name, headline, limits_text, long_time, short_number
 from tune.pages.inspection_pictures import durations_picture, histogram_picture, rates_picture
 from tune.pages.page import (
     Cell,

@@ -75,20 +75,20 @@ def inspect(words: list[str]) -> int:
     check_least(arguments, sample=1)
     config = read_config(arguments)
     if arguments.output is not None:
-        from tune.inspect_files import check_output
+        from tune.inspection.files import check_output
 
         check_output(arguments.output)
     from tune.display import make_console, say
 
     console = make_console()
     inspection = _inspect(config, arguments)
-    from tune.inspect_files import to_dict, write_files
+    from tune.inspection.files import to_dict, write_files
 
     content = to_dict(inspection)
     if arguments.json:
         print(json.dumps(content, ensure_ascii=False, allow_nan=False))
     else:
-        from tune.inspect_tables import print_inspection
+        from tune.inspection.tables import print_inspection
 
         print_inspection(inspection, console, more=arguments.output is None)
     if arguments.output is not None:
@@ -124,14 +124,14 @@ def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
     """The inspection with its progress on standard error."""
     from trainer.inspection.inspection import inspect_data
     from tune.display import make_console
-    from tune.inspect_progress import PhaseProgress
+    from tune.inspection.progress import PhaseProgress
 
     console = make_console(error=True)
     with contextlib.ExitStack() as stack:
         judge = None
         if arguments.check_with is not None:
             from tune.evaluated_models import open_model
-            from tune.inspect_check import Judge
+            from tune.inspection.check import Judge
 
             with console.status("looking at the model ..."):
                 judge = Judge(
