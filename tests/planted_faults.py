@@ -117,6 +117,19 @@ class Planter:
             writer.writerows(dataclasses.astuple(row) for row in self.rows)
         return self.folder
 
+    def plant_all(self, *, ratio: float, both: bool) -> Path:
+        """Plant every fault, four swaps among them (see `plant_swaps`), and write the manifest; the folder."""
+        self.plant_swaps(4, ratio, both=both)
+        for plant in (
+            self.plant_sounds,
+            self.plant_copies,
+            self.plant_leaks,
+            self.plant_texts,
+            self.plant_drops,
+        ):
+            plant()
+        return self.write()
+
     def plant_sounds(self) -> None:
         """Silence, clipping, level, offset."""
         for level in (0.0, 1e-4, 0.02):
@@ -211,11 +224,6 @@ class Planter:
         (self.folder / missing.file_name).unlink()
         silent.sentence = "..."
         self.mark("dropped", *(row.file_name for row in (broken, empty, missing, silent)))
-
-
-def _length(row: Row) -> int:
-    """Letters of a text, and what even the shortest takes on top."""
-    return len(row.sentence) + 12
 
 
 def clipped(audio: np.ndarray, gain: float) -> np.ndarray:

@@ -32,10 +32,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Planter:
     rows = load_rows("demo", folder, limit=60)
     kept = [row for row in rows if row.split == "train"] + [row for row in rows if row.split != "train"][::12]
     planter = Planter(folder, kept)
-    planter.plant_sounds()
-    planter.plant_leaks()
-    planter.plant_texts()
-    planter.plant_drops()
+    for plant in (planter.plant_sounds, planter.plant_leaks, planter.plant_texts, planter.plant_drops):
+        plant()
     planter.write()
     return planter
 
@@ -253,12 +251,7 @@ def test_a_model_hears_texts_that_length_and_language_do_not_give_away(tmp_path:
         first.sentence, second.sentence = second.sentence, first.sentence
     planter = Planter(tmp_path / "data", rows)
     planter.write()
-    words = [
-        "--check-with",
-        str(tuned),
-        "--storage",
-        str(tmp_path / "experiments"),
-    ]
+    words = ["--check-with", str(tuned), "--storage", str(tmp_path / "experiments")]
     done = subprocess.run(
         [sys.executable, "-m", "tune", "inspect", "--data", str(planter.folder), "--json", *words],
         capture_output=True,

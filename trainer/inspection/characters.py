@@ -82,10 +82,12 @@ def script(char: str) -> str:
     # Raised letters such as º and ʰ stand in texts of any script.
     if unicodedata.decomposition(char).startswith("<super>"):
         return ""
-    code = scripts.script(char)
-    # What lengthens a vowel of either kana is of no script of its own.
-    if code == "Bopo" or _JAPANESE_CODES & scripts.script_extension(char):
+    # What lengthens vowels of either kana and Arabic letters is of no script of its own, but goes with these.
+    code, used_with = scripts.script(char), scripts.script_extension(char)
+    if code == "Bopo" or _JAPANESE_CODES & used_with:
         return _JAPANESE
+    if "Arab" in used_with:
+        return "Arabic"
     return "" if code in ("Zyyy", "Zinh") else str(scripts.script_name(code))
 
 
@@ -203,18 +205,21 @@ def certainly_odd(texts: Sequence[str], characters: Collection[str], mains: froz
 
 def _garbled(text: str) -> str | None:
     """UTF-8 that was read as another encoding, `Ã¤` for ä and `â€™` for the apostrophe, and what it should be."""
-    from ftfy import fix_encoding_and_explain
-    from ftfy.badness import is_bad
-
-    if not is_bad(text):
-        return None
     for word in text.split(" "):
-        fixed, steps = fix_encoding_and_explain(word)
-        # Some letters of African languages make UTF-8 of other letters in the encoding of old Macintoshes.
-        letters = all(char.isascii() or char.isalpha() for char in word)
-        if fixed != word and not (letters and steps and steps[0][1] == "macroman"):
+        if not word.isascii() and (fixed := _decoded(word)) is not None:
             return f"letters of a wrong encoding: {word!r} for {fixed!r}"
     return None
+
+
+@functools.lru_cache(maxsize=100_000)
+def _decoded(word: str) -> str | None:
+    """What a garbled word was before; None of any other word. Words come again, and ftfy takes its time."""
+    from ftfy import fix_encoding_and_explain
+
+    fixed, steps = fix_encoding_and_explain(word)
+    # Some letters of African languages make UTF-8 of other letters in the encoding of old Macintoshes.
+    letters = all(char.isascii() or char.isalpha() for char in word)
+    return None if fixed == word or (letters and steps and steps[0][1] == "macroman") else fixed
 
 
 def _first(text: str, pattern: re.Pattern[str], kinds: Mapping[str, str]) -> str | None:

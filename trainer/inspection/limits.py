@@ -62,8 +62,6 @@ class LeftOut:
     """What training would drop."""
 
     drops: list[Drop]
-    told: str | None
-    """How a search would tell it, where it drops anything and goes on."""
     stops: str | None
     """The error that a search would stop with: too much is dropped, or a split has nothing left."""
     maybe_too_long: int
@@ -105,15 +103,14 @@ def find_left_out(
             chosen[row].tokens = len(tokens)
         left[split] -= len(dropped)
         drops += dropped
-    told = stops = None
+    stops = None
     if whole:
         try:
             check_usable(config, drops, left=left, window=limits.window)
-            total = table.total + len(table.drops)
-            told = next(iter(check_drops(config, drops, total=total, window=limits.window)), None)
+            check_drops(config, drops, total=table.total + len(table.drops), window=limits.window)
         except DataError as error:
             stops = str(error)
-    return LeftOut(drops, told, stops, maybe)
+    return LeftOut(drops, stops, maybe)
 
 
 def find_dropped(left_out: LeftOut, total: int) -> list[Finding]:

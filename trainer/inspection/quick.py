@@ -54,7 +54,7 @@ class _Row:
 
 
 def quick_look(splits: Mapping[str, Clips]) -> QuickLook:
-    """Look at texts and lengths, without reading audio: some seconds for 100,000 clips."""
+    """Look at texts and lengths, without reading audio: a second or two for 100,000 clips."""
     places = [(split, i) for split, mine in splits.items() for i in range(len(mine))]
     texts = [splits[split].text(i) for split, i in places]
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
 import os
@@ -16,8 +17,6 @@ from trainer.data import Clip
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import numpy as np
 
 FRAME = 320
@@ -239,27 +238,24 @@ def listen_to(
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
+    heard = functools.partial(listen, max_samples=max_samples)
     # Forked processes would inherit locks of threads that they have not.
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
-    waiting: deque[Future[list[Sound | Unusable]]] = deque()
-    try:
-        for first in range(0, len(clips), _CHUNK):
-            sources = [_source(clip) for clip in clips[first : first + _CHUNK]]
-            waiting.append(pool.submit(_listen_to_chunk, sources, max_samples))
-            if len(waiting) >= 4 * count:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a process that listens to clips died, most likely for lack of memory; free some and run again"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _listen_to_chunk(sources: list[str | bytes | AudioError], max_samples: int) -> list[Sound | Unusable]:
-    return [listen(source, max_samples=max_samples) for source in sources]
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[Iterator[Sound | Unusable]] = deque()
+        try:
+            for first in range(0, len(clips), _CHUNK):
+                sources = [_source(clip) for clip in clips[first : first + _CHUNK]]
+                waiting.append(pool.map(heard, sources, chunksize=_CHUNK))
+                if len(waiting) >= 4 * count:
+                    yield from waiting.popleft()
+            while waiting:
+                yield from waiting.popleft()
+        except BrokenProcessPool as error:
+            raise DataError(
+                "a process that listens to clips died, most likely for lack of memory; free some and run again"
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _source(clip: Clip) -> str | bytes | AudioError:
