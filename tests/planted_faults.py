@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-import soxr
 
 from trainer.audio import read_audio
 from trainer.config import TrainConfig
@@ -118,6 +117,19 @@ class Planter:
             writer.writerows(dataclasses.astuple(row) for row in self.rows)
         return self.folder
 
+    def plant_all(self, *, ratio: float, both: bool) -> Path:
+        """Plant every fault, four swaps among them (see `plant_swaps`), and write the manifest; the folder."""
+        self.plant_swaps(4, ratio, both=both)
+        for plant in (
+            self.plant_sounds,
+            self.plant_copies,
+            self.plant_leaks,
+            self.plant_texts,
+            self.plant_drops,
+        ):
+            plant()
+        return self.write()
+
     def plant_sounds(self) -> None:
         """Silence, clipping, level, offset."""
         for level in (0.0, 1e-4, 0.02):
@@ -147,25 +159,21 @@ class Planter:
         return f"clips/{name}"
 
     def plant_copies(self) -> None:
-        """Copies of files, and of audio in other formats, rates and levels."""
+        """Copies of files, a file listed twice, and the same samples in another lossless format."""
         row = self.take()
         (self.folder / self.copy(row, "copy.flac")).write_bytes((self.folder / row.file_name).read_bytes())
         self.mark("same_audio", row.file_name, "clips/copy.flac")
         row = self.take()
         self.copy(row, Path(row.file_name).name)
         self.mark("same_audio", row.file_name)
-        coded = {"a.wav": (RATE, 1.0), "b.wav": (8000, 1.0), "c.wav": (44_100, 0.5), "d.mp3": (RATE, 1.0)}
-        for name, (rate, gain) in coded.items():
-            # Of a single word there is too little to tell a copy from another one who says it.
-            row = self.take(lambda row: len(row.sentence) > 18)
-            audio = soxr.resample(gain * self.audio(row), RATE, rate)
-            soundfile.write(self.folder / self.copy(row, name), audio, rate)
-            self.mark("same_audio", row.file_name, f"clips/{name}")
+        row = self.take()
+        soundfile.write(self.folder / self.copy(row, "copy.wav"), self.audio(row), RATE)
+        self.mark("same_audio", row.file_name, "clips/copy.wav")
 
     def plant_leaks(self) -> None:
         """The same audio and the same text in two splits."""
-        row = self.take(lambda row: len(row.sentence) > 18)
-        leak = self.copy(row, "leak.mp3", split="test", text="these are not the words at all")
+        row = self.take()
+        leak = self.copy(row, "leak.wav", split="test", text="these are not the words at all")
         soundfile.write(self.folder / leak, self.audio(row), RATE)
         self.mark("shared_audio", row.file_name, leak)
         self.mark("same_audio_other_text", row.file_name, leak)
@@ -216,11 +224,6 @@ class Planter:
         (self.folder / missing.file_name).unlink()
         silent.sentence = "..."
         self.mark("dropped", *(row.file_name for row in (broken, empty, missing, silent)))
-
-
-def _length(row: Row) -> int:
-    """Letters of a text, and what even the shortest takes on top."""
-    return len(row.sentence) + 12
 
 
 def clipped(audio: np.ndarray, gain: float) -> np.ndarray:

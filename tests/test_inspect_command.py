@@ -18,9 +18,9 @@ from planted_faults import Planter, Row, load_rows
 from trainer.config import TrainConfig
 from trainer.prepared import prepare
 from tune.cli import main
+from tune.commands.inspect import inspect_parser
 from tune.features import _look_at
-from tune.inspect_command import inspect_parser
-from tune.inspect_files import write_files
+from tune.inspection.files import write_files
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,10 +32,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Planter:
     rows = load_rows("demo", folder, limit=60)
     kept = [row for row in rows if row.split == "train"] + [row for row in rows if row.split != "train"][::12]
     planter = Planter(folder, kept)
-    planter.plant_sounds()
-    planter.plant_leaks()
-    planter.plant_texts()
-    planter.plant_drops()
+    for plant in (planter.plant_sounds, planter.plant_leaks, planter.plant_texts, planter.plant_drops):
+        plant()
     planter.write()
     return planter
 
@@ -178,7 +176,7 @@ def test_mistakes_are_one_line(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_help_needs_nothing_heavy() -> None:
     heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'matplotlib', 'py3langid'}"
-    code = f"import sys, tune.inspect_command as c\nc.inspect_parser()\nprint(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, tune.commands.inspect as c\nc.inspect_parser()\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 
@@ -253,12 +251,7 @@ def test_a_model_hears_texts_that_length_and_language_do_not_give_away(tmp_path:
         first.sentence, second.sentence = second.sentence, first.sentence
     planter = Planter(tmp_path / "data", rows)
     planter.write()
-    words = [
-        "--check-with",
-        str(tuned),
-        "--storage",
-        str(tmp_path / "experiments"),
-    ]
+    words = ["--check-with", str(tuned), "--storage", str(tmp_path / "experiments")]
     done = subprocess.run(
         [sys.executable, "-m", "tune", "inspect", "--data", str(planter.folder), "--json", *words],
         capture_output=True,

@@ -9,11 +9,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from trainer.inspection.characters import alphabet, foreign_script, main_scripts, script
-from trainer.inspection.language import tell_languages
-from trainer.inspection.odd_characters import Odd, odd_characters
+from trainer.inspection.characters import Odd, alphabet, foreign_script, main_scripts, odd_characters, script
 from trainer.inspection.rates import find_misfits
-from trainer.inspection.texts import count_words, markup, no_transcript, placeholders, text_keys
+from trainer.inspection.texts import (
+    count_words,
+    markup,
+    no_transcript,
+    placeholders,
+    tell_languages,
+    text_keys,
+)
 from trainer.splits import split_off
 
 
@@ -64,8 +69,13 @@ ODD = {
     "cyrillic a": ("the c\u0430t", "Cyrillic and Latin letters in one word: 'c\u0430t'"),
     "greek o": ("d\u03bfor", "Greek and Latin letters in one word"),
     "cyrillic word": ("say \u0434\u0430 now", "Cyrillic letter \u0434 U+0434"),
-    "mojibake": ("the cafÃ© is open", "letters of a wrong encoding: 'cafÃ©'"),
+    "mojibake": ("the cafÃ© is open", "letters of a wrong encoding: 'cafÃ©' for 'café'"),
     "mojibake quote": ("donâ€™t go", "letters of a wrong encoding"),
+    "mojibake of Cyrillic": ("say Ð´Ð° now", "'Ð´Ð°' for 'да'"),
+    "mojibake in Cyrillic": ("РџСЂРёРІРµС‚ to all", "'РџСЂРёРІРµС‚' for 'Привет'"),
+    "mojibake of Chinese": ("ä½\xa0å¥½ he said", "for '你好'"),
+    "mojibake with a blank": ("voilÃ\xa0 le", "for 'voilà'"),
+    "arabic": ("so lـong", "Arabic letter ـ U+0640"),
     "accent apart": ("cafe\u0301", "letter and accent apart, U+0301"),
     "joiner": ("wo\u200drd", "invisible character U+200D"),
 }
@@ -106,6 +116,8 @@ SOUND = {
     "vietnamese": ["Tôi đi học ở trường", "Cảm ơn bạn rất nhiều"],
     "serbian": ["Добар дан, Љубица", "Њега сам видео"],
     "hebrew": ["שלום, מה שלומך?", "צה״ל וז׳קט"],
+    "ewe": ["Esi eme va kɔ ƒãa be, ŋutinya ƒomevi bubu"],  # letters that would be UTF-8 in Mac OS Roman
+    "signs": ["it was 5 k\u2126 at 3 \u212a, 2 \u212b off", "la 1ª vez, el nº 2", "10 µm, mʰ"],
     "tamil": ["வணக்கம், எப்படி இருக்கிறீர்கள்?"],
 }
 

@@ -28,7 +28,7 @@ MODULES = (
         "tune.report.writer",
         "tune.export_command",
         "tune.train_command",
-        "tune.inspect_command",
+        "tune.commands.inspect",
         "trainer.prepared",
     ),
     *("transformers.models.whisper.processing_whisper", "transformers.models.auto.configuration_auto"),

@@ -29,7 +29,7 @@ def ui_parser() -> argparse.ArgumentParser:
 
 
 COMMANDS = {
-    "inspect": "tune.inspect_command:inspect",
+    "inspect": "tune.commands.inspect:inspect",
     "train": "tune.train_command:train",
     "evaluate": "tune.evaluate_command:evaluate",
     "export": "tune.export_command:export",

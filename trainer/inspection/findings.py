@@ -1,12 +1,171 @@
-"""What an inspection says: each finding in plain words, with what to do and the clips that it is about."""
+"""The clips of a data set as the inspection goes through them, and what it says of them in plain words."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from trainer.inspection.entries import Entry
+from trainer.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, parse_row_filter, values_of
+from trainer.config import TrainConfig
+from trainer.data import Clip, ClipTable
+from trainer.drops import Drop
+from trainer.inspection.sound import Sound, Unusable
+from trainer.inspection.texts import count_units, text_keys
+from trainer.tables import Table
+
+Level = Literal["warning", "note"]
+
+_WARNINGS = {
+    "dropped": (
+        "{told}",
+        "mend them, or leave it to the search: it goes on without them, up to max_dropped_share",
+    ),
+    "language_setting": (
+        "most texts look {found}, and are taken for {named}",
+        "name the language with --language: the model is told it with every clip",
+    ),
+    "shared_audio": (
+        "the same audio in two splits: {clips} of {recordings}",
+        "remove one of each: a model that has heard a clip in training is not measured by it",
+    ),
+    "shared_text": (
+        "the same text in two splits: {told}",
+        "remove them from one of the splits: WER on sentences that were learned is too good",
+    ),
+    "same_audio_other_text": (
+        "the same audio with different texts: {clips} of {recordings}",
+        "one of the texts is wrong: listen, and keep the right one",
+    ),
+    "text_too_long": (
+        "text too long for its audio: {clips}{usual}",
+        "wrong text, or audio that is cut off or has more in it: listen, then mend or remove them",
+    ),
+    "text_too_short": (
+        "text too short for its audio: {clips}{usual}",
+        "wrong text, or audio that is cut off or has more in it: listen, then mend or remove them",
+    ),
+    "other_script": (
+        "text in another script than the rest: {clips}",
+        "wrong text, or another language: mend or remove them",
+    ),
+    "other_language": (
+        "text that looks like another language: {clips}",
+        "wrong text, or filler: mend or remove them (names and single foreign words can look so too)",
+    ),
+    "no_transcript": (
+        "no transcript: {clips} with filler, a placeholder or words in a loop for a text",
+        "write what is said, or remove them",
+    ),
+    "silent": (
+        "no speech in {clips}: silence, or steady noise",
+        "listen to them and remove them: a model learns from them to write text where nothing is said",
+    ),
+    "odd_characters": (
+        "odd characters in the texts of {clips}",
+        "replace or remove the characters: a model learns to write them, and WER counts their words as wrong",
+    ),
+    "markup": (
+        "markup in the text of {clips}: tags, entities or remarks that nobody speaks",
+        "take it out of the texts: the model would learn it",
+    ),
+    "clipped": (
+        "clipped: {clips}, recorded or amplified above full scale",
+        "record or export them again with a lower level; mild clipping can stay if such audio will be transcribed",
+    ),
+    "channels_cancel": (
+        "channels that cancel each other: {clips}",
+        "one channel is turned upside down; keep only one of them, since Whisper hears their mean",
+    ),
+    "quiet": (
+        "very quiet: {clips}; the loud parts of the data are usually at {usual:.0f} dBFS",
+        "listen to them: the features do without the level, but noise drowns what is so quiet",
+    ),
+    "long_silence": (
+        "long silence in {clips}",
+        "cut it off: Whisper tends to invent text for silence, and it costs time in every epoch",
+    ),
+    "offset": (
+        "constant offset (DC): {clips}",
+        "a fault of the recording; a high-pass filter (sox IN OUT highpass 20) removes it",
+    ),
+    "same_audio": (
+        "the same audio more than once: {clips} of {recordings}",
+        "keep one of each, unless they are meant to count double",
+    ),
+    "same_text": (
+        "the same text for several recordings: {clips} of {texts:,} texts{example}",
+        "fine where several people read the same sentence; else look for texts that were given to the wrong clip",
+    ),
+    "small_split": (
+        "{told}",
+        "make it larger: 1,000 {unit} are known to 3 points, 5,000 to a little over one",
+    ),
+    "unlike_model": (
+        "{model} hears something else in {clips}: CER of {limit:.0f} % and more, median {median:.0f} %",
+        "listen to them: the text is wrong, or the speech is hard to hear",
+    ),
+}
+"""Title and advice of what is most likely a fault, in the order in which it matters."""
+_NOTES = {
+    "low_rate": (
+        "fewer than 16,000 samples a second: {clips}",
+        "Whisper was trained at 16 kHz; that is fine if what will be transcribed sounds so too, as on the telephone",
+    ),
+    "rare_characters": (
+        "rare characters in the texts of {clips}",
+        "write the same thing the same way everywhere; nothing to do where they belong to the language",
+    ),
+    "digits": (
+        "digits in the texts of {clips} ({percent:.1f} %)",
+        'write numbers one way, as words or as digits: WER counts "5" for "five" as an error',
+    ),
+    "shared_speakers": (
+        "{told} are in train too: {names}",
+        "WER is then that of known voices; keep them apart where new people will speak to the model",
+    ),
+}
+"""Title and advice of what may be as it should."""
+_KINDS = {**_WARNINGS, **_NOTES}
+
+
+@dataclasses.dataclass(slots=True)
+class Entry:
+    """One clip, and what was found out about it."""
+
+    split: str
+    clip: Clip
+    key: str
+    """Its text without case and punctuation."""
+    units: int
+    """Letters and digits of its text."""
+    speaker: str = ""
+    language: str = ""
+    """As the data set has it: a code, a name, or nothing."""
+    sound: Sound | Unusable | None = None
+    """None where it was not listened to."""
+    tokens: int | None = None
+    """Tokens that the model learns, its prefix and end included; None where they are too many or were not counted."""
+
+    @property
+    def name(self) -> str:
+        """The file as the data set names it."""
+        return self.clip.name
+
+    @property
+    def text(self) -> str:
+        """The transcript as the data set has it."""
+        return self.clip.text
+
+    @property
+    def place(self) -> str:
+        """The clip for people: `clips/a.wav (train)`."""
+        return f"{self.clip.name} ({self.split})"
+
+    @property
+    def heard(self) -> Sound | None:
+        """What was measured, where the audio can be used."""
+        return self.sound if isinstance(self.sound, Sound) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +185,7 @@ class Finding:
 
     kind: str
     """For programs: `silent`, `shared_text` ..."""
-    level: Literal["warning", "note"]
+    level: Level
     """A warning is most likely a fault; a note may be as it should be."""
     title: str
     """What was found, with its number, as a sentence without the full stop."""
@@ -40,9 +199,34 @@ class Finding:
         return len(self.suspects)
 
 
-def suspect(entry: Entry, detail: str) -> Suspect:
-    """A clip with what was found."""
-    return Suspect(entry.split, entry.name, detail)
+def make_finding(
+    kind: str,
+    suspects: Iterable[tuple[Entry | Drop, str]] | None,
+    *,
+    level: Level | None = None,
+    **values: object,
+) -> list[Finding]:
+    """One finding of a kind, or none where there are no clips that it could be about.
+
+    Args:
+        kind: one of `_KINDS`.
+        suspects: clips, each with what was found; None for what is about no single clips.
+        level: where it is another than usual.
+        values: what stands in the title and the advice.
+    """
+    title, advice = _KINDS[kind]
+    found = [Suspect(clip.split, clip.name, detail) for clip, detail in suspects or ()]
+    if suspects is not None and not found:
+        return []
+    values["clips"] = clips(len(found))
+    level = level or ("warning" if kind in _WARNINGS else "note")
+    return [Finding(kind, level, title.format(**values), advice.format(**values), found)]
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Warnings before notes, and what matters most first."""
+    order = {kind: place for place, kind in enumerate(_KINDS)}
+    return sorted(findings, key=lambda one: (one.level != "warning", order[one.kind]))
 
 
 def names_of(findings: Iterable[Finding]) -> set[tuple[str, str]]:
@@ -55,8 +239,39 @@ def clips(number: int) -> str:
     return "1 clip" if number == 1 else f"{number:,} clips"
 
 
-def listed(names: Iterable[str], most: int = 3) -> str:
-    """The first few of some names: `a, b, c and 4 more`."""
-    every = list(names)
-    rest = len(every) - most
-    return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+def make_entries(table: ClipTable) -> list[Entry]:
+    """All usable clips, split by split, with speaker and language where a column of a usual name tells them."""
+    names: dict[int, list[str | None]] = {}
+    entries = []
+    for split, loaded in table.splits.items():
+        for clip, key in zip(loaded, text_keys([clip.text for clip in loaded]), strict=True):
+            # All clips of one table share its columns.
+            if id(clip.columns) not in names:
+                names[id(clip.columns)] = [
+                    _named(some, clip.columns) for some in (SPEAKER_NAMES, LANGUAGE_NAMES)
+                ]
+            speaker, language = (clip.cell(name) if name else "" for name in names[id(clip.columns)])
+            entries.append(Entry(split, clip, key, count_units(clip.text), speaker, language))
+    return entries
+
+
+def _named(wanted: Iterable[str], columns: Collection[str]) -> str | None:
+    by_lower = {name.lower(): name for name in columns}
+    return next((by_lower[name] for name in wanted if name in by_lower), None)
+
+
+def keep_all_languages(config: TrainConfig, tables: Mapping[str, Sequence[Table]]) -> TrainConfig:
+    """Settings that take the clips of all languages of the data, where it has several and nobody chose among them.
+
+    A search takes those of one language; who inspects the data without naming one wants to see all.
+    """
+    parts: list[Part] = [(table, range(len(table))) for group in tables.values() for table in group]
+    wanted = parse_row_filter(config.row_filter)
+    column = _named(LANGUAGE_NAMES, [name for table, _ in parts for name in table.columns])
+    if column is None or column in wanted or any(column not in table.columns for table, _ in parts):
+        return config
+    values = values_of(parts, column)
+    if len(values) < 2 or any("," in value or "=" in value for value in values):
+        return config
+    given = [config.row_filter] if config.row_filter else []
+    return config.replace(row_filter=",".join([*given, *(f"{column}={value}" for value in values)]))

@@ -1,42 +1,39 @@
-"""What is known of a data set once it was looked at."""
+"""`inspect_data(config)`: a whole data set looked at, before anything is spent on it, and what is then known of it."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
-from trainer.inspection.characters import Character
-from trainer.inspection.entries import Entry
-from trainer.inspection.findings import Finding
-from trainer.inspection.limits import LeftOut, Limits
-from trainer.inspection.rates import RateModel
-from trainer.sources import language_code
-
-_KINDS = (
-    *("dropped", "language_setting", "shared_audio", "shared_text", "same_audio_other_text", "text_too_long"),
-    *(
-        "text_too_short",
-        "other_script",
-        "other_language",
-        "no_transcript",
-        "silent",
-        "odd_characters",
-        "markup",
-    ),
-    *(
-        "clipped",
-        "channels_cancel",
-        "quiet",
-        "long_silence",
-        "offset",
-        "same_audio",
-        "same_text",
-        "small_split",
-    ),
+from trainer.data import ClipTable, load_clips
+from trainer.inspection.characters import Character, alphabet
+from trainer.inspection.findings import Entry, Finding, keep_all_languages, make_entries, ranked
+from trainer.inspection.limits import LeftOut, Limits, find_dropped, find_left_out, find_limits
+from trainer.inspection.rates import Misfit, RateModel, find_misfits
+from trainer.inspection.sound import listen_to
+from trainer.inspection.sound_findings import find_in_sound, is_silent
+from trainer.inspection.split_findings import (
+    find_copies,
+    find_in_copies,
+    find_repeated_texts,
+    find_shared_speakers,
+    find_shared_texts,
+    find_small_splits,
 )
-"""Findings in the order in which they matter."""
+from trainer.inspection.text_findings import Groups, find_in_texts, find_misfitting
+from trainer.inspection.texts import grouped
+from trainer.sources import language_code, read_source
+from trainer.splits import subset
+
+#: Called with what is being done, how many are done and how many there are.
+Progress = Callable[[str, int, int], None]
+
+_BINS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Inspection:
 
     def code_of(self, entry: Entry) -> str:
         """The code of a clip's language, as far as the data says."""
-        return text_language(self.config, entry.language)
+        return _text_language(self.config, entry.language)
 
     def formats(self) -> Counter[tuple[int, int, str]]:
         """How many of the clips that were listened to have which rate, channels and format."""
@@ -94,7 +91,77 @@ class Inspection:
         )
 
 
-def text_language(config: TrainConfig, told: str) -> str:
+def inspect_data(
+    config: TrainConfig,
+    *,
+    with_model: bool = True,
+    all_languages: bool = False,
+    sample: int | None = None,
+    on_progress: Progress | None = None,
+    workers: int | None = None,
+) -> Inspection:
+    """Look at the data of `config`: all its texts, and its audio or a sample of it.
+
+    Args:
+        config: its data, model and text settings count.
+        with_model: whether `config.model` says what is too long; else Whisper's usual limits do, and tokens are not
+            counted.
+        all_languages: take the clips of all languages of the data, not only those of `config.language`.
+        sample: listen to so many clips only, chosen by `data_seed`, of each split its share.
+        on_progress: called now and then.
+        workers: processes that listen; by default one for each core.
+
+    Raises:
+        DataError: the data cannot be found or read, or a split is empty.
+        ModelError: the model cannot be found.
+    """
+    tell = on_progress or (lambda *_: None)
+    tables, _ = read_source(config)
+    if all_languages:
+        config = keep_all_languages(config, tables)
+    table = load_clips(config)
+    limits = find_limits(config, with_model=with_model)
+    entries = make_entries(table)
+    chosen = _sampled(entries, sample, config.data_seed)
+    begun = time.monotonic()
+    sounds = listen_to([entry.clip for entry in chosen], max_samples=limits.max_samples, workers=workers)
+    for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
+        entry.sound = sound
+        tell("listening", done, len(chosen))
+    took = time.monotonic() - begun
+    left_out = find_left_out(config, table, entries, limits, whole=len(chosen) == len(entries))
+    code_of = functools.cache(functools.partial(_text_language, config))
+    groups = grouped(entries, lambda entry: code_of(entry.language))
+    rates, misfits = _misfits(groups)
+    copies, how = find_copies(entries)
+    findings = [
+        *find_dropped(left_out, table.total + len(table.drops)),
+        *find_in_sound(entries),
+        *find_in_copies(entries, copies, how),
+        *find_shared_texts(entries),
+        *find_repeated_texts(entries, copies),
+        *find_misfitting(misfits, rates),
+        *find_in_texts(entries, groups, functools.partial(tell, "reading")),
+        *find_small_splits(entries),
+        *find_shared_speakers(entries),
+    ]
+    return Inspection(
+        config=config,
+        limits=limits,
+        entries=entries,
+        splits=_split_facts(entries),
+        languages={code: len(mine) for code, mine in groups.items()},
+        notes=_notes(table, len(chosen)),
+        measured=len(chosen),
+        listening_seconds=took,
+        left_out=left_out,
+        alphabet=alphabet(entry.text for entry in entries),
+        rates=rates,
+        findings=ranked(findings),
+    )
+
+
+def _text_language(config: TrainConfig, told: str) -> str:
     """The code of the language that a text is in.
 
     Args:
@@ -106,13 +173,45 @@ def text_language(config: TrainConfig, told: str) -> str:
     return language_code(told) or config.language or "en"
 
 
-def split_facts(entries: Sequence[Entry]) -> dict[str, SplitFacts]:
+def _notes(table: ClipTable, listened: int) -> list[str]:
+    some = f"listened to {listened:,} of {table.total:,} clips; all texts were read"
+    return [*table.notes, some] if listened < table.total else list(table.notes)
+
+
+def _sampled(entries: Sequence[Entry], sample: int | None, seed: int) -> list[Entry]:
+    """The clips to listen to: all, or of each split its share of the sample, at least one."""
+    if sample is None or sample >= len(entries):
+        return list(entries)
+    by_split = grouped(entries, lambda entry: entry.split)
+    shares = {split: max(1, sample * len(mine) // len(entries)) for split, mine in by_split.items()}
+    shares["train"] = max(1, sample - sum(share for split, share in shares.items() if split != "train"))
+    return [
+        entry
+        for split, mine in by_split.items()
+        for entry in subset(mine, min(len(mine), shares[split]), seed)
+    ]
+
+
+def _misfits(groups: Groups) -> tuple[dict[str, RateModel], list[tuple[Entry, float, Misfit]]]:
+    """What is usual in each language, and the clips whose texts are far too long or short for them."""
+    rates, found = {}, []
+    for code, entries in groups.items():
+        spoken = [
+            (entry, sound.spoken)
+            for entry in entries
+            if (sound := entry.heard) is not None and not is_silent(sound)
+        ]
+        model, misfits = find_misfits([seconds for _, seconds in spoken], [e.units for e, _ in spoken])
+        found += [(*spoken[misfit.position], misfit) for misfit in misfits]
+        if model is not None:
+            rates[code] = model
+    return rates, found
+
+
+def _split_facts(entries: Sequence[Entry]) -> dict[str, SplitFacts]:
     """What there is of each split."""
     facts = {}
-    by_split: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_split.setdefault(entry.split, []).append(entry)
-    for split, mine in by_split.items():
+    for split, mine in grouped(entries, lambda entry: entry.split).items():
         known = [entry.sound.seconds for entry in mine if entry.sound is not None and entry.sound.seconds]
         heard = sum(entry.sound is not None for entry in mine)
         facts[split] = SplitFacts(
@@ -125,7 +224,64 @@ def split_facts(entries: Sequence[Entry]) -> dict[str, SplitFacts]:
     return facts
 
 
-def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """Warnings before notes, and what matters most first."""
-    order = {kind: place for place, kind in enumerate(_KINDS)}
-    return sorted(findings, key=lambda one: (one.level != "warning", order.get(one.kind, len(order))))
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """How one measure spreads over the clips: for tables, histograms and programs."""
+
+    key: str
+    """For programs: `seconds`."""
+    label: str
+    """For people: `duration`."""
+    unit: str
+    values: list[float]
+    """In rising order."""
+
+    def quantile(self, share: float) -> float:
+        """The value that `share` of the clips do not exceed."""
+        return self.values[min(len(self.values) - 1, int(share * len(self.values)))]
+
+    def histogram(self) -> tuple[list[float], list[int]]:
+        """Edges at round numbers and the clips between them.
+
+        A few values far out do not squeeze all others into one bin: they are in the first and the last, which then
+        reach beyond their neighbours' width.
+        """
+        low, high = self.quantile(0.005), self.quantile(0.995)
+        slack = 0.5 * (high - low)
+        low = self.values[0] if self.values[0] >= low - slack else low
+        high = self.values[-1] if self.values[-1] <= high + slack else high
+        width = _round_width((high - low) / _BINS)
+        if self.key in ("tokens", "letters"):
+            width = max(1.0, width)
+        first, last = math.floor(low / width), math.floor(high / width) + 1
+        counts = [0] * (last - first)
+        for value in self.values:
+            counts[min(len(counts) - 1, max(0, math.floor(value / width) - first))] += 1
+        edges = [round(step * width, 6) for step in range(first, last + 1)]
+        edges[0], edges[-1] = min(edges[0], self.values[0]), max(edges[-1], self.values[-1])
+        return edges, counts
+
+
+def _round_width(width: float) -> float:
+    """The next larger of 1, 2 and 5 times a power of ten."""
+    if width <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(width))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= width * 0.999)
+
+
+def distributions(entries: Sequence[Entry]) -> list[Distribution]:
+    """Duration, tokens, speaking rate, level and silence, each of the clips that it is known of."""
+    heard = [(entry, sound) for entry in entries if (sound := entry.heard) is not None]
+    spoken = [(entry, sound) for entry, sound in heard if sound.spoken > 0.2 and not is_silent(sound)]
+    known = [entry.sound.seconds for entry in entries if entry.sound is not None and entry.sound.seconds]
+    measures: list[tuple[str, str, str, Iterable[float]]] = [
+        ("seconds", "duration", "s", known),
+        ("tokens", "tokens of the text", "", (float(entry.tokens) for entry in entries if entry.tokens)),
+        ("letters", "letters of the text", "", (float(entry.units) for entry in entries)),
+        ("letters_per_second", "letters a second of speech", "", [e.units / s.spoken for e, s in spoken]),
+        ("level", "level of the loud parts", "dBFS", [sound.loud for _, sound in heard]),
+        ("silence", "silence at the ends", "s", [sound.lead + sound.tail for _, sound in heard]),
+    ]
+    every = [Distribution(key, label, unit, sorted(values)) for key, label, unit, values in measures]
+    return [one for one in every if one.values]

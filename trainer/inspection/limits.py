@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.audio import SAMPLE_RATE
@@ -11,8 +11,7 @@ from trainer.config import TrainConfig
 from trainer.data import ClipTable
 from trainer.drops import DROP_REASONS, Drop, check_drops, check_usable, count_by_reason
 from trainer.errors import DataError
-from trainer.inspection.entries import Entry
-from trainer.inspection.findings import Finding, Suspect
+from trainer.inspection.findings import Entry, Finding, make_finding
 from trainer.inspection.sound import Unusable
 from trainer.labels import make_labels
 from trainer.model import load_model_config
@@ -63,8 +62,6 @@ class LeftOut:
     """What training would drop."""
 
     drops: list[Drop]
-    told: str | None
-    """How a search would tell it, where it drops anything and goes on."""
     stops: str | None
     """The error that a search would stop with: too much is dropped, or a split has nothing left."""
     maybe_too_long: int
@@ -89,60 +86,39 @@ def find_left_out(
         if isinstance(entry.sound, Unusable)
     ]
     drops += table.drops
-    usable = {
-        split: [e for e in entries if e.split == split and not isinstance(e.sound, Unusable)]
-        for split in table.splits
-    }
+    usable: dict[str, list[Entry]] = {split: [] for split in table.splits}
+    for entry in entries:
+        if not isinstance(entry.sound, Unusable):
+            usable[entry.split].append(entry)
     left = {split: len(chosen) for split, chosen in usable.items()}
     maybe = 0
-    if limits.processor is None:
-        # No byte makes more than one token.
-        room = limits.max_tokens - _PREFIX
-        maybe = sum(len(e.text.encode()) > room for chosen in usable.values() for e in chosen)
-    else:
-        for split, chosen in usable.items():
-            dropped = _count_tokens(config, limits, split, chosen)
-            left[split] -= len(dropped)
-            drops += dropped
-    told, stops = _judge(config, drops, left, table, limits) if whole else (None, None)
-    return LeftOut(drops, told, stops, maybe)
-
-
-def _count_tokens(config: TrainConfig, limits: Limits, split: str, chosen: Sequence[Entry]) -> list[Drop]:
-    """Set the tokens of clips of one split; returns those with too many."""
-    assert limits.processor is not None
-    index = {"name": [entry.name for entry in chosen], "text": [entry.text for entry in chosen]}
-    labels, drops = make_labels(config, limits.processor, limits.max_tokens, split=split, index=index)
-    for row, tokens in zip(labels.rows, labels.tokens, strict=True):
-        chosen[row].tokens = len(tokens)
-    return drops
-
-
-def _judge(
-    config: TrainConfig, drops: Sequence[Drop], left: Mapping[str, int], table: ClipTable, limits: Limits
-) -> tuple[str | None, str | None]:
-    total = table.total + len(table.drops)
-    try:
-        check_usable(config, drops, left=left, window=limits.window)
-        notes = check_drops(config, drops, total=total, window=limits.window)
-    except DataError as error:
-        return None, str(error)
-    return (notes[0] if notes else None), None
+    for split, chosen in usable.items():
+        if limits.processor is None:
+            # No byte makes more than one token.
+            maybe += sum(len(entry.text.encode()) > limits.max_tokens - _PREFIX for entry in chosen)
+            continue
+        index = {"name": [entry.name for entry in chosen], "text": [entry.text for entry in chosen]}
+        labels, dropped = make_labels(config, limits.processor, limits.max_tokens, split=split, index=index)
+        for row, tokens in zip(labels.rows, labels.tokens, strict=True):
+            chosen[row].tokens = len(tokens)
+        left[split] -= len(dropped)
+        drops += dropped
+    stops = None
+    if whole:
+        try:
+            check_usable(config, drops, left=left, window=limits.window)
+            check_drops(config, drops, total=table.total + len(table.drops), window=limits.window)
+        except DataError as error:
+            stops = str(error)
+    return LeftOut(drops, stops, maybe)
 
 
 def find_dropped(left_out: LeftOut, total: int) -> list[Finding]:
     """What a search would do without, or stop for."""
     drops = left_out.drops
-    if not drops:
-        return []
     told = ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
-    suspects = [
-        Suspect(drop.split, drop.name, f"{DROP_REASONS[drop.reason]}: {drop.detail}") for drop in drops
-    ]
-    if left_out.stops is not None:
-        return [Finding("dropped", "warning", f"a search would stop: {left_out.stops}", _MEND, suspects)]
     title = f"would be left out: {len(drops):,} of {total:,} clips: {told}"
-    return [Finding("dropped", "warning", title, _MEND, suspects)]
-
-
-_MEND = "mend them, or leave it to the search: it goes on without them, up to max_dropped_share"
+    if left_out.stops is not None:
+        title = f"a search would stop: {left_out.stops}"
+    suspects = [(drop, f"{DROP_REASONS[drop.reason]}: {drop.detail}") for drop in drops]
+    return make_finding("dropped", suspects, told=title)

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from trainer.inspection.characters import main_scripts
+from trainer.inspection.characters import certainly_odd, main_scripts
 from trainer.inspection.findings import clips
-from trainer.inspection.odd_characters import certainly_odd
 from trainer.inspection.rates import find_misfits
 from trainer.inspection.split_findings import FEW_WORDS, leak_count, small_split
-from trainer.inspection.texts import characters_of, count_words, text_keys
+from trainer.inspection.texts import count_words, text_keys
 
 _SCRIPT_SAMPLE = 5000
 """Texts from which it is seen in which script all are written."""
@@ -45,75 +44,67 @@ class QuickLook:
     """That the validation split has too few words to measure by."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Row:
+    split: str
+    name: str
+    text: str
+    key: str
+    seconds: float
+
+
 def quick_look(splits: Mapping[str, Clips]) -> QuickLook:
-    """Look at texts and lengths, without reading audio: half a second for 100,000 clips."""
-    texts = {name: [split.text(i) for i in range(len(split))] for name, split in splits.items()}
-    keys = {name: text_keys(mine) for name, mine in texts.items()}
-    warnings = [
-        *_shared_texts(keys),
-        *_misfits(splits, keys),
-        *_listed_twice(splits, keys),
-        *_odd_characters(splits, texts),
+    """Look at texts and lengths, without reading audio: a second or two for 100,000 clips."""
+    places = [(split, i) for split, mine in splits.items() for i in range(len(mine))]
+    texts = [splits[split].text(i) for split, i in places]
+    rows = [
+        _Row(split, splits[split].name(i), text, key, splits[split].seconds(i))
+        for (split, i), text, key in zip(places, texts, text_keys(texts), strict=True)
     ]
-    number, unit = count_words(texts.get("validation", ()))
+    number, unit = count_words(row.text for row in rows if row.split == "validation")
     few = 0 < number < FEW_WORDS
-    return QuickLook(warnings, small_split("validation", number, unit) if few else None)
+    found = [_shared_texts(rows), _misfits(rows), _listed_twice(rows), _odd_characters(rows)]
+    return QuickLook(list(filter(None, found)), small_split("validation", number, unit) if few else None)
 
 
-def _shared_texts(keys: Mapping[str, Sequence[str]]) -> list[str]:
-    learned = set(keys.get("train", ()))
-    judged = [key for name, mine in keys.items() if name != "train" for key in mine]
+def _shared_texts(rows: Sequence[_Row]) -> str | None:
+    learned = {row.key for row in rows if row.split == "train"}
+    judged = [row.key for row in rows if row.split != "train"]
     shared = [key for key in judged if key in learned]
-    if not shared:
-        return []
     told = leak_count(len(set(shared)), len(shared), len(judged))
-    return [f"texts of the training clips are in other splits too: {told}; their WER is too good"]
+    return (
+        f"texts of the training clips are in other splits too: {told}; their WER is too good"
+        if shared
+        else None
+    )
 
 
-def _misfits(splits: Mapping[str, Clips], keys: Mapping[str, Sequence[str]]) -> list[str]:
-    places = [(name, i) for name, split in splits.items() for i in range(len(split))]
-    seconds = [splits[name].seconds(i) for name, i in places]
-    _, misfits = find_misfits(seconds, [len(keys[name][i]) for name, i in places])
+def _misfits(rows: Sequence[_Row]) -> str | None:
+    _, misfits = find_misfits([row.seconds for row in rows], [len(row.key) for row in rows])
     far = [
-        misfit
+        rows[misfit.position]
         for misfit in misfits
-        if misfit.usual is None or not 1 / _FAR < seconds[misfit.position] / misfit.usual < _FAR
+        if misfit.usual is None or not 1 / _FAR < rows[misfit.position].seconds / misfit.usual < _FAR
     ]
     if not far:
-        return []
-    name, i = places[far[0].position]
-    return [
-        f"text far too long or too short for its audio: {clips(len(far))}, such as {splits[name].name(i)} ({name})"
-    ]
+        return None
+    example = f"{far[0].name} ({far[0].split})"
+    return f"text far too long or too short for its audio: {clips(len(far))}, such as {example}"
 
 
-def _listed_twice(splits: Mapping[str, Clips], keys: Mapping[str, Sequence[str]]) -> list[str]:
-    names = [(name, split.name(i)) for name, split in splits.items() for i in range(len(split))]
-    if len(set(names)) == len(names):
-        return []
+def _listed_twice(rows: Sequence[_Row]) -> str | None:
     # By name alone it is not told: some data sets call every file `audio.wav`.
-    rows = Counter(
-        (split.name(i), keys[name][i], split.seconds(i))
-        for name, split in splits.items()
-        for i in range(len(split))
-    )
-    again = rows.total() - len(rows)
-    if not again:
-        return []
-    first = next(name for (name, _, _), count in rows.items() if count > 1)
-    return [f"listed more than once: {clips(again)}, such as {first}"]
+    counts = Counter((row.name, row.key, row.seconds) for row in rows)
+    again = counts.total() - len(counts)
+    first = next((name for (name, _, _), count in counts.items() if count > 1), "")
+    return f"listed more than once: {clips(again)}, such as {first}" if again else None
 
 
-def _odd_characters(splits: Mapping[str, Clips], texts: Mapping[str, Sequence[str]]) -> list[str]:
-    every = [text for mine in texts.values() for text in mine]
-    step = max(1, len(every) // _SCRIPT_SAMPLE)
-    mains = main_scripts(Counter("".join(every[::step])))
-    odd = certainly_odd(every, characters_of("".join(every)), mains)
+def _odd_characters(rows: Sequence[_Row]) -> str | None:
+    texts = [row.text for row in rows]
+    step = max(1, len(texts) // _SCRIPT_SAMPLE)
+    mains = main_scripts(Counter("".join(texts[::step])))
+    odd = certainly_odd(texts, set("".join(texts)), mains)
     if not odd:
-        return []
-    at = odd[0].position
-    for name, mine in texts.items():
-        if at < len(mine):
-            return [f"odd characters in {clips(len(odd))}, such as {splits[name].name(at)}: {odd[0].detail}"]
-        at -= len(mine)
-    return []
+        return None
+    return f"odd characters in {clips(len(odd))}, such as {rows[odd[0].position].name}: {odd[0].detail}"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from trainer.inspection.distributions import Distribution, distributions
+from trainer.inspection.inspection import Distribution, distributions
 from tune.display import clock
-from tune.inspect_tables import format_name, headline, limits_text, long_time, short_number
+from tune.inspection.tables import format_name, headline, limits_text, long_time, short_number
 from tune.pages.inspection_pictures import durations_picture, histogram_picture, rates_picture
 from tune.pages.page import (
     Cell,
@@ -197,8 +197,7 @@ def _shown(one: Character) -> str:
 _METHOD = (
     "Clips that a search would leave out were found by the code of the search. Audio was measured at its own rate and "
     "at Whisper's 16 kHz: the level of frames of 20 ms, samples cut off at full scale, silence 20 to 35 dB below the "
-    "loud parts. Copies are files, or samples, with the same checksum; those in other formats were found by coarse "
-    "spectra and confirmed by correlating the waveforms.",
+    "loud parts. Copies are files, or samples, with the same checksum.",
     "Texts are compared without case and punctuation. A text is too long or too short for its audio where the clip is "
     "4.5 robust standard deviations from what its letters usually take in this data. Languages were told by "
     "py3langid, and only where another one is far likelier. None of this is proof: listen before removing anything.",

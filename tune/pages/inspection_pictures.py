@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tune.pages.pictures import BLUE, CYCLE, INK, MUTED, RED, Picture, drawing
 
 if TYPE_CHECKING:
-    from trainer.inspection.distributions import Distribution
-    from trainer.inspection.entries import Entry
-    from trainer.inspection.inspection import Inspection
+    from trainer.inspection.findings import Entry
+    from trainer.inspection.inspection import Distribution, Inspection
 
 _MOST_POINTS, _MOST_FLAGGED = 2000, 80
 _ORDER = ("train", "validation", "test")

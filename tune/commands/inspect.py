@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-from typing import TYPE_CHECKING
 
 from trainer.config import ConfigError, TrainConfig
 from tune.arguments import Parser, add_results, add_settings, add_storage, check_least, read_flags
-
-if TYPE_CHECKING:
-    from trainer.inspection.inspection import Inspection
 
 _EXAMPLES = """\
 examples:
@@ -25,7 +20,17 @@ _SETTINGS = (
     *("text_column", "row_filter", "max_train_clips", "max_eval_clips", "max_dropped_share", "data_seed"),
     *("lowercase", "remove_punctuation", "task", "eval_batch_size", "precision", "cache_dir"),
 )
-_FLAGS = ("data", "model", "language")
+_FLAGS = {
+    "data": ("D", "what --data of a search takes (default: demo)"),
+    "model": (
+        "M",
+        "the model to tune: its window, its tokens (default: Whisper's 30 s, tokens are not counted)",
+    ),
+    "language": (
+        "L",
+        "only the clips of this language, as a search takes them (default: all that the data has)",
+    ),
+}
 
 
 def inspect_parser() -> argparse.ArgumentParser:
@@ -36,19 +41,9 @@ def inspect_parser() -> argparse.ArgumentParser:
         "or clipped audio, copies, texts in two splits, texts that are not of their audio, odd characters.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument(
-        "--data", default="demo", metavar="D", help="what --data of a search takes (default: demo)"
-    )
-    parser.add_argument(
-        "--model",
-        metavar="M",
-        help="the model to tune: its window, its tokens (default: Whisper's 30 s, tokens are not counted)",
-    )
-    parser.add_argument(
-        "--language",
-        metavar="L",
-        help="only the clips of this language, as a search takes them (default: all that the data has)",
-    )
+    for name, (metavar, text) in _FLAGS.items():
+        parser.add_argument(f"--{name}", metavar=metavar, help=text)
+    parser.set_defaults(data="demo")
     parser.add_argument(
         "--sample", type=int, metavar="N", help="listen to N clips only; the texts are always read whole"
     )
@@ -73,22 +68,27 @@ def inspect(words: list[str]) -> int:
     """
     arguments = inspect_parser().parse_args(words)
     check_least(arguments, sample=1)
-    config = read_config(arguments)
-    if arguments.output is not None:
-        from tune.inspect_files import check_output
-
-        check_output(arguments.output)
+    config = _read_config(arguments)
     from tune.display import make_console, say
+    from tune.inspection.files import check_output, to_dict, write_files
+    from tune.inspection.run import run_inspection
 
+    if arguments.output is not None:
+        check_output(arguments.output)
     console = make_console()
-    inspection = _inspect(config, arguments)
-    from tune.inspect_files import to_dict, write_files
-
+    inspection = run_inspection(
+        config,
+        with_model=arguments.model is not None or config.data == "demo",
+        all_languages=arguments.language is None,
+        sample=arguments.sample,
+        check_with=arguments.check_with,
+        storage=arguments.storage,
+    )
     content = to_dict(inspection)
     if arguments.json:
         print(json.dumps(content, ensure_ascii=False, allow_nan=False))
     else:
-        from tune.inspect_tables import print_inspection
+        from tune.inspection.tables import print_inspection
 
         print_inspection(inspection, console, more=arguments.output is None)
     if arguments.output is not None:
@@ -98,7 +98,7 @@ def inspect(words: list[str]) -> int:
     return 0
 
 
-def read_config(arguments: argparse.Namespace) -> TrainConfig:
+def _read_config(arguments: argparse.Namespace) -> TrainConfig:
     """The settings of the data, from flags and `--set`.
 
     Raises:
@@ -118,31 +118,3 @@ def read_config(arguments: argparse.Namespace) -> TrainConfig:
     if problems:
         raise ConfigError("\n".join(problems))
     return TrainConfig.from_dict(values | chosen)
-
-
-def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
-    """The inspection with its progress on standard error."""
-    from trainer.inspection.inspect_data import inspect_data
-    from tune.display import make_console
-    from tune.inspect_progress import PhaseProgress
-
-    console = make_console(error=True)
-    with contextlib.ExitStack() as stack:
-        judge = None
-        if arguments.check_with is not None:
-            from tune.evaluated_models import open_model
-            from tune.inspect_check import Judge
-
-            with console.status("looking at the model ..."):
-                judge = Judge(
-                    config, stack.enter_context(open_model(arguments.check_with, arguments.storage))
-                )
-        progress = stack.enter_context(PhaseProgress(console))
-        inspection = inspect_data(
-            config,
-            with_model=arguments.model is not None or config.data == "demo",
-            all_languages=arguments.language is None,
-            sample=arguments.sample,
-            on_progress=progress.show,
-        )
-        return judge.added_to(inspection, progress.show) if judge is not None else inspection

@@ -10,11 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.inspection.distributions import Distribution, distributions
+from trainer.inspection.inspection import Distribution, distributions
 from tune.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trainer.inspection.findings import Finding
     from trainer.inspection.inspection import Inspection
 
 KIND = "tune-whisper inspection"
@@ -41,16 +40,15 @@ def to_dict(inspection: Inspection) -> dict[str, Any]:
         "listened_to": inspection.measured,
         "listening_seconds": round(inspection.listening_seconds, 2),
         "warnings": len(inspection.warnings),
-        "findings": [_finding_dict(finding) for finding in inspection.findings],
+        "findings": [
+            _attributes(finding, "kind level title advice count")
+            | {"clips": [_attributes(one, "split file=name detail") for one in finding.suspects]}
+            for finding in inspection.findings
+        ],
         "notes": inspection.notes,
         "splits": {
-            name: {
-                "clips": facts.clips,
-                "seconds": round(facts.seconds, 1),
-                "words": facts.words,
-                "different_texts": facts.texts,
-                "speakers": facts.speakers,
-            }
+            name: _attributes(facts, "clips seconds words different_texts=texts speakers")
+            | {"seconds": round(facts.seconds, 1)}
             for name, facts in inspection.splits.items()
         },
         "dropped": {
@@ -65,29 +63,17 @@ def to_dict(inspection: Inspection) -> dict[str, Any]:
         "usual_letters_per_second": {code: round(rate.rate, 2) for code, rate in inspection.rates.items()},
         "distributions": {one.key: _distribution_dict(one) for one in distributions(inspection.entries)},
         "alphabet": [
-            {
-                "character": one.char if one.char.isprintable() else None,
-                "code": one.code,
-                "name": one.name,
-                "script": one.script,
-                "count": one.count,
-                "texts": one.texts,
-                "odd": one.odd,
-            }
+            {"character": one.char if one.char.isprintable() else None}
+            | _attributes(one, "code name script count texts odd")
             for one in inspection.alphabet
         ],
     }
 
 
-def _finding_dict(finding: Finding) -> dict[str, Any]:
-    return {
-        "kind": finding.kind,
-        "level": finding.level,
-        "title": finding.title,
-        "advice": finding.advice,
-        "count": finding.count,
-        "clips": [{"split": one.split, "file": one.name, "detail": one.detail} for one in finding.suspects],
-    }
+def _attributes(found: object, names: str) -> dict[str, Any]:
+    """Some attributes of an object; `key=name` gives one another key."""
+    pairs = (name.split("=") for name in names.split())
+    return {pair[0]: getattr(found, pair[-1]) for pair in pairs}
 
 
 def _distribution_dict(found: Distribution) -> dict[str, Any]:
@@ -101,17 +87,8 @@ def _distribution_dict(found: Distribution) -> dict[str, Any]:
     }
 
 
-def suspicious_rows(inspection: Inspection) -> list[tuple[str, str, str, str]]:
-    """File, split, why and detail of every clip that a warning is about; a clip may have several rows."""
-    return [
-        (one.name, one.split, finding.kind.replace("_", " "), one.detail)
-        for finding in inspection.warnings
-        for one in finding.suspects
-    ]
-
-
 def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -> list[Path]:
-    """Write page, JSON and list, each whole or not at all, and return their paths.
+    """Write page, JSON and a list of the clips that warnings are about, each whole or not at all; returns their paths.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -122,7 +99,9 @@ def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -
     lines = io.StringIO(newline="")
     writer = csv.writer(lines)
     writer.writerow(("file", "split", "why", "detail"))
-    writer.writerows(suspicious_rows(inspection))
+    for finding in inspection.warnings:
+        why = finding.kind.replace("_", " ")
+        writer.writerows((one.name, one.split, why, one.detail) for one in finding.suspects)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / LIST_FILE, lines.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer.inspection.distributions import Distribution, distributions
-from tune.display import clock, say
+from trainer.inspection.inspection import Distribution, distributions
+from tune.display import clock, say, say_notes
 
 if TYPE_CHECKING:
     from trainer.inspection.characters import Character
-    from trainer.inspection.findings import Finding
     from trainer.inspection.inspection import Inspection
 
 _SHOWN = 4
@@ -27,17 +27,14 @@ _MOST_CHARACTERS = 90
 def print_inspection(inspection: Inspection, console: Console, *, more: bool) -> None:
     """Print everything; `more` says how to get the rest of long lists."""
     say(console, headline(inspection))
-    for note in inspection.notes:
-        warning = note.removeprefix("WARNING: ")
-        say(console, f"note: {note}" if warning == note else f"warning: {warning}")
+    say_notes(console, inspection.notes)
     console.print()
     _print_findings(inspection, console, more=more)
-    console.print(splits_table(inspection))
+    console.print(_splits_table(inspection))
     console.print()
-    found = distributions(inspection.entries)
-    console.print(distributions_table(found))
+    console.print(_distributions_table(inspection))
     console.print()
-    for line in facts(inspection):
+    for line in _facts(inspection):
         say(console, line)
     heard = inspection.measured / max(inspection.listening_seconds, 1e-3)
     say(
@@ -76,29 +73,23 @@ def limits_text(inspection: Inspection) -> str:
 
 
 def _print_findings(inspection: Inspection, console: Console, *, more: bool) -> None:
-    warnings = inspection.warnings
-    notes = [finding for finding in inspection.findings if finding.level == "note"]
-    if not warnings:
+    if not inspection.warnings:
         console.print(Text("no warnings: nothing in this data looks wrong", style="green"))
-    for finding in warnings:
-        _print_finding(finding, "warning", "yellow", console)
-    for finding in notes:
-        _print_finding(finding, "note", "cyan", console)
+    for finding in inspection.findings:
+        colour = "yellow" if finding.level == "warning" else "cyan"
+        title = Text.assemble((f"{finding.level}: ", f"bold {colour}"), (finding.title, "bold"))
+        console.print(title, soft_wrap=True)
+        for one in finding.suspects[:_SHOWN]:
+            say(console, f"  {one.name} ({one.split}): {one.detail}")
+        if finding.count > _SHOWN:
+            say(console, f"  ... and {finding.count - _SHOWN:,} more")
+        console.print(Text(f"  → {finding.advice}", style="dim"), soft_wrap=True)
     if more and any(finding.count > _SHOWN for finding in inspection.findings):
         say(console, "--output DIR writes all of them to suspicious.csv, and a page with pictures")
     console.print()
 
 
-def _print_finding(finding: Finding, word: str, colour: str, console: Console) -> None:
-    console.print(Text.assemble((f"{word}: ", f"bold {colour}"), (finding.title, "bold")), soft_wrap=True)
-    for one in finding.suspects[:_SHOWN]:
-        say(console, f"  {one.name} ({one.split}): {one.detail}")
-    if finding.count > _SHOWN:
-        say(console, f"  ... and {finding.count - _SHOWN:,} more")
-    console.print(Text(f"  → {finding.advice}", style="dim"), soft_wrap=True)
-
-
-def splits_table(inspection: Inspection) -> Table:
+def _splits_table(inspection: Inspection) -> Table:
     """Clips, hours, words, texts and speakers of each split."""
     speakers = any(facts.speakers for facts in inspection.splits.values())
     table = _table("split", "clips", "time", "words", "different texts", *(["speakers"] if speakers else []))
@@ -108,11 +99,11 @@ def splits_table(inspection: Inspection) -> Table:
     return table
 
 
-def distributions_table(found: Sequence[Distribution]) -> Table:
+def _distributions_table(inspection: Inspection) -> Table:
     """Quantiles of each measure and how it spreads."""
     table = _table("per clip", "least", "5 %", "median", "95 %", "most")
     table.add_column("from least to most")
-    for one in found:
+    for one in distributions(inspection.entries):
         numbers = [short_number(one.quantile(share)) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
         table.add_row(f"{one.label}{', ' + one.unit if one.unit else ''}", *numbers, _spark(one))
     return table
@@ -133,26 +124,21 @@ def short_number(value: float) -> str:
 
 def _spark(found: Distribution) -> str:
     """The histogram as a row of bars."""
-    low, high = found.values[0], found.values[-1]
-    counts = [0] * _COLUMNS
-    for value in found.values:
-        place = (value - low) / (high - low) if high > low else 0.0
-        counts[min(_COLUMNS - 1, int(place * _COLUMNS))] += 1
-    most = max(counts)
+    low, width = found.values[0], (found.values[-1] - found.values[0]) / _COLUMNS or 1.0
+    counts = Counter(min(_COLUMNS - 1, int((value - low) / width)) for value in found.values)
+    most = max(counts.values())
     # What is there at all must be seen.
-    return "".join(
-        " " if not count else _BARS[min(7, int(8 * count / most)) if count < most else 7] for count in counts
-    )
+    return "".join(_BARS[min(7, 8 * counts[at] // most)] if counts[at] else " " for at in range(_COLUMNS))
 
 
-def facts(inspection: Inspection) -> list[str]:
+def _facts(inspection: Inspection) -> list[str]:
     """Formats, alphabet and limits, a line each."""
     formats = [
         f"{count:,} {format_name(rate, channels, kind)}"
         for (rate, channels, kind), count in inspection.formats().most_common(6)
     ]
     lines = [f"audio     {'; '.join(formats) or 'none that can be read'}"]
-    lines += [f"alphabet  {line}" for line in alphabet_lines(inspection.alphabet)]
+    lines += [f"alphabet  {line}" for line in _alphabet_lines(inspection.alphabet)]
     return [*lines, f"limits    {limits_text(inspection)}"]
 
 
@@ -162,7 +148,7 @@ def format_name(rate: int, channels: int, kind: str) -> str:
     return f"{kind.replace('_', ' ')} at {rate / 1000:g} kHz, {count}"
 
 
-def alphabet_lines(alphabet: Sequence[Character]) -> list[str]:
+def _alphabet_lines(alphabet: Sequence[Character]) -> list[str]:
     """Letters by script, then digits and signs, in one line each."""
     groups: dict[str, list[str]] = {}
     for one in alphabet:

@@ -1,0 +1,1 @@
+"""What `tune-whisper inspect` runs, shows and writes."""
