@@ -17,7 +17,7 @@ from tune.job_arguments import read_request
 from tune.job_package import PACKAGED_SETTINGS, pinned_requirements, stage
 from tune.job_parsers import list_parser, logs_parser, status_parser, stop_parser, submit_parser
 from tune.job_secrets import find_secret, is_secret_name
-from tune.jobs import JobError, cluster_address
+from tune.remote.client import JobError, cluster_address
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\n"
 PASSWORD = "hunter2hunter2"

@@ -395,7 +395,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
 def test_somebody_who_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tune.jobs._ANSWER_SECONDS", 1)
+    monkeypatch.setattr("tune.remote.client._ANSWER_SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert main(["list", "--address", f"http://me:{PLANTED}@127.0.0.1:{silent.getsockname()[1]}"]) == 2
     printed = capsys.readouterr().err

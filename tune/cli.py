@@ -44,7 +44,7 @@ COMMANDS = {
     "logs": "tune.job_commands:logs",
     "stop": "tune.job_commands:stop",
     "list": "tune.list_command:list_all",
-    "cluster": "tune.cluster_commands:cluster",
+    "cluster": "tune.commands.cluster:cluster",
 }
 """The functions behind the command words; each takes the words after its own and returns the exit code."""
 

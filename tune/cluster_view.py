@@ -106,7 +106,7 @@ def read_dashboard(client: JobSubmissionClient, address: str) -> ClusterView:
     Raises:
         UserError: the dashboard does not answer as Ray's does, or does not accept our credentials.
     """
-    from tune.jobs import cluster_errors, cluster_versions
+    from tune.remote.client import cluster_errors, cluster_versions
 
     ray_version, python = cluster_versions(client)
     with cluster_errors(address):

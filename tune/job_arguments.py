@@ -18,8 +18,8 @@ from tune.errors import ConfigError
 from tune.job_package import PACKAGED_SETTINGS
 from tune.job_secrets import check_words
 from tune.job_words import option_value, positional, replace_option, replace_setting, setting_value
-from tune.jobs import JobError
 from tune.plan import EXPERIMENT_NAME, dated_name
+from tune.remote.client import JobError
 
 _HOME_STORAGE = "~/experiments"
 _INPUTS = "inputs"

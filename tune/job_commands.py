@@ -26,7 +26,7 @@ from tune.job_records import (
     stop_job,
 )
 from tune.job_records import list_jobs as find_jobs
-from tune.jobs import JobError, check_versions, cluster_address, cluster_errors, connect
+from tune.remote.client import JobError, check_versions, cluster_address, cluster_errors, connect
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from tune.job_records import ENDED, job_state
-from tune.jobs import JobError, cluster_errors
+from tune.remote.client import JobError, cluster_errors
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tune.jobs import JobError, cluster_errors
+from tune.remote.client import JobError, cluster_errors
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

@@ -153,7 +153,7 @@ def dashboard_client(name: ClusterName) -> JobSubmissionClient:
     """The same without the checks, to look at a cluster; the SDK must be open."""
     from ray.job_submission import JobSubmissionClient
 
-    from tune.jobs import cluster_errors
+    from tune.remote.client import cluster_errors
 
     with sdk_errors(name), cluster_errors(SCHEME + name.name), quiet_sdk():
         return JobSubmissionClient(name.address)

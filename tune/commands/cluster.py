@@ -126,7 +126,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from tune.cluster_view import print_cluster, read_dashboard
 
     if "://" in address:
-        from tune.jobs import cluster_address, connect
+        from tune.remote.client import cluster_address, connect
 
         address = cluster_address(address)
         view = read_dashboard(connect(address), address)
