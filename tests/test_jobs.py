@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from warm_process import ray_command
 from warm_workers import family
 
@@ -193,7 +194,7 @@ def fetch(address: str) -> bytes:
 def test_the_search_survives_its_sender(
     head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "space.yaml").write_text(f"# {PLANTED}\n{SPACE}")
     (tmp_path / ".env").write_text(f"KEY={PLANTED}")
     (tmp_path / "id_rsa").write_text(PLANTED)
     search = ["--space", "space.yaml", "--trials", "2", "--epochs", "1", "--experiment", "survivor", *QUICK]
@@ -221,6 +222,9 @@ def test_the_search_survives_its_sender(
     assert status["metadata"]["experiment"] == "survivor"
     results = json.loads((tmp_path / "results" / "survivor" / "results.json").read_text())
     assert [trial["status"] for trial in results["trials"]] == ["completed", "completed"]
+    experiment = yaml.safe_load((tmp_path / "results" / "survivor" / "experiment.yaml").read_text())
+    assert experiment["train_config"]["max_train_clips"] == 32, "--set counts there"
+    assert experiment["space"]["scheduler"]["rungs"] == 2, "and so does the space's file"
 
     assert_planted_nowhere(head, "tune-whisper-survivor")
 
@@ -232,8 +236,8 @@ def assert_planted_nowhere(head: Head, submission_id: str) -> None:
     assert b"survivor" in details and b"best" in logs
     assert PLANTED.encode() not in details + logs
     files = [path for path in head.folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    packages = {path.parent.name: path for path in files if path.name == "space.yaml"}
-    assert [name for name in packages if name == "inputs"], "the unpacked package was not found"
+    packages = [path for path in files if path.name == "space.yaml" and (path.parent / "tune").is_dir()]
+    assert packages, "the unpacked package was not found"
     for path in files:
         assert path.name not in {".env", "id_rsa", "data.csv"}
         assert PLANTED.encode() not in path.read_bytes(), path

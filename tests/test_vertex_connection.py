@@ -20,8 +20,7 @@ from vertex_lab import OLD, VERSIONS_OF_VERTEX, Run, cluster, cluster_command, v
 from vertex_server import NUMBER, PROJECT, TOKEN, VertexServer
 
 from tune.errors import UserError
-from tune.vertex import cluster_name, job_client, prepare_address
-from tune.vertex_errors import VertexError
+from tune.remote.vertex import VertexError, cluster_name, job_client, prepare_address
 
 pytestmark = VERSIONS_OF_VERTEX
 
@@ -172,7 +171,7 @@ def test_without_the_extra(vertex: VertexServer, tmp_path: Path) -> None:
 
 FOLLOW = """
 import asyncio, sys
-from tune.vertex import job_client
+from tune.remote.vertex import job_client
 async def follow():
     async for lines in job_client("vertex_ray://lab").tail_job_logs(sys.argv[1]):
         print(lines, end="")

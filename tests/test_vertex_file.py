@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from vertex_lab import VERSIONS_OF_VERTEX
 
-from tune.vertex_errors import VertexError
-from tune.vertex_file import read_cluster_file
+from tune.remote.vertex import VertexError
+from tune.remote.vertex_clusters import read_cluster_file
 
 pytestmark = VERSIONS_OF_VERTEX
 
@@ -18,13 +18,14 @@ def test_all_mistakes_of_a_file_at_once(tmp_path: Path) -> None:
     file.write_text(
         "name: Whisper\n"
         "locaton: us-central1\n"
-        "head: {machine_type: a2-highgpu-1g, accelerator_type: NVIDIA_TESLA_T4}\n"
+        "head: {machine_type: n1-standard-8, node_count: 2}\n"
         "workers:\n"
-        "  - {machine_type: n1-standard-16, accelerator_type: NVIDIA_TESLA_A100, accelerator_count: 1}\n"
-        "  - {machine_type: n1-standard-16, accelerator_type: nvidia-tesla-t4, replicas: 0}\n"
-        "  - {machine_type: n1-standard-8, accelerator_type: NVIDIA_TESLA_T4, accelerator_count: 3}\n"
-        "  - {machine_type: g2-standard-24, replicas: 2, autoscaling: {min: 4, max: 2}}\n"
-        "  - {replicas: 2, accelerator_count: 1}\n"
+        "  - {machine_type: n1-standard-16, boot_disk_size_gb: large, disk_gb: 200}\n"
+        "  - {machine_type: n1-standard-16, accelerator_type: nvidia-tesla-t4, node_count: 0}\n"
+        "  - {machine_type: g2-standard-24, autoscaling_spec: {min: 4, max_replica_count: 2}}\n"
+        "  - {machine_type: g2-standard-24, node_count: 2, autoscaling_spec: {max_replica_count: 3}}\n"
+        "  - {node_count: 2, accelerator_count: 1}\n"
+        "  - {machine_type: g2-standard-24, autoscaling_spec: {min_replica_count: 4, max_replica_count: 2}}\n"
         "service_account: nobody\n"
         "labels: {team: two words}\n"
     )
@@ -34,17 +35,18 @@ def test_all_mistakes_of_a_file_at_once(tmp_path: Path) -> None:
     expected = [
         "1: name=Whisper: must be lower-case letters",
         "2: locaton: unknown setting; did you mean location?",
-        "3: head: a2-highgpu-1g comes with 1 NVIDIA_TESLA_A100",
-        "5: workers: pool 1: NVIDIA_TESLA_A100 cannot be attached to n1-standard-16; it comes with a2-highgpu-1g",
+        "3: head: there is one head; node_count and autoscaling_spec belong to workers",
+        "5: workers: pool 1: boot_disk_size_gb=large: must be a whole number from 100 to 64000",
+        "5: workers: pool 1: disk_gb: unknown setting; is boot_disk_size_gb now, as in Google's SDK",
         "6: workers: pool 2: accelerator_type=nvidia-tesla-t4: did you mean NVIDIA_TESLA_T4?",
-        "6: workers: pool 2: replicas=0: must be a whole number from 1 to 1000",
-        "7: workers: pool 3: 3 NVIDIA_TESLA_T4 cannot be attached to a machine; allowed are 1, 2, 4",
-        "8: workers: pool 4: autoscaling: must be as {min: 1, max: 4}",
-        "8: workers: pool 4: replicas: goes without autoscaling",
+        "6: workers: pool 2: node_count=0: must be a whole number from 1 to 1000",
+        "7: workers: pool 3: autoscaling_spec: min: unknown setting; is min_replica_count now",
+        "8: workers: pool 4: node_count: goes without autoscaling_spec",
         "9: workers: pool 5: accelerator_count: needs accelerator_type",
         "9: workers: pool 5: machine_type: is missing",
-        "10: service_account=nobody: must be an e-mail address",
-        "11: labels: team=two words: letters, digits, - and _ only",
+        "10: workers: pool 6: autoscaling_spec: min_replica_count is above max_replica_count",
+        "11: service_account=nobody: must be an e-mail address",
+        "12: labels: team=two words: letters, digits, - and _ only",
     ]
     assert len(found) == len(expected), found
     for line, begin in zip(found, expected, strict=True):
@@ -58,8 +60,9 @@ def test_all_mistakes_of_a_file_at_once(tmp_path: Path) -> None:
         ("- a\n", "1: the top level must be a mapping"),
         ("name: x\nhead: {machine_type: n1-standard-8}\n", "1: workers: is missing"),
         (
-            "name: x\nhead: &m {machine_type: n1-standard-8}\nworkers: {machine_type: n1-standard-8, disk_gb: 300}\n",
-            "3: workers: n1-standard-8: the head's machine, so disk_gb and image must be the head's",
+            "name: x\nhead: {machine_type: n1-standard-8}\n"
+            "workers: {machine_type: n1-standard-8, boot_disk_size_gb: 300}\n",
+            "3: workers: n1-standard-8: the head's machine, so boot disk and custom_image must be the head's",
         ),
         (
             "name: x\nhead: {machine_type: n1-standard-8}\nworkers:\n"

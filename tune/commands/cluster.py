@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tune.arguments import Parser, add_vertex
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
+    from rich.console import Console
+    from rich.table import Table
+
+    from tune.cluster_view import ClusterView
+    from tune.remote.vertex import ClusterName
 
 _EPILOG = """\
 on Vertex AI (pip install 'tune-whisper[vertex]'):
   tune-whisper cluster create FILE.yaml                            create a cluster
   tune-whisper cluster scale --address vertex_ray://NAME --workers N   more or fewer workers
   tune-whisper cluster delete vertex_ray://NAME                    delete a cluster
-  each has its own --help, says what it will cost per hour, and asks
+  each has its own --help, says what it will do and where prices are, and asks
 """
 
 
@@ -81,10 +90,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
 
 def _add_price(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
-        "--price-per-hour",
-        type=float,
-        metavar="USD",
-        help=f"what {what} costs you, instead of the list price",
+        "--price-per-hour", type=float, metavar="USD", help=f"what {what} costs you, to be told with it"
     )
 
 
@@ -117,9 +123,7 @@ def _show(arguments: argparse.Namespace) -> int:
     address = _address(arguments)
     console = make_console()
     if address.startswith("vertex_ray://"):
-        from tune.vertex_view import show_vertex_cluster
-
-        show_vertex_cluster(address, arguments.project, arguments.location, console, as_json=arguments.json)
+        _show_vertex(address, arguments, console)
         return 0
 
     from tune.cluster_join import read_by_joining
@@ -144,11 +148,95 @@ def print_json(value: dict[str, Any]) -> None:
     print(json.dumps(value, indent=2))
 
 
+def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) -> None:
+    """What a cluster on Vertex AI is: state, versions, pools; and where it runs, Ray's own view of its nodes."""
+    from tune.cluster_view import print_cluster
+    from tune.display import say
+    from tune.remote.vertex import cluster_name, get_cluster, version_difference
+    from tune.remote.vertex_clusters import PRICES
+
+    name = cluster_name(address, arguments.project, arguments.location)
+    cluster = get_cluster(name)
+    view, problem = _nodes(name, cluster)
+    ray_version, python_version = cluster.ray_version, cluster.python_version
+    dashboard = f"https://{cluster.dashboard_address}" if cluster.dashboard_address else None
+    pools = [cluster.head_node_type, *cluster.worker_node_types]
+    if arguments.json:
+        print_json(
+            {
+                **dataclasses.asdict(name),
+                **{"state": cluster.state, "ray_version": ray_version, "python_version": python_version},
+                **{"dashboard": dashboard, "pools": [_pool_json(pool) for pool in pools]},
+                **{"ray": view.as_json() if view else None, "ray_problem": problem},
+            }
+        )
+        return
+    say(console, f"cluster   {name.name} in {name.project}, {name.location}: {cluster.state}")
+    image = " (by its image, which is custom)" if ray_version is None else ""
+    say(console, f"versions  Ray {ray_version or 'unknown'}, Python {python_version or 'unknown'}{image}")
+    say(console, f"dashboard {dashboard or 'none yet'}")
+    console.print(_pool_table(pools))
+    say(console, f"prices: {PRICES}")
+    if view is not None:
+        say(console, "")
+        print_cluster(view, console)
+    else:
+        say(console, version_difference(cluster) or "Ray and Python as here" if ray_version else "")
+        say(console, f"nodes: not known: {problem}")
+
+
+def _nodes(name: ClusterName, cluster: Cluster) -> tuple[ClusterView | None, str | None]:
+    """Ray's own view; else why there is none. Looking needs no equal versions, unlike sending a job."""
+    from tune.cluster_view import read_dashboard
+    from tune.errors import UserError
+    from tune.remote.vertex import dashboard_client
+
+    if cluster.state != "RUNNING":
+        return None, f"the cluster is {cluster.state}"
+    try:
+        return read_dashboard(dashboard_client(name), name.address), None
+    except UserError as error:
+        return None, str(error)
+
+
+def _pool_json(pool: Resources) -> dict[str, Any]:
+    from tune.remote.vertex_clusters import fewest_nodes, most_nodes
+
+    return {
+        **{"machine_type": pool.machine_type, "accelerator_type": pool.accelerator_type},
+        **{"accelerator_count": pool.accelerator_count or 0},
+        **{"replicas": fewest_nodes(pool), "most": most_nodes(pool)},
+        **{"disk_gb": pool.boot_disk_size_gb, "image": pool.custom_image},
+    }
+
+
+def _pool_table(pools: list[Resources]) -> Table:
+    from rich.table import Table
+
+    from tune.remote.vertex_clusters import fewest_nodes, most_nodes
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("pool")
+    table.add_column("machines", justify="right")
+    for column in ("type", "GPUs each", "disk GB"):
+        table.add_column(column)
+    for number, pool in enumerate(pools):
+        most = most_nodes(pool)
+        table.add_row(
+            f"workers {number}" if number else "head",
+            f"{fewest_nodes(pool)} to {most}" if most else str(fewest_nodes(pool)),
+            pool.machine_type,
+            f"{pool.accelerator_count} {pool.accelerator_type}" if pool.accelerator_type else "",
+            str(pool.boot_disk_size_gb),
+        )
+    return table
+
+
 def _scale(words: list[str]) -> int:
     arguments = scale_parser().parse_args(words)
     from tune.display import make_console
-    from tune.vertex import cluster_name
-    from tune.vertex_cluster import scale
+    from tune.remote.vertex import cluster_name
+    from tune.remote.vertex_clusters import scale
 
     name = cluster_name(_address(arguments), arguments.project, arguments.location)
     scale(
@@ -167,8 +255,7 @@ def _create(words: list[str]) -> int:
     from pathlib import Path
 
     from tune.display import make_console
-    from tune.vertex_cluster import create
-    from tune.vertex_file import read_cluster_file
+    from tune.remote.vertex_clusters import create, read_cluster_file
 
     create(
         read_cluster_file(Path(arguments.file)),
@@ -184,9 +271,8 @@ def _create(words: list[str]) -> int:
 def _delete(words: list[str]) -> int:
     arguments = delete_parser().parse_args(words)
     from tune.display import make_console
-    from tune.vertex import cluster_name
-    from tune.vertex_cluster import delete
-    from tune.vertex_errors import VertexError
+    from tune.remote.vertex import VertexError, cluster_name
+    from tune.remote.vertex_clusters import delete
 
     # Not from RAY_ADDRESS: what is deleted is named.
     named = [text for text in (arguments.name, arguments.address) if text]

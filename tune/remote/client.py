@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -49,22 +48,14 @@ def cluster_address(given: str | None) -> str:
     raise JobError(f"{source}{hide_password(address)}: {kind}; jobs go to {right} or vertex_ray://NAME")
 
 
-def connect(address: str, project: str | None = None, location: str | None = None) -> JobSubmissionClient:
+def connect(address: str) -> JobSubmissionClient:
     """A client for the jobs of a cluster, known to be there and to let us in.
-
-    `project` and `location` are for `vertex_ray://` addresses; the environment's where they are not given.
 
     Ray's token and the headers in `RAY_JOB_HEADERS` go with every request of the client.
 
     Raises:
         JobError: nobody answers within seconds, it is no Ray, or it does not accept our credentials.
     """
-    if address.startswith("vertex_ray://"):
-        # By name: Google's SDK is needed by those who use it only.
-        client: JobSubmissionClient = importlib.import_module("tune.vertex").job_client(
-            address, project, location
-        )
-        return client
     shown = hide_password(address)
     headers = _headers()
     _check_somebody_answers(address)

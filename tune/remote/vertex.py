@@ -2,24 +2,24 @@
 
 Everything goes through `google.cloud.aiplatform.vertex_ray`. Here are only the checks before it and one line for
 each mistake after it; credentials are those that Google's libraries find (application default credentials).
-
-Exercised by tests, with the real SDK over its default transport (gRPC with TLS) against a local server that speaks
-the persistent resources, operations and projects APIs: finding, showing, creating, scaling and deleting a cluster,
-tokens from a service account, and jobs through `vertex_ray://` to a real Ray head behind a TLS front that demands the
-token. Not exercised: Google's service itself, its quotas and waiting times, its proxy before the dashboard, other
-kinds of credentials, networks with peering or Private Service Connect, an API endpoint over REST.
+docs/clusters.md says what the tests exercise of this and what they cannot.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import logging
 import os
 import platform
 import re
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tune.vertex_errors import VertexError, one_line, quiet_sdk, sdk_errors
+from tune.errors import UserError
+from tune.remote.client import cluster_errors
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster
@@ -36,9 +36,14 @@ _LOCATION = (
     "CLOUDSDK_COMPUTE_REGION",
 )
 _DEFAULT_LOCATION = "us-central1"
+_NOT_INSTALLED = "--address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/persistentResources/([^/]+)")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+
+class VertexError(UserError):
+    """Vertex AI cannot be used as asked; says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,10 +158,28 @@ def dashboard_client(name: ClusterName) -> JobSubmissionClient:
     """The same without the checks, to look at a cluster; the SDK must be open."""
     from ray.job_submission import JobSubmissionClient
 
-    from tune.remote.client import cluster_errors
-
     with sdk_errors(name), cluster_errors(SCHEME + name.name), quiet_sdk():
         return JobSubmissionClient(name.address)
+
+
+def import_sdk() -> Any:
+    """Google's `vertex_ray` module.
+
+    Raises:
+        VertexError: the extra is not installed, or does not work with our Ray.
+    """
+    try:
+        with quiet_sdk():
+            from google.cloud.aiplatform import vertex_ray
+    except ImportError as error:
+        import ray
+
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("ray"):
+            raise VertexError(_NOT_INSTALLED) from error
+        raise VertexError(
+            f"--address vertex_ray://: Google's SDK does not work with Ray {ray.__version__}: {one_line(str(error))}"
+        ) from error
+    return vertex_ray
 
 
 def open_sdk(project: str, location: str) -> Any:
@@ -165,33 +188,17 @@ def open_sdk(project: str, location: str) -> Any:
     Raises:
         VertexError: the extra is not installed, there are no credentials, or there is no such location.
     """
-    try:
-        with quiet_sdk():
-            from google.cloud import aiplatform
-            from google.cloud.aiplatform import vertex_ray
-    except ImportError as error:
-        raise VertexError(_explain_import(error)) from error
+    vertex_ray = import_sdk()
+    from google.cloud import aiplatform
+
     _credentials()
     endpoint = os.environ.get(ENDPOINT) or None
-    rest = endpoint is not None and "://" in endpoint
+    transport = "rest" if endpoint is not None and "://" in endpoint else "grpc"
     try:
-        aiplatform.init(
-            project=project,
-            location=location,
-            api_endpoint=endpoint,
-            api_transport="rest" if rest else "grpc",
-        )
+        aiplatform.init(project=project, location=location, api_endpoint=endpoint, api_transport=transport)
     except ValueError as error:
         raise VertexError(f"--location {location}: {one_line(str(error))}") from error
     return vertex_ray
-
-
-def _explain_import(error: ImportError) -> str:
-    import ray
-
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("ray"):
-        return "--address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
-    return f"--address vertex_ray://: Google's SDK does not work with Ray {ray.__version__}: {one_line(str(error))}"
 
 
 def _credentials() -> tuple[Any, str | None]:
@@ -199,9 +206,7 @@ def _credentials() -> tuple[Any, str | None]:
         import google.auth
         from google.auth.exceptions import GoogleAuthError
     except ImportError as error:
-        raise VertexError(
-            "--address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
-        ) from error
+        raise VertexError(_NOT_INSTALLED) from error
     logging.getLogger("google.auth").setLevel(logging.ERROR)
     try:
         credentials, project = google.auth.default(scopes=[_SCOPE])
@@ -272,3 +277,65 @@ def get_cluster(name: ClusterName) -> Cluster:
     vertex_ray = open_sdk(name.project, name.location)
     with sdk_errors(name), quiet_sdk():
         return vertex_ray.get_ray_cluster(name.resource)
+
+
+@contextlib.contextmanager
+def quiet_sdk(*, progress: bool = False) -> Iterator[None]:
+    """Keep what the SDK prints out of our output; with `progress` it goes to stderr."""
+    logging.getLogger("google").setLevel(logging.ERROR)
+    with contextlib.redirect_stdout(sys.stderr if progress else io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def sdk_errors(name: ClusterName) -> Iterator[None]:
+    """Tell what the SDK raises inside in one line.
+
+    Raises:
+        VertexError: instead of the errors of Google's libraries, and the plain ones that the SDK wraps them in.
+    """
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        yield
+    except (GoogleAPIError, GoogleAuthError, ValueError, RuntimeError) as error:
+        wrapped = isinstance(error, (ValueError, RuntimeError)) and error.__cause__
+        where = f"vertex_ray://{name.name} in {name.project}, {name.location}"
+        raise VertexError(f"{where}: {_explain(wrapped or error, name.project)}") from error
+
+
+def _explain(error: BaseException, project: str) -> str:
+    """What an error of Google's libraries means, and what to do."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError
+
+    text = one_line(str(getattr(error, "message", "") or error))
+    # Over gRPC a token that cannot be got comes as "unavailable". The text is not shown: it may quote the answer.
+    if isinstance(error, GoogleAuthError) or "metadata from plugin failed" in text:
+        return "credentials cannot be used for a token; run gcloud auth application-default login"
+    if isinstance(error, exceptions.Forbidden):
+        return _explain_forbidden(text, project)
+    known = {
+        exceptions.NotFound: f"no such cluster; check the name, --project and --location ({text})",
+        exceptions.Unauthenticated: "credentials were not accepted; run gcloud auth application-default login",
+        exceptions.AlreadyExists: "there is a cluster of this name already; choose another name",
+        exceptions.ResourceExhausted: f"the project's quota does not allow it; ask for more ({text})",
+        exceptions.ServiceUnavailable: f"Vertex AI cannot be reached: {text}",
+        exceptions.DeadlineExceeded: "Vertex AI does not answer; try again",
+    }
+    return next((meaning for kind, meaning in known.items() if isinstance(error, kind)), text)
+
+
+def _explain_forbidden(text: str, project: str) -> str:
+    if "SERVICE_DISABLED" in text or "has not been used in project" in text:
+        service = re.search(r"([a-z]+\.googleapis\.com)", text)
+        api = service.group(1) if service else "aiplatform.googleapis.com"
+        return f"an API is not enabled; run gcloud services enable {api} --project {project}"
+    return f"permission denied; the account needs the role roles/aiplatform.user or more ({text})"
+
+
+def one_line(text: str) -> str:
+    """A text of the SDK on one line, without its own mark and cut to a readable length."""
+    flat = " ".join(text.replace("[Ray on Vertex AI]: ", "").split())
+    return flat if len(flat) <= 300 else flat[:297] + "..."

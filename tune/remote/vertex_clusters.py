@@ -1,0 +1,443 @@
+"""Clusters on Vertex AI: what is asked for is shown with where prices are, then a question, then Google's SDK.
+
+A cluster is described by the SDK's own words: pools of machines are its `Resources`, the rest are arguments of its
+`create_ray_cluster`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich.console import Console
+
+from tune.display import say
+from tune.remote.vertex import (
+    SCHEME,
+    ClusterName,
+    VertexError,
+    check_our_versions,
+    find_location,
+    find_project,
+    get_cluster,
+    import_sdk,
+    open_sdk,
+    our_versions,
+    quiet_sdk,
+    sdk_errors,
+    supported_versions,
+)
+from tune.yaml_nodes import Problems, compose, items, nearest, scalar
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
+
+PRICES = "https://cloud.google.com/vertex-ai/pricing"
+_TOP = {
+    "name": (r"[a-z][a-z0-9_-]{0,62}", "lower-case letters, digits, - and _, at most 63, a letter first"),
+    "project": (r"\S+", "a text without spaces"),
+    "location": (r"[a-z]+-[a-z]+\d+", "a region, as us-central1"),
+    "ray_version": (r"\d+\.\d+(\.\d+)?", 'a version, as "2.47"'),
+    "python_version": (r"\d+\.\d+", 'a version, as "3.11"'),
+    "network": (r"projects/[^/]+/global/networks/[^/]+", "projects/NUMBER/global/networks/NAME"),
+    "service_account": (r"[^@\s]+@[^@\s]+", "an e-mail address"),
+}
+"""Texts of a cluster's file, and what each must be."""
+_RANGES = {
+    **{"node_count": (1, 1000), "min_replica_count": (1, 1000), "max_replica_count": (1, 1000)},
+    **{"accelerator_count": (0, 16), "boot_disk_size_gb": (100, 64000)},
+}
+_RENAMED = {
+    **{"replicas": "node_count", "disk_gb": "boot_disk_size_gb", "image": "custom_image"},
+    **{"autoscaling": "autoscaling_spec", "min": "min_replica_count", "max": "max_replica_count"},
+}
+"""Our own names of a pool's settings, in files from before Google's were taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterFile:
+    """A cluster to create."""
+
+    name: str
+    head: Resources
+    workers: list[Resources]
+    project: str | None = None
+    location: str | None = None
+    ray_version: str | None = None
+    python_version: str | None = None
+    network: str | None = None
+    service_account: str | None = None
+    labels: dict[str, str] | None = None
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Read and check a cluster's YAML file.
+
+    Raises:
+        VertexError: it cannot be read or has mistakes; one line for each, `FILE:LINE: key=value: ...`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
+        raise VertexError(
+            f"{path}: cannot be read ({reason}); give a YAML file as docs/vertex_cluster.yaml"
+        ) from error
+    problems = Problems()
+    root = compose(text, problems)
+    values: dict[str, Any] = {}
+    if isinstance(root, yaml.MappingNode):
+        values = _read_cluster(root, problems)
+    elif root is not None:
+        problems.add(root, "the top level must be a mapping such as name: my-cluster")
+    elif problems.found[-1][1].startswith("the file is empty"):
+        problems.found[-1] = (1, "the file is empty; docs/vertex_cluster.yaml is a whole one")
+    if problems.found:
+        raise VertexError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(problems.found)))
+    return ClusterFile(**values)
+
+
+def _read_cluster(root: yaml.MappingNode, problems: Problems) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    nodes: list[yaml.Node] = []
+    for key, key_node, node in items(root, problems):
+        if key in _TOP:
+            pattern, meaning = _TOP[key]
+            value = values[key] = str(scalar(node, as_text=True))  # YAML would read 3.10 as the number 3.1
+            if not re.fullmatch(pattern, value):
+                problems.add(node, f"{key}={value}: must be {meaning}")
+        elif key == "head":
+            values[key] = _read_pool("head: ", node, problems)
+        elif key == "workers":
+            nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+            wheres = [
+                f"workers: pool {i}: " if len(nodes) > 1 else "workers: " for i in range(1, len(nodes) + 1)
+            ]
+            values[key] = [_read_pool(*each, problems) for each in zip(wheres, nodes, strict=True)]
+            if not nodes:
+                problems.add(node, "workers: must have a pool, as - {machine_type: n1-standard-16}")
+        elif key == "labels":
+            values[key] = _read_labels(node, problems)
+        else:
+            _unknown(key, key_node, [*_TOP, "head", "workers", "labels"], problems, "")
+    for key in ("name", "head", "workers"):
+        if key not in values:
+            problems.add(root, f"{key}: is missing")
+    if not problems.found:
+        _check_pools(values["head"], list(zip(values["workers"], nodes, strict=True)), problems)
+    return values
+
+
+def _read_labels(node: yaml.Node, problems: Problems) -> dict[str, str]:
+    if not isinstance(node, yaml.MappingNode):
+        problems.add(node, "labels: must be a mapping, as {team: speech}")
+        return {}
+    labels = {
+        key: (value, str(scalar(value, as_text=True))) for key, _, value in items(node, problems, "labels: ")
+    }
+    for key, (value_node, value) in labels.items():
+        if not re.fullmatch(r"[\w-]{1,64}", key) or not re.fullmatch(r"[\w-]{0,64}", value):
+            problems.add(
+                value_node, f"labels: {key}={value}: letters, digits, - and _ only, at most 64 of them"
+            )
+    return {key: value for key, (_, value) in labels.items()}
+
+
+def _unknown(key: str, node: yaml.Node, names: list[str], problems: Problems, where: str) -> None:
+    near = nearest(key, names)
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(names)}"
+    if _RENAMED.get(key) in names:
+        hint = f"is {_RENAMED[key]} now, as in Google's SDK"
+    problems.add(node, f"{where}{key}: unknown setting; {hint}")
+
+
+def _read_pool(where: str, node: yaml.Node, problems: Problems) -> Resources | None:
+    """A pool of machines; checked as far as no table of machines is needed, which Vertex AI itself has."""
+    before = len(problems.found)
+    values = _read_fields(import_sdk().Resources, where, node, problems)
+    if len(problems.found) > before:
+        return None
+    if "machine_type" not in values:
+        problems.add(node, f"{where}machine_type: is missing")
+    if "accelerator_type" in values:
+        values.setdefault("accelerator_count", 1)
+    elif values.get("accelerator_count"):
+        problems.add(node, f"{where}accelerator_count: needs accelerator_type")
+    scaling = values.get("autoscaling_spec")
+    if where == "head: " and (scaling or values.get("node_count", 1) != 1):
+        problems.add(node, "head: there is one head; node_count and autoscaling_spec belong to workers")
+    elif scaling and "node_count" in values:
+        problems.add(node, f"{where}node_count: goes without autoscaling_spec, which sets it; remove one")
+    elif scaling and scaling.min_replica_count > scaling.max_replica_count:
+        problems.add(
+            node, f"{where}autoscaling_spec: min_replica_count is above max_replica_count; swap them"
+        )
+    return import_sdk().Resources(**values)
+
+
+def _read_fields(kind: Any, where: str, node: yaml.Node, problems: Problems) -> dict[str, Any]:
+    """The fields of one of the SDK's dataclasses, from a mapping."""
+    if not isinstance(node, yaml.MappingNode):
+        problems.add(node, f"{where}must be a mapping with some of {', '.join(typing.get_type_hints(kind))}")
+        return {}
+    types = {name: (*typing.get_args(hint), hint)[0] for name, hint in typing.get_type_hints(kind).items()}
+    values: dict[str, Any] = {}
+    for key, key_node, value_node in items(node, problems, where):
+        if key not in types:
+            _unknown(key, key_node, list(types), problems, where)
+        elif dataclasses.is_dataclass(types[key]):
+            inner = _read_fields(types[key], f"{where}{key}: ", value_node, problems)
+            values[key] = types[key](**inner)  # type: ignore[operator]
+        else:
+            values[key] = scalar(value_node, as_text=types[key] is str)
+            problem = _field_problem(key, values[key])
+            if problem:
+                problems.add(value_node, f"{where}{key}={values[key]}: {problem}")
+    return values
+
+
+def _field_problem(key: str, value: Any) -> str | None:
+    if key in _RANGES:
+        low, high = _RANGES[key]
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        return None if good else f"must be a whole number from {low} to {high}"
+    if key == "accelerator_type":
+        from google.cloud.aiplatform_v1beta1.types import AcceleratorType
+
+        names = [kind.name for kind in AcceleratorType if kind.value]
+        near = nearest(str(value).upper().replace("-", "_"), names)
+        hint = f"did you mean {near}?" if near else f"must be one of {', '.join(names)}"
+        return None if value in names else hint
+    return None if isinstance(value, str) and re.fullmatch(r"\S+", value) else "must be a text without spaces"
+
+
+def _kind(pool: Resources) -> tuple[str | None, str | None, int | None]:
+    """What makes two pools the same to Vertex AI."""
+    return pool.machine_type, pool.accelerator_type, pool.accelerator_count
+
+
+def _check_pools(head: Resources, workers: list[tuple[Resources, yaml.Node]], problems: Problems) -> None:
+    """What Google's SDK cannot create, or cannot scale afterwards."""
+    seen = []
+    for pool, node in workers:
+        where = f"workers: {pool.machine_type}: "
+        if _kind(pool) in seen:
+            problems.add(node, f"{where}two pools of the same machines; make them one")
+        seen.append(_kind(pool))
+        disks = [(each.boot_disk_type, each.boot_disk_size_gb, each.custom_image) for each in (pool, head)]
+        if _kind(pool) == _kind(head) and pool.autoscaling_spec:
+            problems.add(node, f"{where}the head's machine, which cannot scale itself; choose another")
+        elif _kind(pool) == _kind(head) and disks[0] != disks[1]:
+            problems.add(node, f"{where}the head's machine, so boot disk and custom_image must be the head's")
+
+
+def most_nodes(pool: Resources) -> int | None:
+    """The most machines of a pool that scales itself; None of any other."""
+    return (pool.autoscaling_spec and pool.autoscaling_spec.max_replica_count) or None
+
+
+def fewest_nodes(pool: Resources) -> int:
+    """The machines of a pool, the fewest where it scales itself."""
+    scaling = pool.autoscaling_spec
+    return int(scaling.min_replica_count if scaling and most_nodes(pool) else pool.node_count)
+
+
+def describe_pool(pool: Resources) -> str:
+    """As `4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each`."""
+    most = most_nodes(pool)
+    count = f"{fewest_nodes(pool)} to {most}" if most else str(fewest_nodes(pool))
+    gpus = f" with {pool.accelerator_count} {pool.accelerator_type} each" if pool.accelerator_type else ""
+    return f"{count} {pool.machine_type}{gpus}"
+
+
+def _prices(per_hour: float | None, *machines: int) -> str:
+    """Where prices are; where the user gave one of a machine, what so many cost.
+
+    Raises:
+        VertexError: it is no price.
+    """
+    if per_hour is None:
+        return f"prices: {PRICES}"
+    if not 0 <= per_hour < 1e6:
+        raise VertexError(f"--price-per-hour {per_hour:g}: must be dollars an hour, as 1.25")
+    costs = " → ".join(f"${per_hour * count:.2f} an hour" for count in machines)
+    return f"cost: {costs}, by the price that you gave"
+
+
+def _confirm(console: Console, question: str, *, yes: bool) -> bool:
+    """Ask y/N on a terminal; raises `VertexError` where there is none to ask on."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise VertexError(f"{question} Nobody can be asked here; nothing was done; add --yes to do it")
+    say(console, f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def create(
+    file: ClusterFile,
+    *,
+    project: str | None,
+    location: str | None,
+    price: float | None,
+    yes: bool,
+    console: Console,
+) -> None:
+    """Create a cluster and wait until it runs.
+
+    Args:
+        file: what to create.
+        project: before the file's project and the environment's.
+        location: the same for the region.
+        price: dollars an hour of the whole cluster, as the user knows it.
+        yes: do not ask.
+        console: where to say what is created.
+
+    Raises:
+        VertexError: it cannot be created, or nobody could be asked.
+    """
+    prices = _prices(price, 1)
+    name = ClusterName(
+        find_project(project or file.project), find_location(location or file.location), file.name
+    )
+    vertex_ray = open_sdk(name.project, name.location)
+    ray_version, python_version = _versions(file)
+    place = f"{name.name} in {name.project}, {name.location}"
+    say(console, f"cluster {place}: Ray {ray_version}, Python {python_version}")
+    for role, pool in [("head", file.head), *(("workers", pool) for pool in file.workers)]:
+        say(console, f"  {role:<8} {describe_pool(pool)}, {pool.boot_disk_size_gb} GB disk each")
+    say(console, prices)
+    pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
+    if not _confirm(console, f"Create {name.name} ({pools}), which costs until it is deleted?", yes=yes):
+        say(console, "nothing was created")
+        return
+    delete_command = (
+        f"tune-whisper cluster delete {name.name} --project {name.project} --location {name.location}"
+    )
+    say(console, "creating; this takes 10 to 20 minutes ...")
+    try:
+        with sdk_errors(name), quiet_sdk(progress=True):
+            vertex_ray.create_ray_cluster(
+                head_node_type=file.head,
+                worker_node_types=file.workers,
+                ray_version=ray_version,
+                python_version=python_version,
+                network=file.network,
+                service_account=file.service_account,
+                cluster_name=file.name,
+                labels=file.labels or None,
+            )
+    except KeyboardInterrupt:
+        say(console, f"the cluster is still being created and will cost; {delete_command} deletes it")
+        raise
+    say(console, f"running; use it with --address {SCHEME}{name.name}; {delete_command} ends the cost")
+
+
+def _versions(file: ClusterFile) -> tuple[str, str]:
+    """Ray (as 2.47) and Python of the cluster: the file's, else ours; with an image of one's own also others."""
+    ours = our_versions()
+    ray_version = ".".join((file.ray_version or ours[0]).split(".")[:2])
+    pair = ray_version, file.python_version or ours[1]
+    if pair == ours:
+        check_our_versions()
+    elif pair not in supported_versions():
+        known = ", ".join(f"{ray_} with {python}" for ray_, python in supported_versions())
+        raise VertexError(
+            f"ray_version={pair[0]} with python_version={pair[1]}: Vertex AI does not run them; it runs {known}"
+        )
+    return pair
+
+
+def scale(
+    name: ClusterName, *, workers: int, pool: int | None, price: float | None, yes: bool, console: Console
+) -> None:
+    """Give a worker pool another number of machines and wait until it has them.
+
+    Args:
+        name: the cluster.
+        workers: machines that the pool shall have.
+        pool: its number from 1; None where there is one.
+        price: dollars an hour of one machine of the pool, as the user knows it.
+        yes: do not ask.
+        console: where to say what changes.
+
+    Raises:
+        VertexError: it cannot be scaled so, or nobody could be asked.
+    """
+    vertex_ray = open_sdk(name.project, name.location)
+    cluster = get_cluster(name)
+    wanted = list(cluster.worker_node_types)
+    index = _which(wanted, pool)
+    before = describe_pool(wanted[index])
+    _check_workers(cluster, wanted[index], workers)
+    prices = _prices(price, wanted[index].node_count, workers)
+    if workers == wanted[index].node_count:
+        say(console, f"{name.name} has {before} already; nothing to do")
+        return
+    wanted[index] = dataclasses.replace(wanted[index], node_count=workers)
+    after = describe_pool(wanted[index])
+    say(console, f"{name.name}: {before} → {after}")
+    say(console, prices)
+    if not _confirm(console, f"Scale {name.name} ({before} → {after})?", yes=yes):
+        say(console, "nothing was changed")
+        return
+    say(console, "scaling; this takes minutes ...")
+    with sdk_errors(name), quiet_sdk():
+        vertex_ray.update_ray_cluster(name.resource, wanted)
+    say(console, f"{name.name} has {after} now")
+
+
+def _which(pools: list[Resources], number: int | None) -> int:
+    listed = "; ".join(f"{i}: {describe_pool(pool)}" for i, pool in enumerate(pools, start=1))
+    if not pools:
+        # Google's SDK compares the pools before and after, so it cannot add the first one.
+        raise VertexError("--workers: the cluster has no worker pool to scale; create it anew with workers")
+    if number is None and len(pools) > 1:
+        raise VertexError(f"--pool: missing; the cluster has several ({listed})")
+    if number is not None and not 1 <= number <= len(pools):
+        raise VertexError(f"--pool {number}: there is none; the cluster has {listed}")
+    return (number or 1) - 1
+
+
+def _check_workers(cluster: Cluster, pool: Resources, workers: int) -> None:
+    if cluster.state != "RUNNING":
+        raise VertexError(
+            f"--workers {workers}: the cluster is {cluster.state}; only a RUNNING one can be scaled"
+        )
+    if most_nodes(pool):
+        raise VertexError(
+            f"--workers {workers}: the pool scales itself ({describe_pool(pool)}); nothing to set by hand"
+        )
+    # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
+    if workers < 1:
+        merged = " (they share the head's pool)" if _kind(pool) == _kind(cluster.head_node_type) else ""
+        raise VertexError(
+            f"--workers {workers}: a pool keeps at least 1 machine{merged}; to stop all cost delete the cluster"
+        )
+    if workers > 1000:
+        raise VertexError(f"--workers {workers}: must be at most 1000")
+
+
+def delete(name: ClusterName, *, yes: bool, console: Console) -> None:
+    """Delete a cluster, whatever runs on it.
+
+    Raises:
+        VertexError: it cannot be deleted, or nobody could be asked.
+    """
+    vertex_ray = open_sdk(name.project, name.location)
+    cluster = get_cluster(name)
+    workers = ", ".join(map(describe_pool, cluster.worker_node_types)) or "no workers"
+    pools = f"{describe_pool(cluster.head_node_type)} and {workers}"
+    say(console, f"{name.name} in {name.project}, {name.location}: {cluster.state}, {pools}")
+    say(console, "what it costs ends; so do searches on it, and what is on its disks is lost")
+    if not _confirm(console, f"Delete {name.name} ({pools})?", yes=yes):
+        say(console, "nothing was deleted")
+        return
+    with sdk_errors(name), quiet_sdk():
+        vertex_ray.delete_ray_cluster(name.resource)
+    say(console, f"{name.name} is being deleted; it takes minutes until it is gone")
