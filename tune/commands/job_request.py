@@ -16,7 +16,7 @@ from tune.errors import ConfigError
 from tune.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.jobs import JobRequest
-from tune.remote.package import check_settings, check_words
+from tune.remote.package import refuse_password
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -47,7 +47,11 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
             "submit: nothing to run; give the search's arguments after --, as in "
             "tune-whisper submit --address http://HEAD:8265 -- --space lr_batch --storage /mnt/shared/experiments"
         )
-    check_words(words)
+    for i, word in enumerate(words):
+        option = word if word.startswith("--") else words[i - 1]
+        refuse_password(
+            option.partition("=")[0] if option.startswith("--") else "the arguments after --", word
+        )
     training = words[0] == "train"
     if not training and not words[0].startswith("-"):
         raise ConfigError(f"{words[0]!r}: cannot be sent; a search (--space ...) or train ... can")
@@ -57,7 +61,11 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
             raise ConfigError(
                 f"{option} {text!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
             )
-    request.metadata |= {"name": request.name, "tune_whisper": _version()}
+    try:
+        version = importlib.metadata.version("tune-whisper")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    request.metadata |= {"name": request.name, "tune_whisper": version}
     return request
 
 
@@ -160,7 +168,7 @@ def _resolve(
     import yaml
 
     text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
-    check_settings(file, text)
+    refuse_password(str(file), text)
     request.settings[file.name] = text
     request.deepspeed = settings.get("deepspeed") is not None
     for key in ("data", "model"):
@@ -216,10 +224,3 @@ def _check_tracking(request: JobRequest, uri: str | None) -> None:
         )
     if urllib.parse.urlsplit(uri).hostname in ("localhost", "127.0.0.1", "::1"):
         request.notes.append(f"--tracking-uri {uri}: means the cluster's head node itself, not this machine")
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tune-whisper")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -97,19 +98,16 @@ def send(
 
 def _free_submission_id(client: JobSubmissionClient, name: str) -> str:
     """A submission id for a job of this name: Ray never takes one twice, also not after a failure."""
-    jobs = {str(job.submission_id): job for job in list_jobs(client, everyone=True)}
-    for job in jobs.values():
+    jobs = list_jobs(client, everyone=True)
+    for job in jobs:
         if job_name(job) == name and job_state(job) not in ENDED:
             raise JobError(
                 f"{name}: a job of this name is {job_state(job)} on the cluster; choose another --experiment "
                 f"or --name, or stop it with tune-whisper stop {name}"
             )
-    wanted = _PREFIX + name
-    number = 1
-    while wanted in jobs:
-        number += 1
-        wanted = f"{_PREFIX}{name}-{number}"
-    return wanted
+    taken = {job.submission_id for job in jobs}
+    names = itertools.chain([_PREFIX + name], (f"{_PREFIX}{name}-{number}" for number in itertools.count(2)))
+    return next(each for each in names if each not in taken)
 
 
 def list_jobs(client: JobSubmissionClient, *, everyone: bool = False) -> list[JobDetails]:

@@ -1,14 +1,12 @@
 """What a job takes along: the program's own modules, one YAML of resolved settings, files that the user names.
 
-It is put together in a folder of its own from a list of what may go in. The current folder, with its data, keys and
-`.env`, is never looked at. What goes along can be read by everybody on the cluster, so an address with a password, a
-token, or what this shell's secret variables hold is refused in the settings, the arguments and the environment.
+It is put together in a folder of its own from a list of what may go in; the current folder, with its data, keys and
+`.env`, is never looked at. All of it, the job's arguments and its environment can be read by everybody on the cluster.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -21,17 +19,12 @@ _PACKAGES = ("tune", "trainer", "search_spaces")
 _SOURCES = (".py", ".yaml", ".json", ".md", ".html", ".css", ".js", ".svg", ".jinja", ".j2")
 _DEMO = (".parquet", ".safetensors")
 _MOST_BYTES = 10_000_000
+_PASSWORD = re.compile(
+    r"(?i)://[^/@\s:]*:[^/\s]+@|[?&][^=&\s]*(?:password|passwd|secret|token|key|signature|sig)=[^&\s]+"
+)
 _SECRET_NAME = re.compile(
     r"(^|[^A-Z])PASS($|[^A-Z])|(PASSWORD|PASSWD|PASSPHRASE|PWD|SECRETS?|TOKENS?|KEYS?|CREDENTIALS?|AUTH)($|[^A-Z])"
 )
-_SECRETS = {
-    "a password in an address": r"://[^/@\s:]*:[^/\s]+@",
-    "a secret in an address": r"(?i)[?&][^=&\s]*(?:password|passwd|secret|token|key|signature|sig)=[^&\s]+",
-    "an access token": (
-        r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}|A[KS]IA[0-9A-Z]{16}"
-        r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|sk-[\w-]{20,})"
-    ),
-}
 _HINT = "set it on the cluster itself (as the nodes' environment or a Kubernetes secret)"
 
 
@@ -40,7 +33,7 @@ class PackageError(UserError):
 
 
 class SecretError(UserError):
-    """Something that looks like a secret would have been sent; the message never shows it."""
+    """A secret would have been sent; the message never shows it."""
 
 
 def stage(folder: Path, settings: dict[str, str], files: Sequence[Path] = ()) -> int:
@@ -63,19 +56,18 @@ def stage(folder: Path, settings: dict[str, str], files: Sequence[Path] = ()) ->
     for name, text in settings.items():
         (folder / name).write_text(text, encoding="utf-8")
     for path in files:
-        if not path.is_file():
-            raise PackageError(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}")
-        if path.stat().st_size > _MOST_BYTES:
-            raise PackageError(
-                f"{path}: {path.stat().st_size / 1e6:.0f} MB is too much to send with a job "
-                f"(at most {_MOST_BYTES / 1e6:.0f} MB); put it where every node sees it and give that path"
-            )
         if (folder / path.name).exists():
-            raise PackageError(f"{path}: the job has another file of this name; rename it")
+            raise PackageError(f"--file {path}: the job has another file of this name; rename it")
         try:
+            size = path.stat().st_size
             shutil.copyfile(path, folder / path.name)
         except OSError as error:
-            raise PackageError(f"{path}: cannot be read: {error.strerror}") from error
+            raise PackageError(f"--file {path}: cannot be read: {error.strerror}") from error
+        if size > _MOST_BYTES:
+            raise PackageError(
+                f"--file {path}: {size / 1e6:.0f} MB is too much to send with a job (at most "
+                f"{_MOST_BYTES / 1e6:.0f} MB); put it where every node sees it and give that path"
+            )
     return program
 
 
@@ -119,72 +111,30 @@ def pinned_requirements(*, deepspeed: bool) -> list[str]:
             continue
         try:
             version = Version(importlib.metadata.version(requirement.name)).public
+            pinned.append(f"{requirement.name}=={version}")
         except importlib.metadata.PackageNotFoundError:
             pinned.append(str(requirement).partition(";")[0].strip())
-        else:
-            pinned.append(f"{requirement.name}=={version}")
     return sorted(pinned)
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a variable or setting of this name holds a secret: `HF_TOKEN`, `db.password`, `apiKey`."""
-    return _SECRET_NAME.search(name.upper()) is not None
-
-
-def find_secret(text: str) -> str | None:
-    """What secret `text` seems to hold, in words that do not show it; None: none."""
-    for kind, shape in _SECRETS.items():
-        if re.search(shape, text):
-            return kind
-    for name, value in os.environ.items():
-        # Short values ("token", "1") are modes and switches and would be found everywhere; a path is no secret.
-        if len(value) >= 12 and is_secret_name(name) and value in text and not Path(value).is_absolute():
-            return f"the value of ${name}"
-    return None
-
-
-def check_words(words: Sequence[str]) -> None:
-    """Refuse command-line words that hold a secret.
+def refuse_password(where: str, text: str) -> None:
+    """Refuse a text with an address that has a password or a key in it.
 
     Raises:
-        SecretError: one does; the message names the option, not the value.
+        SecretError: it has; the message says where, not what.
     """
-    option = "the arguments after --"
-    for word in words:
-        if word.startswith("--"):
-            option = word.partition("=")[0]
-        kind = find_secret(word)
-        name, equals, _ = word.removeprefix(f"{option}=").partition("=")
-        if kind is None and option == "--set" and equals and is_secret_name(name):
-            kind = f"{name}, which looks like a secret"
-        if kind is not None:
-            mend = _HINT
-            if option == "--tracking-uri":
-                mend = (
-                    "give the address without it; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD belong "
-                    "into the environment of the cluster's nodes"
-                )
-            raise SecretError(
-                f"{option}: holds {kind}, and everybody on the cluster can read a job's arguments; {mend}"
-            )
-
-
-def check_settings(source: Path, text: str) -> None:
-    """Refuse resolved settings that hold a secret, by the name of the file they are from.
-
-    Raises:
-        SecretError: they do.
-    """
-    kind = find_secret(text)
-    if kind:
-        raise SecretError(f"{source}: holds {kind}; nothing was sent, take it out of the file")
+    if _PASSWORD.search(text):
+        raise SecretError(
+            f"{where}: holds a password or key in an address, and everybody on the cluster can read a job's settings; "
+            f"give the address without it and {_HINT}: MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY ..."
+        )
 
 
 def check_environment(items: Sequence[str], reserved: Sequence[str] = ()) -> dict[str, str]:
     """The variables of `--env NAME=VALUE`; `reserved` are names that the job itself decides.
 
     Raises:
-        SecretError: a name or a value looks like a secret, or cannot be set this way.
+        SecretError: a name says that it holds a secret, or a variable cannot be set this way.
     """
     found = {}
     for item in items:
@@ -192,12 +142,13 @@ def check_environment(items: Sequence[str], reserved: Sequence[str] = ()) -> dic
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             # The item itself is not shown: it may be a value that was given without its name.
             raise SecretError("--env: must be NAME=VALUE, as in HF_HUB_OFFLINE=1")
-        if is_secret_name(name) or find_secret(value):
+        if _SECRET_NAME.search(name.upper()):
             raise SecretError(
                 f"--env {name}: looks like a secret, and everybody on the cluster can read a job's environment; {_HINT}"
             )
         if name in reserved or name.startswith("MLFLOW_TRACKING_"):
             mend = "use --tracking-uri after --" if name == "MLFLOW_TRACKING_URI" else "leave it out"
             raise SecretError(f"--env {name}: is decided by the job; {mend}")
+        refuse_password(f"--env {name}", value)
         found[name] = value
     return found
