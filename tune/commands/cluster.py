@@ -13,7 +13,6 @@ from tune.arguments import Parser, add_vertex
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
     from rich.console import Console
-    from rich.table import Table
 
     from tune.cluster_view import ClusterView
     from tune.remote.vertex import ClusterName
@@ -153,7 +152,7 @@ def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) 
     from tune.cluster_view import print_cluster
     from tune.display import say
     from tune.remote.vertex import cluster_name, get_cluster, version_difference
-    from tune.remote.vertex_clusters import PRICES
+    from tune.remote.vertex_clusters import PRICES, pool_lines
 
     name = cluster_name(address, arguments.project, arguments.location)
     cluster = get_cluster(name)
@@ -175,7 +174,8 @@ def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) 
     image = " (by its image, which is custom)" if ray_version is None else ""
     say(console, f"versions  Ray {ray_version or 'unknown'}, Python {python_version or 'unknown'}{image}")
     say(console, f"dashboard {dashboard or 'none yet'}")
-    console.print(_pool_table(pools))
+    for line in pool_lines(pools[0], pools[1:]):
+        say(console, line)
     say(console, f"prices: {PRICES}")
     if view is not None:
         say(console, "")
@@ -210,37 +210,14 @@ def _pool_json(pool: Resources) -> dict[str, Any]:
     }
 
 
-def _pool_table(pools: list[Resources]) -> Table:
-    from rich.table import Table
-
-    from tune.remote.vertex_clusters import fewest_nodes, most_nodes
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("pool")
-    table.add_column("machines", justify="right")
-    for column in ("type", "GPUs each", "disk GB"):
-        table.add_column(column)
-    for number, pool in enumerate(pools):
-        most = most_nodes(pool)
-        table.add_row(
-            f"workers {number}" if number else "head",
-            f"{fewest_nodes(pool)} to {most}" if most else str(fewest_nodes(pool)),
-            pool.machine_type,
-            f"{pool.accelerator_count} {pool.accelerator_type}" if pool.accelerator_type else "",
-            str(pool.boot_disk_size_gb),
-        )
-    return table
-
-
 def _scale(words: list[str]) -> int:
     arguments = scale_parser().parse_args(words)
     from tune.display import make_console
     from tune.remote.vertex import cluster_name
     from tune.remote.vertex_clusters import scale
 
-    name = cluster_name(_address(arguments), arguments.project, arguments.location)
     scale(
-        name,
+        cluster_name(_address(arguments), arguments.project, arguments.location),
         workers=arguments.workers,
         pool=arguments.pool,
         price=arguments.price_per_hour,

@@ -28,18 +28,9 @@ if TYPE_CHECKING:
 SCHEME = "vertex_ray://"
 ENDPOINT = "TUNE_WHISPER_VERTEX_ENDPOINT"
 """Variable with another API endpoint, as `HOST[:PORT]` (gRPC) or `https://HOST` (REST): Private Service Connect."""
-_PROJECT = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT", "GCLOUD_PROJECT")
-_LOCATION = (
-    "GOOGLE_CLOUD_REGION",
-    "GOOGLE_CLOUD_LOCATION",
-    "CLOUD_ML_REGION",
-    "CLOUDSDK_COMPUTE_REGION",
-)
-_DEFAULT_LOCATION = "us-central1"
+_LOCATION = ("GOOGLE_CLOUD_REGION", "GOOGLE_CLOUD_LOCATION", "CLOUD_ML_REGION", "CLOUDSDK_COMPUTE_REGION")
 _NOT_INSTALLED = "--address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/persistentResources/([^/]+)")
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LOGIN = "run gcloud auth application-default login"
 
 
 class VertexError(UserError):
@@ -78,10 +69,10 @@ def cluster_name(address: str, project: str | None = None, location: str | None 
         VertexError: the address has another form, or no project is known.
     """
     rest = address.removeprefix(SCHEME).strip("/")
-    full = _FULL_NAME.fullmatch(rest)
+    full = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)/persistentResources/([^/]+)", rest)
     if full:
         return ClusterName(*full.groups())
-    if not _NAME.fullmatch(rest):
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", rest):
         raise VertexError(
             f"--address {address}: must be {SCHEME}NAME (lower-case letters, digits, - and _) or "
             f"{SCHEME}projects/PROJECT/locations/LOCATION/persistentResources/NAME"
@@ -90,58 +81,17 @@ def cluster_name(address: str, project: str | None = None, location: str | None 
 
 
 def find_project(given: str | None = None) -> str:
-    """The project: as given, else from the environment, else that of the credentials.
-
-    Raises:
-        VertexError: none of them names one.
-    """
-    project = given or _first_set(_PROJECT)
+    """The project: as given, else from the environment or that of the credentials; `VertexError` without any."""
+    project = given or os.environ.get("GOOGLE_CLOUD_PROJECT") or os.environ.get("CLOUDSDK_CORE_PROJECT")
+    project = project or _credentials_project()
     if not project:
-        project = _credentials()[1]
-    if not project:
-        raise VertexError(f"--project: missing; give the Google Cloud project, or set {_PROJECT[0]}")
-    return str(project)
+        raise VertexError("--project: missing; give the Google Cloud project, or set GOOGLE_CLOUD_PROJECT")
+    return project
 
 
 def find_location(given: str | None = None) -> str:
     """The region: as given, else from the environment, else us-central1, as in Google's SDK."""
-    return given or _first_set(_LOCATION) or _DEFAULT_LOCATION
-
-
-def _first_set(names: tuple[str, ...]) -> str | None:
-    return next((os.environ[name] for name in names if os.environ.get(name)), None)
-
-
-def prepare_address(address: str, project: str | None = None, location: str | None = None) -> str:
-    """Make an address ready for `ray.job_submission.JobSubmissionClient`; nothing is sent to the cluster.
-
-    Project and location are set in Google's SDK; the cluster is looked up, and must be running with our versions.
-
-    Args:
-        address: `vertex_ray://NAME` or with the full resource name.
-        project: project id; default: the environment's.
-        location: region; default: the environment's.
-
-    Returns:
-        `vertex_ray://` and the full resource name.
-
-    Raises:
-        VertexError: in one line: the extra is not installed, no credentials or project, no such cluster, no
-            permission, not running, or other versions there.
-    """
-    name = cluster_name(address, project, location)
-    open_sdk(name.project, name.location)
-    check_our_versions()
-    cluster = get_cluster(name)
-    if cluster.state != "RUNNING":
-        raise VertexError(
-            f"--address {SCHEME}{name.name}: the cluster is {cluster.state}, not RUNNING; see "
-            f"tune-whisper cluster --address {SCHEME}{name.name}"
-        )
-    difference = version_difference(cluster)
-    if difference:
-        raise VertexError(f"--address {SCHEME}{name.name}: {difference}")
-    return name.address
+    return given or next((os.environ[name] for name in _LOCATION if os.environ.get(name)), "us-central1")
 
 
 def job_client(address: str, project: str | None = None, location: str | None = None) -> JobSubmissionClient:
@@ -154,12 +104,42 @@ def job_client(address: str, project: str | None = None, location: str | None = 
     return dashboard_client(cluster_name(prepare_address(address, project, location)))
 
 
+def prepare_address(address: str, project: str | None = None, location: str | None = None) -> str:
+    """The full address for `ray.job_submission.JobSubmissionClient`, and Google's SDK set to its project.
+
+    Raises:
+        VertexError: in one line: the extra is not installed, no credentials or project, no such cluster, no
+            permission, not running, or other versions there.
+    """
+    name = cluster_name(address, project, location)
+    shown = SCHEME + name.name
+    open_sdk(name.project, name.location)
+    check_our_versions()
+    cluster = get_cluster(name)
+    if cluster.state != "RUNNING":
+        raise VertexError(
+            f"--address {shown}: the cluster is {cluster.state}, not RUNNING; "
+            f"see tune-whisper cluster --address {shown}"
+        )
+    difference = version_difference(cluster)
+    if difference:
+        raise VertexError(f"--address {shown}: {difference}")
+    return name.address
+
+
 def dashboard_client(name: ClusterName) -> JobSubmissionClient:
-    """The same without the checks, to look at a cluster; the SDK must be open."""
+    """A job client without the checks, to look at a cluster; the SDK must be open."""
     from ray.job_submission import JobSubmissionClient
 
     with sdk_errors(name), cluster_errors(SCHEME + name.name), quiet_sdk():
         return JobSubmissionClient(name.address)
+
+
+def get_cluster(name: ClusterName) -> Cluster:
+    """Look a cluster up; raises `VertexError` where it cannot be found or read."""
+    vertex_ray = open_sdk(name.project, name.location)
+    with sdk_errors(name), quiet_sdk():
+        return vertex_ray.get_ray_cluster(name.resource)
 
 
 def import_sdk() -> Any:
@@ -177,7 +157,7 @@ def import_sdk() -> Any:
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("ray"):
             raise VertexError(_NOT_INSTALLED) from error
         raise VertexError(
-            f"--address vertex_ray://: Google's SDK does not work with Ray {ray.__version__}: {one_line(str(error))}"
+            f"--address vertex_ray://: Google's SDK does not work with Ray {ray.__version__}: {_one_line(error)}"
         ) from error
     return vertex_ray
 
@@ -191,17 +171,18 @@ def open_sdk(project: str, location: str) -> Any:
     vertex_ray = import_sdk()
     from google.cloud import aiplatform
 
-    _credentials()
+    _credentials_project()
     endpoint = os.environ.get(ENDPOINT) or None
     transport = "rest" if endpoint is not None and "://" in endpoint else "grpc"
     try:
         aiplatform.init(project=project, location=location, api_endpoint=endpoint, api_transport=transport)
     except ValueError as error:
-        raise VertexError(f"--location {location}: {one_line(str(error))}") from error
+        raise VertexError(f"--location {location}: {_one_line(error)}") from error
     return vertex_ray
 
 
-def _credentials() -> tuple[Any, str | None]:
+def _credentials_project() -> str | None:
+    """The project of the credentials, if they name one; raises `VertexError` where there are none."""
     try:
         import google.auth
         from google.auth.exceptions import GoogleAuthError
@@ -209,24 +190,17 @@ def _credentials() -> tuple[Any, str | None]:
         raise VertexError(_NOT_INSTALLED) from error
     logging.getLogger("google.auth").setLevel(logging.ERROR)
     try:
-        credentials, project = google.auth.default(scopes=[_SCOPE])
+        project: str | None = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])[
+            1
+        ]
     except (GoogleAuthError, ValueError, OSError) as error:
         # The library's text is not shown: it may quote the file with the key.
         where = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
         found = f"GOOGLE_APPLICATION_CREDENTIALS={where} cannot be used" if where else "none were found"
         raise VertexError(
-            f"Google credentials: {found}; run gcloud auth application-default login, or set "
-            "GOOGLE_APPLICATION_CREDENTIALS to a key file"
+            f"Google credentials: {found}; {_LOGIN}, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
         ) from error
-    return credentials, project
-
-
-def supported_versions() -> list[tuple[str, str]]:
-    """Pairs of Ray (as 2.47) and Python (as 3.11) that the installed SDK knows to run on Vertex AI."""
-    from google.cloud.aiplatform.vertex_ray.util import _validation_utils as sdk
-
-    table = sdk.SUPPORTED_RAY_VERSIONS_FROM_PYTHON_VERSIONS
-    return [(ray_version, python) for python, versions in table.items() for ray_version in versions]
+    return project
 
 
 def our_versions() -> tuple[str, str]:
@@ -236,24 +210,26 @@ def our_versions() -> tuple[str, str]:
     return ".".join(ray.__version__.split(".")[:2]), ".".join(platform.python_version_tuple()[:2])
 
 
-def check_our_versions() -> None:
-    """Refuse versions that Vertex AI does not run.
-
-    Raises:
-        VertexError: our Ray or Python, or the two together, are not supported there.
-    """
-    import ray
+def supported_versions() -> dict[tuple[str, str], str]:
+    """Ray's exact version by the pairs of Ray (2.47) and Python (3.11) that the SDK knows to run on Vertex AI."""
     from google.cloud.aiplatform.vertex_ray.util import _validation_utils as sdk
 
-    pair = our_versions()
-    exact = sdk.SUPPORTED_RAY_VERSIONS.get(pair[0])
-    if pair in supported_versions() and exact == ray.__version__:
-        return
-    known = sdk.SUPPORTED_RAY_VERSIONS
-    pairs = ", ".join(f"Ray {known[ray_]} with Python {python}" for ray_, python in supported_versions())
-    raise VertexError(
-        f"Ray {ray.__version__} and Python {pair[1]} here: Vertex AI does not run them; it runs {pairs}"
-    )
+    table = sdk.SUPPORTED_RAY_VERSIONS_FROM_PYTHON_VERSIONS
+    return {
+        (each, python): sdk.SUPPORTED_RAY_VERSIONS[each] for python, rays in table.items() for each in rays
+    }
+
+
+def check_our_versions() -> None:
+    """Refuse our Ray and Python with a `VertexError` where Vertex AI does not run them."""
+    import ray
+
+    supported, ours = supported_versions(), our_versions()
+    if supported.get(ours) != ray.__version__:
+        pairs = ", ".join(f"Ray {exact} with Python {python}" for (_, python), exact in supported.items())
+        raise VertexError(
+            f"Ray {ray.__version__} and Python {ours[1]} here: Vertex AI does not run them; it runs {pairs}"
+        )
 
 
 def version_difference(cluster: Cluster) -> str | None:
@@ -266,17 +242,6 @@ def version_difference(cluster: Cluster) -> str | None:
         f"the cluster runs Ray {theirs[0]} and Python {theirs[1]}, here are Ray {ours[0]} and Python {ours[1]}; "
         "create a cluster with these, or use an environment with the cluster's"
     )
-
-
-def get_cluster(name: ClusterName) -> Cluster:
-    """Look a cluster up.
-
-    Raises:
-        VertexError: it cannot be found or read.
-    """
-    vertex_ray = open_sdk(name.project, name.location)
-    with sdk_errors(name), quiet_sdk():
-        return vertex_ray.get_ray_cluster(name.resource)
 
 
 @contextlib.contextmanager
@@ -310,15 +275,18 @@ def _explain(error: BaseException, project: str) -> str:
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError
 
-    text = one_line(str(getattr(error, "message", "") or error))
+    text = _one_line(error)
     # Over gRPC a token that cannot be got comes as "unavailable". The text is not shown: it may quote the answer.
     if isinstance(error, GoogleAuthError) or "metadata from plugin failed" in text:
-        return "credentials cannot be used for a token; run gcloud auth application-default login"
-    if isinstance(error, exceptions.Forbidden):
-        return _explain_forbidden(text, project)
+        return f"credentials cannot be used for a token; {_LOGIN}"
+    if "SERVICE_DISABLED" in text or "has not been used in project" in text:
+        service = re.search(r"([a-z]+\.googleapis\.com)", text)
+        api = service.group(1) if service else "aiplatform.googleapis.com"
+        return f"an API is not enabled; run gcloud services enable {api} --project {project}"
     known = {
+        exceptions.Forbidden: f"permission denied; the account needs the role roles/aiplatform.user or more ({text})",
         exceptions.NotFound: f"no such cluster; check the name, --project and --location ({text})",
-        exceptions.Unauthenticated: "credentials were not accepted; run gcloud auth application-default login",
+        exceptions.Unauthenticated: f"credentials were not accepted; {_LOGIN}",
         exceptions.AlreadyExists: "there is a cluster of this name already; choose another name",
         exceptions.ResourceExhausted: f"the project's quota does not allow it; ask for more ({text})",
         exceptions.ServiceUnavailable: f"Vertex AI cannot be reached: {text}",
@@ -327,15 +295,8 @@ def _explain(error: BaseException, project: str) -> str:
     return next((meaning for kind, meaning in known.items() if isinstance(error, kind)), text)
 
 
-def _explain_forbidden(text: str, project: str) -> str:
-    if "SERVICE_DISABLED" in text or "has not been used in project" in text:
-        service = re.search(r"([a-z]+\.googleapis\.com)", text)
-        api = service.group(1) if service else "aiplatform.googleapis.com"
-        return f"an API is not enabled; run gcloud services enable {api} --project {project}"
-    return f"permission denied; the account needs the role roles/aiplatform.user or more ({text})"
-
-
-def one_line(text: str) -> str:
-    """A text of the SDK on one line, without its own mark and cut to a readable length."""
+def _one_line(error: BaseException) -> str:
+    """What the SDK says on one line, without its own mark and cut to a readable length."""
+    text = str(getattr(error, "message", "") or error)
     flat = " ".join(text.replace("[Ray on Vertex AI]: ", "").split())
     return flat if len(flat) <= 300 else flat[:297] + "..."

@@ -10,6 +10,7 @@ import dataclasses
 import re
 import sys
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,20 +39,17 @@ if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
 
 PRICES = "https://cloud.google.com/vertex-ai/pricing"
-_TOP = {
+_TEXTS = {
     "name": (r"[a-z][a-z0-9_-]{0,62}", "lower-case letters, digits, - and _, at most 63, a letter first"),
-    "project": (r"\S+", "a text without spaces"),
     "location": (r"[a-z]+-[a-z]+\d+", "a region, as us-central1"),
     "ray_version": (r"\d+\.\d+(\.\d+)?", 'a version, as "2.47"'),
     "python_version": (r"\d+\.\d+", 'a version, as "3.11"'),
     "network": (r"projects/[^/]+/global/networks/[^/]+", "projects/NUMBER/global/networks/NAME"),
     "service_account": (r"[^@\s]+@[^@\s]+", "an e-mail address"),
 }
-"""Texts of a cluster's file, and what each must be."""
-_RANGES = {
-    **{"node_count": (1, 1000), "min_replica_count": (1, 1000), "max_replica_count": (1, 1000)},
-    **{"accelerator_count": (0, 16), "boot_disk_size_gb": (100, 64000)},
-}
+"""What some texts of a file must be; others are texts without spaces."""
+_NUMBERS = {"accelerator_count": (0, 16), "boot_disk_size_gb": (100, 64000)}
+"""From where to where some numbers go; others, which count machines, from 1 to 1000."""
 _RENAMED = {
     **{"replicas": "node_count", "disk_gb": "boot_disk_size_gb", "image": "custom_image"},
     **{"autoscaling": "autoscaling_spec", "min": "min_replica_count", "max": "max_replica_count"},
@@ -76,7 +74,7 @@ class ClusterFile:
 
 
 def read_cluster_file(path: Path) -> ClusterFile:
-    """Read and check a cluster's YAML file.
+    """Read and check a cluster's YAML file, as far as no table of machines is needed, which Vertex AI itself has.
 
     Raises:
         VertexError: it cannot be read or has mistakes; one line for each, `FILE:LINE: key=value: ...`.
@@ -91,149 +89,125 @@ def read_cluster_file(path: Path) -> ClusterFile:
     problems = Problems()
     root = compose(text, problems)
     values: dict[str, Any] = {}
-    if isinstance(root, yaml.MappingNode):
-        values = _read_cluster(root, problems)
-    elif root is not None:
-        problems.add(root, "the top level must be a mapping such as name: my-cluster")
-    elif problems.found[-1][1].startswith("the file is empty"):
+    if root is None and problems.found[-1][1].startswith("the file is empty"):
         problems.found[-1] = (1, "the file is empty; docs/vertex_cluster.yaml is a whole one")
+    elif root is not None:
+        pool = import_sdk().Resources
+        types = {field.name: str for field in dataclasses.fields(ClusterFile)}
+        values = _read_fields(types | {"head": pool, "workers": [pool], "labels": dict}, "", root, problems)
+        _check_pools(root, values, problems)
     if problems.found:
         raise VertexError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(problems.found)))
     return ClusterFile(**values)
 
 
-def _read_cluster(root: yaml.MappingNode, problems: Problems) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    nodes: list[yaml.Node] = []
-    for key, key_node, node in items(root, problems):
-        if key in _TOP:
-            pattern, meaning = _TOP[key]
-            value = values[key] = str(scalar(node, as_text=True))  # YAML would read 3.10 as the number 3.1
-            if not re.fullmatch(pattern, value):
-                problems.add(node, f"{key}={value}: must be {meaning}")
-        elif key == "head":
-            values[key] = _read_pool("head: ", node, problems)
-        elif key == "workers":
-            nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
-            wheres = [
-                f"workers: pool {i}: " if len(nodes) > 1 else "workers: " for i in range(1, len(nodes) + 1)
-            ]
-            values[key] = [_read_pool(*each, problems) for each in zip(wheres, nodes, strict=True)]
-            if not nodes:
-                problems.add(node, "workers: must have a pool, as - {machine_type: n1-standard-16}")
-        elif key == "labels":
-            values[key] = _read_labels(node, problems)
-        else:
-            _unknown(key, key_node, [*_TOP, "head", "workers", "labels"], problems, "")
-    for key in ("name", "head", "workers"):
-        if key not in values:
-            problems.add(root, f"{key}: is missing")
-    if not problems.found:
-        _check_pools(values["head"], list(zip(values["workers"], nodes, strict=True)), problems)
-    return values
-
-
-def _read_labels(node: yaml.Node, problems: Problems) -> dict[str, str]:
+def _read_fields(types: Mapping[str, Any], where: str, node: yaml.Node, problems: Problems) -> dict[str, Any]:
+    """The values of a mapping, each of the type that its key has."""
     if not isinstance(node, yaml.MappingNode):
-        problems.add(node, "labels: must be a mapping, as {team: speech}")
+        problems.add(node, f"{where}must be a mapping with some of {', '.join(types)}")
         return {}
-    labels = {
-        key: (value, str(scalar(value, as_text=True))) for key, _, value in items(node, problems, "labels: ")
-    }
-    for key, (value_node, value) in labels.items():
-        if not re.fullmatch(r"[\w-]{1,64}", key) or not re.fullmatch(r"[\w-]{0,64}", value):
-            problems.add(
-                value_node, f"labels: {key}={value}: letters, digits, - and _ only, at most 64 of them"
-            )
-    return {key: value for key, (_, value) in labels.items()}
-
-
-def _unknown(key: str, node: yaml.Node, names: list[str], problems: Problems, where: str) -> None:
-    near = nearest(key, names)
-    hint = f"did you mean {near}?" if near else f"known are {', '.join(names)}"
-    if _RENAMED.get(key) in names:
-        hint = f"is {_RENAMED[key]} now, as in Google's SDK"
-    problems.add(node, f"{where}{key}: unknown setting; {hint}")
-
-
-def _read_pool(where: str, node: yaml.Node, problems: Problems) -> Resources | None:
-    """A pool of machines; checked as far as no table of machines is needed, which Vertex AI itself has."""
-    before = len(problems.found)
-    values = _read_fields(import_sdk().Resources, where, node, problems)
-    if len(problems.found) > before:
-        return None
-    if "machine_type" not in values:
-        problems.add(node, f"{where}machine_type: is missing")
-    if "accelerator_type" in values:
-        values.setdefault("accelerator_count", 1)
-    elif values.get("accelerator_count"):
-        problems.add(node, f"{where}accelerator_count: needs accelerator_type")
-    scaling = values.get("autoscaling_spec")
-    if where == "head: " and (scaling or values.get("node_count", 1) != 1):
-        problems.add(node, "head: there is one head; node_count and autoscaling_spec belong to workers")
-    elif scaling and "node_count" in values:
-        problems.add(node, f"{where}node_count: goes without autoscaling_spec, which sets it; remove one")
-    elif scaling and scaling.min_replica_count > scaling.max_replica_count:
-        problems.add(
-            node, f"{where}autoscaling_spec: min_replica_count is above max_replica_count; swap them"
-        )
-    return import_sdk().Resources(**values)
-
-
-def _read_fields(kind: Any, where: str, node: yaml.Node, problems: Problems) -> dict[str, Any]:
-    """The fields of one of the SDK's dataclasses, from a mapping."""
-    if not isinstance(node, yaml.MappingNode):
-        problems.add(node, f"{where}must be a mapping with some of {', '.join(typing.get_type_hints(kind))}")
-        return {}
-    types = {name: (*typing.get_args(hint), hint)[0] for name, hint in typing.get_type_hints(kind).items()}
-    values: dict[str, Any] = {}
+    values = {}
     for key, key_node, value_node in items(node, problems, where):
-        if key not in types:
-            _unknown(key, key_node, list(types), problems, where)
-        elif dataclasses.is_dataclass(types[key]):
-            inner = _read_fields(types[key], f"{where}{key}: ", value_node, problems)
-            values[key] = types[key](**inner)  # type: ignore[operator]
-        else:
-            values[key] = scalar(value_node, as_text=types[key] is str)
-            problem = _field_problem(key, values[key])
-            if problem:
-                problems.add(value_node, f"{where}{key}={values[key]}: {problem}")
+        if key in types:
+            values[key] = _read_value(types[key], key, where, value_node, problems)
+            continue
+        near = nearest(key, types)
+        hint = f"did you mean {near}?" if near else f"known are {', '.join(types)}"
+        if _RENAMED.get(key) in types:
+            hint = f"is {_RENAMED[key]} now, as in Google's SDK"
+        problems.add(key_node, f"{where}{key}: unknown setting; {hint}")
     return values
 
 
-def _field_problem(key: str, value: Any) -> str | None:
-    if key in _RANGES:
-        low, high = _RANGES[key]
+def _read_value(kind: Any, key: str, where: str, node: yaml.Node, problems: Problems) -> Any:
+    """One value: a text, a number, a mapping of texts, or one of the SDK's dataclasses; of the last also several."""
+    if isinstance(kind, list):
+        nodes = _pool_nodes(node)
+        keys = [f"{key}: pool {i}" if len(nodes) > 1 else key for i in range(1, len(nodes) + 1)]
+        return [
+            _read_value(kind[0], *each, problems)
+            for each in zip(keys, [where] * len(nodes), nodes, strict=True)
+        ]
+    if kind is dict and isinstance(node, yaml.MappingNode):
+        return {name: str(scalar(each, as_text=True)) for name, _, each in items(node, problems, f"{key}: ")}
+    if dataclasses.is_dataclass(kind):
+        hints = {
+            name: (*typing.get_args(hint), hint)[0] for name, hint in typing.get_type_hints(kind).items()
+        }
+        return kind(**_read_fields(hints, f"{where}{key}: ", node, problems))  # type: ignore[operator]
+    value = scalar(node, as_text=kind is str)  # as text: YAML would read the version 3.10 as the number 3.1
+    problem = _problem(kind, key, value)
+    if problem:
+        problems.add(node, f"{where}{key}={value}: {problem}")
+    return value
+
+
+def _problem(kind: Any, key: str, value: Any) -> str | None:
+    if kind is int:
+        low, high = _NUMBERS.get(key, (1, 1000))
         good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
         return None if good else f"must be a whole number from {low} to {high}"
     if key == "accelerator_type":
         from google.cloud.aiplatform_v1beta1.types import AcceleratorType
 
-        names = [kind.name for kind in AcceleratorType if kind.value]
+        names = [each.name for each in AcceleratorType if each.value]
         near = nearest(str(value).upper().replace("-", "_"), names)
         hint = f"did you mean {near}?" if near else f"must be one of {', '.join(names)}"
         return None if value in names else hint
-    return None if isinstance(value, str) and re.fullmatch(r"\S+", value) else "must be a text without spaces"
+    if kind is dict:
+        return "must be a mapping, as {team: speech}"
+    pattern, meaning = _TEXTS.get(key, (r"\S+", "a text without spaces"))
+    return None if isinstance(value, str) and re.fullmatch(pattern, value) else f"must be {meaning}"
+
+
+def _pool_nodes(node: yaml.Node) -> list[yaml.Node]:
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else [node]
+
+
+def _check_pools(root: yaml.Node, values: dict[str, Any], problems: Problems) -> None:
+    """What is missing, and what Google's SDK cannot create or cannot scale afterwards."""
+    missing = [key for key in ("name", "head", "workers") if not values.get(key)]
+    for key in missing if isinstance(root, yaml.MappingNode) else ():
+        problems.add(root, f"{key}: is missing")
+    if problems.found:
+        return
+    nodes = {key.value: node for key, node in root.value}
+    head, seen = values["head"], []
+    for pool, node in zip(
+        [head, *values["workers"]], [nodes["head"], *_pool_nodes(nodes["workers"])], strict=True
+    ):
+        where = "head: " if pool is head else f"workers: {pool.machine_type}: "
+        given = {key.value for key, _ in node.value}
+        scaling, same = pool.autoscaling_spec, pool is not head and _kind(pool) == _kind(head)
+        disks = [(each.boot_disk_type, each.boot_disk_size_gb, each.custom_image) for each in (pool, head)]
+        wrong = {
+            "machine_type: is missing": "machine_type" not in given,
+            "accelerator_count: needs accelerator_type": pool.accelerator_count and not pool.accelerator_type,
+            "there is one head; node_count and autoscaling_spec belong to workers": (
+                pool is head and (scaling or pool.node_count != 1)
+            ),
+            "node_count: goes without autoscaling_spec, which sets it; remove one": (
+                pool is not head and scaling and "node_count" in given
+            ),
+            "autoscaling_spec: min_replica_count is above max_replica_count; swap them": (
+                scaling and scaling.min_replica_count > scaling.max_replica_count
+            ),
+            "two pools of the same machines; make them one": pool is not head and _kind(pool) in seen,
+            "the head's machine, which cannot scale itself; choose another": same and scaling,
+            "the head's machine, so boot disk and custom_image must be the head's": same
+            and disks[0] != disks[1],
+        }
+        for text in [text for text, is_so in wrong.items() if is_so]:
+            problems.add(node, where + text)
+        if pool is not head:
+            seen.append(_kind(pool))
+        if pool.accelerator_type:
+            pool.accelerator_count = pool.accelerator_count or 1
 
 
 def _kind(pool: Resources) -> tuple[str | None, str | None, int | None]:
     """What makes two pools the same to Vertex AI."""
     return pool.machine_type, pool.accelerator_type, pool.accelerator_count
-
-
-def _check_pools(head: Resources, workers: list[tuple[Resources, yaml.Node]], problems: Problems) -> None:
-    """What Google's SDK cannot create, or cannot scale afterwards."""
-    seen = []
-    for pool, node in workers:
-        where = f"workers: {pool.machine_type}: "
-        if _kind(pool) in seen:
-            problems.add(node, f"{where}two pools of the same machines; make them one")
-        seen.append(_kind(pool))
-        disks = [(each.boot_disk_type, each.boot_disk_size_gb, each.custom_image) for each in (pool, head)]
-        if _kind(pool) == _kind(head) and pool.autoscaling_spec:
-            problems.add(node, f"{where}the head's machine, which cannot scale itself; choose another")
-        elif _kind(pool) == _kind(head) and disks[0] != disks[1]:
-            problems.add(node, f"{where}the head's machine, so boot disk and custom_image must be the head's")
 
 
 def most_nodes(pool: Resources) -> int | None:
@@ -253,6 +227,14 @@ def describe_pool(pool: Resources) -> str:
     count = f"{fewest_nodes(pool)} to {most}" if most else str(fewest_nodes(pool))
     gpus = f" with {pool.accelerator_count} {pool.accelerator_type} each" if pool.accelerator_type else ""
     return f"{count} {pool.machine_type}{gpus}"
+
+
+def pool_lines(head: Resources, workers: list[Resources]) -> list[str]:
+    """A line for each pool, as `  workers  4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each, 200 GB disk each`."""
+    roles = [("head", head), *(("workers", pool) for pool in workers)]
+    return [
+        f"  {role:<8} {describe_pool(pool)}, {pool.boot_disk_size_gb} GB disk each" for role, pool in roles
+    ]
 
 
 def _prices(per_hour: float | None, *machines: int) -> str:
@@ -309,8 +291,8 @@ def create(
     ray_version, python_version = _versions(file)
     place = f"{name.name} in {name.project}, {name.location}"
     say(console, f"cluster {place}: Ray {ray_version}, Python {python_version}")
-    for role, pool in [("head", file.head), *(("workers", pool) for pool in file.workers)]:
-        say(console, f"  {role:<8} {describe_pool(pool)}, {pool.boot_disk_size_gb} GB disk each")
+    for line in pool_lines(file.head, file.workers):
+        say(console, line)
     say(console, prices)
     pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
     if not _confirm(console, f"Create {name.name} ({pools}), which costs until it is deleted?", yes=yes):
