@@ -63,7 +63,6 @@ def test_arguments_are_frozen() -> None:
 
 
 def test_the_package_holds_the_program_the_settings_and_the_named_files_only(here: Path) -> None:
-    (here / "staged").mkdir()
     request = read_request(["--space", "space.yaml", *STORAGE], None)
     program = stage(here / "staged", request.settings, [here / "data.csv"])
     staged = {

@@ -8,6 +8,7 @@ import json
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from tune.remote.jobs import JobRequest
 
 _SUBMIT_EPILOG = """\
-sent are: the program itself, a space file and other settings named in the arguments, files given by --file. Not sent:
-the current folder, data and models, environment variables. What a job needs of secrets (HF_TOKEN,
+sent are: the program itself, one YAML with the space or the training's config and all settings, files given by --file.
+Not sent: the current folder, data and models, environment variables. What a job needs of secrets (HF_TOKEN,
 MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY ...) must be in the environment of the cluster's nodes.
 
 example:
@@ -179,10 +180,8 @@ def _say_next(request: JobRequest, given: str | None, console: Any) -> None:
     say(console, f"state   tune-whisper status {request.name}{address}")
     say(console, f"stop    tune-whisper stop {request.name}{address}")
     if request.experiment and request.storage:
-        storage = shlex.quote(request.storage)
-        say(
-            console, f"export  tune-whisper export {request.experiment} --storage {storage} --output my-model"
-        )
+        place = f"{request.experiment} --storage {shlex.quote(request.storage)}"
+        say(console, f"export  tune-whisper export {place} --output my-model")
 
 
 def _follow(client: JobSubmissionClient, submission_id: str, address: str) -> int:
@@ -262,14 +261,11 @@ def list_jobs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([_as_dict(job) for job in jobs], indent=2))
         return 0
-    console = make_console()
-    if not jobs:
-        say(
-            console,
-            "no jobs" if arguments.all else "no jobs of tune-whisper (--all lists those of others too)",
-        )
-        return 0
-    console.print(_job_table(jobs))
+    if jobs:
+        make_console().print(_job_table(jobs))
+    else:
+        of_us = "" if arguments.all else " of tune-whisper (--all lists those of others too)"
+        say(make_console(), f"no jobs{of_us}")
     return 0
 
 
@@ -281,14 +277,8 @@ def _job_table(jobs: Sequence[JobDetails]) -> Table:
     for job in jobs:
         known = job.metadata or {}
         what = ", ".join(known[key] for key in ("command", "space", "config") if known.get(key))
-        cells = (
-            job_name(job),
-            job_state(job),
-            _moment(job.start_time),
-            _took(job),
-            what or job.entrypoint or "",
-        )
-        table.add_row(*(Text(cell) for cell in cells))
+        times = _moment(job.start_time), _took(job)
+        table.add_row(*map(Text, (job_name(job), job_state(job), *times, what or job.entrypoint or "")))
     return table
 
 
@@ -315,21 +305,17 @@ def _iso(milliseconds: int | None) -> str | None:
 
 
 def _moment(milliseconds: int | None) -> str:
-    if not milliseconds:
-        return ""
-    return f"{datetime.datetime.fromtimestamp(milliseconds / 1000):%Y-%m-%d %H:%M:%S}"
+    return f"{datetime.datetime.fromtimestamp(milliseconds / 1000):%Y-%m-%d %H:%M:%S}" if milliseconds else ""
 
 
 def _took(job: JobDetails) -> str:
     if not job.start_time:
         return ""
-    end = job.end_time / 1000 if job.end_time else datetime.datetime.now().timestamp()
-    return clock(max(0.0, end - job.start_time / 1000))
+    return clock(max(0.0, (job.end_time or time.time() * 1000) / 1000 - job.start_time / 1000))
 
 
 def _state_and_times(job: JobDetails) -> str:
     """A job's state, since when, and how long it took or has taken: `running since ... (03:25)`."""
-    since = (
-        f"{_moment(job.end_time)} after {_took(job)}" if job.end_time else f"since {_moment(job.start_time)}"
-    )
-    return f"{job_state(job)} {since}" + ("" if job.end_time else f" ({_took(job)})")
+    if job.end_time:
+        return f"{job_state(job)} {_moment(job.end_time)} after {_took(job)}"
+    return f"{job_state(job)} since {_moment(job.start_time)} ({_took(job)})"

@@ -251,14 +251,17 @@ def _prices(per_hour: float | None, *machines: int) -> str:
     return f"cost: {costs}, by the price that you gave"
 
 
-def _confirm(console: Console, question: str, *, yes: bool) -> bool:
-    """Ask y/N on a terminal; raises `VertexError` where there is none to ask on."""
+def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
+    """Ask y/N on a terminal, and say where nothing is done; raises `VertexError` where there is none to ask on."""
     if yes:
         return True
     if not sys.stdin.isatty():
         raise VertexError(f"{question} Nobody can be asked here; nothing was done; add --yes to do it")
     say(console, f"{question} [y/N]")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if not agreed:
+        say(console, "nothing was done")
+    return agreed
 
 
 def create(
@@ -295,8 +298,7 @@ def create(
         say(console, line)
     say(console, prices)
     pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
-    if not _confirm(console, f"Create {name.name} ({pools}), which costs until it is deleted?", yes=yes):
-        say(console, "nothing was created")
+    if not _confirmed(console, f"Create {name.name} ({pools}), which costs until it is deleted?", yes=yes):
         return
     delete_command = (
         f"tune-whisper cluster delete {name.name} --project {name.project} --location {name.location}"
@@ -365,8 +367,7 @@ def scale(
     after = describe_pool(wanted[index])
     say(console, f"{name.name}: {before} → {after}")
     say(console, prices)
-    if not _confirm(console, f"Scale {name.name} ({before} → {after})?", yes=yes):
-        say(console, "nothing was changed")
+    if not _confirmed(console, f"Scale {name.name} ({before} → {after})?", yes=yes):
         return
     say(console, "scaling; this takes minutes ...")
     with sdk_errors(name), quiet_sdk():
@@ -417,8 +418,7 @@ def delete(name: ClusterName, *, yes: bool, console: Console) -> None:
     pools = f"{describe_pool(cluster.head_node_type)} and {workers}"
     say(console, f"{name.name} in {name.project}, {name.location}: {cluster.state}, {pools}")
     say(console, "what it costs ends; so do searches on it, and what is on its disks is lost")
-    if not _confirm(console, f"Delete {name.name} ({pools})?", yes=yes):
-        say(console, "nothing was deleted")
+    if not _confirmed(console, f"Delete {name.name} ({pools})?", yes=yes):
         return
     with sdk_errors(name), quiet_sdk():
         vertex_ray.delete_ray_cluster(name.resource)
