@@ -142,6 +142,8 @@ def test_a_search_gets_its_name_here(here: Path) -> None:
     assert named.metadata["experiment"] == "mine"
     assert json.loads(json.dumps(named.metadata)) == named.metadata
     assert read_request(["--space", "lr_batch", *STORAGE], "job").experiment == "job"
+    (here / "tune").write_text(SPACE)  # the name of one of the program's folders
+    assert read_request(["--space", "./tune", *STORAGE], None).words[:2] == ["--space", "tune.yaml"]
 
 
 def test_a_search_that_goes_on_keeps_its_name(here: Path) -> None:

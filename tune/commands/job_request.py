@@ -21,7 +21,7 @@ from tune.remote.package import refuse_password
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _BUDGET = ("epochs", "max_steps")
-_NUMBERS = (
+_CHECKED = (
     *("trials", "storage", "gpus_per_trial", "cpus_per_trial", "max_concurrent", "workers_per_trial"),
     *("max_failures", "finalists", "repeats"),
 )
@@ -77,9 +77,9 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
     arguments = _parse(search_parser(), words)
     check_what(arguments, list(words))
     settings = search_settings(arguments)
-    numbers = {option: getattr(arguments, option) for option in _NUMBERS}
+    checked = {option: getattr(arguments, option) for option in _CHECKED}
     check_numbers(
-        SearchRequest(space=arguments.space or "", budgets=read_budgets(arguments), **numbers),
+        SearchRequest(space=arguments.space or "", budgets=read_budgets(arguments), **checked),
         resumed=arguments.resume is not None,
     )
     options = _options(arguments, words)
@@ -96,8 +96,7 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
         }
         if arguments.experiment is None:
             request.words.append(f"--experiment={experiment}")
-        request.words[:0] = ["--space", space.path.name]
-        _resolve(request, space.path, space.to_dict(), space.fixed)
+        request.words[:0] = ["--space", _resolve(request, space.path, space.to_dict(), space.fixed)]
     _check_tracking(request, arguments.tracking_uri)
     if not arguments.dry_run:
         _place(request, arguments)
@@ -123,9 +122,7 @@ def _training(words: Sequence[str], name: str | None) -> JobRequest:
     if asked.config is not None:
         request.metadata["config"] = asked.config.name
     if settings:
-        file = asked.config or Path("train.yaml")
-        request.words.append(file.name)
-        _resolve(request, file, settings, settings)
+        request.words.append(_resolve(request, asked.config or Path("train.yaml"), settings, settings))
     request.words += _options(arguments, words)
     _check_tracking(request, arguments.tracking_uri)
     _place(request, arguments)
@@ -158,10 +155,8 @@ def _options(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
     return options
 
 
-def _resolve(
-    request: JobRequest, file: Path, content: Mapping[str, Any], settings: Mapping[str, Any]
-) -> None:
-    """Give the request its YAML, under the name of the file that most of it is from, and check its sources.
+def _resolve(request: JobRequest, file: Path, content: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Give the request its YAML, named after the file that most of it is from, and check its sources; its name.
 
     Comments stay here. DeepSpeed's settings are in it as text already, wherever they were read from.
     """
@@ -169,10 +164,12 @@ def _resolve(
 
     text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
     refuse_password(str(file), text)
-    request.settings[file.name] = text
+    name = f"{file.stem}.yaml"
+    request.settings[name] = text
     request.deepspeed = settings.get("deepspeed") is not None
     for key in ("data", "model"):
         _check_source(request, f"--{key}", settings.get(key))
+    return name
 
 
 def _place(request: JobRequest, arguments: argparse.Namespace) -> None:
