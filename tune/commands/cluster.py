@@ -6,6 +6,8 @@ import argparse
 import dataclasses
 import json
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tune.arguments import Parser, add_vertex
@@ -210,51 +212,127 @@ def _pool_json(pool: Resources) -> dict[str, Any]:
     }
 
 
-def _scale(words: list[str]) -> int:
-    arguments = scale_parser().parse_args(words)
-    from tune.display import make_console
-    from tune.remote.vertex import cluster_name
-    from tune.remote.vertex_clusters import scale
+def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
+    """Ask y/N on a terminal, and say where nothing is done; raises `VertexError` where there is none to ask on."""
+    from tune.display import say
+    from tune.remote.vertex import VertexError
 
-    scale(
-        cluster_name(_address(arguments), arguments.project, arguments.location),
-        workers=arguments.workers,
-        pool=arguments.pool,
-        price=arguments.price_per_hour,
-        yes=arguments.yes,
-        console=make_console(),
-    )
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise VertexError(f"{question} Nobody can be asked here; nothing was done; add --yes to do it")
+    say(console, f"{question} [y/N]")
+    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if not agreed:
+        say(console, "nothing was done")
+    return agreed
+
+
+def _scale(words: list[str]) -> int:
+    """Give a worker pool another number of machines and wait until it has them."""
+    arguments = scale_parser().parse_args(words)
+    from tune.display import make_console, say
+    from tune.remote.vertex import cluster_name, get_cluster, open_sdk, quiet_sdk, sdk_errors
+    from tune.remote.vertex_clusters import check_workers, describe_pool, find_pool, prices_line
+
+    name = cluster_name(_address(arguments), arguments.project, arguments.location)
+    cluster = get_cluster(name)
+    pools, workers, console = list(cluster.worker_node_types), arguments.workers, make_console()
+    index = find_pool(pools, arguments.pool)
+    check_workers(cluster, pools[index], workers)
+    before, machines = describe_pool(pools[index]), pools[index].node_count
+    prices = prices_line(arguments.price_per_hour, machines, workers)
+    if workers == machines:
+        say(console, f"{name.name} has {before} already; nothing to do")
+        return 0
+    pools[index] = dataclasses.replace(pools[index], node_count=workers)
+    after = describe_pool(pools[index])
+    say(console, f"{name.name}: {before} → {after}\n{prices}")
+    if _confirmed(console, f"Scale {name.name} ({before} → {after})?", yes=arguments.yes):
+        say(console, "scaling; this takes minutes ...")
+        vertex_ray = open_sdk(name.project, name.location)
+        with sdk_errors(name), quiet_sdk():
+            vertex_ray.update_ray_cluster(name.resource, pools)
+        say(console, f"{name.name} has {after} now")
     return 0
 
 
 def _create(words: list[str]) -> int:
+    """Create a cluster and wait until it runs."""
     arguments = create_parser().parse_args(words)
-    from pathlib import Path
-
-    from tune.display import make_console
-    from tune.remote.vertex_clusters import create, read_cluster_file
-
-    create(
-        read_cluster_file(Path(arguments.file)),
-        project=arguments.project,
-        location=arguments.location,
-        price=arguments.price_per_hour,
-        yes=arguments.yes,
-        console=make_console(),
+    from tune.display import make_console, say
+    from tune.remote.vertex import (
+        SCHEME,
+        ClusterName,
+        find_location,
+        find_project,
+        open_sdk,
+        quiet_sdk,
+        sdk_errors,
     )
+    from tune.remote.vertex_clusters import (
+        describe_pool,
+        pool_lines,
+        prices_line,
+        read_cluster_file,
+        versions_of,
+    )
+
+    prices, console = prices_line(arguments.price_per_hour, 1), make_console()
+    file = read_cluster_file(Path(arguments.file))
+    project = find_project(arguments.project or file.project)
+    name = ClusterName(project, find_location(arguments.location or file.location), file.name)
+    vertex_ray = open_sdk(name.project, name.location)
+    ray_version, python_version = versions_of(file)
+    place = f"{name.name} in {name.project}, {name.location}"
+    say(console, f"cluster {place}: Ray {ray_version}, Python {python_version}")
+    for line in (*pool_lines(file.head, file.workers), prices):
+        say(console, line)
+    pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
+    question = f"Create {name.name} ({pools}), which costs until it is deleted?"
+    if not _confirmed(console, question, yes=arguments.yes):
+        return 0
+    end = f"tune-whisper cluster delete {name.name} --project {name.project} --location {name.location}"
+    say(console, "creating; this takes 10 to 20 minutes ...")
+    try:
+        with sdk_errors(name), quiet_sdk(progress=True):
+            vertex_ray.create_ray_cluster(
+                head_node_type=file.head,
+                worker_node_types=file.workers,
+                ray_version=ray_version,
+                python_version=python_version,
+                network=file.network,
+                service_account=file.service_account,
+                cluster_name=file.name,
+                labels=file.labels or None,
+            )
+    except KeyboardInterrupt:
+        say(console, f"the cluster is still being created and will cost; {end} deletes it")
+        raise
+    say(console, f"running; use it with --address {SCHEME}{name.name}; {end} ends the cost")
     return 0
 
 
 def _delete(words: list[str]) -> int:
+    """Delete a cluster, whatever runs on it."""
     arguments = delete_parser().parse_args(words)
-    from tune.display import make_console
-    from tune.remote.vertex import VertexError, cluster_name
-    from tune.remote.vertex_clusters import delete
+    from tune.display import make_console, say
+    from tune.remote.vertex import VertexError, cluster_name, get_cluster, open_sdk, quiet_sdk, sdk_errors
+    from tune.remote.vertex_clusters import describe_pool
 
     # Not from RAY_ADDRESS: what is deleted is named.
     named = [text for text in (arguments.name, arguments.address) if text]
     if len(named) != 1:
         raise VertexError("NAME or --address: give one of them, the cluster to delete")
     name = cluster_name(named[0], arguments.project, arguments.location)
-    delete(name, yes=arguments.yes, console=make_console())
+    cluster, console = get_cluster(name), make_console()
+    workers = ", ".join(map(describe_pool, cluster.worker_node_types)) or "no workers"
+    pools = f"{describe_pool(cluster.head_node_type)} and {workers}"
+    say(console, f"{name.name} in {name.project}, {name.location}: {cluster.state}, {pools}")
+    say(console, "what it costs ends; so do searches on it, and what is on its disks is lost")
+    if _confirmed(console, f"Delete {name.name} ({pools})?", yes=arguments.yes):
+        vertex_ray = open_sdk(name.project, name.location)
+        with sdk_errors(name), quiet_sdk():
+            vertex_ray.delete_ray_cluster(name.resource)
+        say(console, f"{name.name} is being deleted; it takes minutes until it is gone")
     return 0

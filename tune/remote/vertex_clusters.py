@@ -1,38 +1,19 @@
-"""Clusters on Vertex AI: what is asked for is shown with where prices are, then a question, then Google's SDK.
-
-A cluster is described by the SDK's own words: pools of machines are its `Resources`, the rest are arguments of its
-`create_ray_cluster`.
+"""Clusters on Vertex AI in the words of Google's SDK: pools of machines are its `Resources`, the rest are arguments of
+its `create_ray_cluster`. Here a cluster's file is read, and pools are checked and described.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.console import Console
 
-from tune.display import say
-from tune.remote.vertex import (
-    SCHEME,
-    ClusterName,
-    VertexError,
-    check_our_versions,
-    find_location,
-    find_project,
-    get_cluster,
-    import_sdk,
-    open_sdk,
-    our_versions,
-    quiet_sdk,
-    sdk_errors,
-    supported_versions,
-)
+from tune.remote.vertex import VertexError, check_our_versions, import_sdk, our_versions, supported_versions
 from tune.yaml_nodes import Problems, compose, items, nearest, scalar
 
 if TYPE_CHECKING:
@@ -237,7 +218,7 @@ def pool_lines(head: Resources, workers: list[Resources]) -> list[str]:
     ]
 
 
-def _prices(per_hour: float | None, *machines: int) -> str:
+def prices_line(per_hour: float | None, *machines: int) -> str:
     """Where prices are; where the user gave one of a machine, what so many cost.
 
     Raises:
@@ -251,78 +232,7 @@ def _prices(per_hour: float | None, *machines: int) -> str:
     return f"cost: {costs}, by the price that you gave"
 
 
-def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
-    """Ask y/N on a terminal, and say where nothing is done; raises `VertexError` where there is none to ask on."""
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise VertexError(f"{question} Nobody can be asked here; nothing was done; add --yes to do it")
-    say(console, f"{question} [y/N]")
-    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
-    if not agreed:
-        say(console, "nothing was done")
-    return agreed
-
-
-def create(
-    file: ClusterFile,
-    *,
-    project: str | None,
-    location: str | None,
-    price: float | None,
-    yes: bool,
-    console: Console,
-) -> None:
-    """Create a cluster and wait until it runs.
-
-    Args:
-        file: what to create.
-        project: before the file's project and the environment's.
-        location: the same for the region.
-        price: dollars an hour of the whole cluster, as the user knows it.
-        yes: do not ask.
-        console: where to say what is created.
-
-    Raises:
-        VertexError: it cannot be created, or nobody could be asked.
-    """
-    prices = _prices(price, 1)
-    name = ClusterName(
-        find_project(project or file.project), find_location(location or file.location), file.name
-    )
-    vertex_ray = open_sdk(name.project, name.location)
-    ray_version, python_version = _versions(file)
-    place = f"{name.name} in {name.project}, {name.location}"
-    say(console, f"cluster {place}: Ray {ray_version}, Python {python_version}")
-    for line in pool_lines(file.head, file.workers):
-        say(console, line)
-    say(console, prices)
-    pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
-    if not _confirmed(console, f"Create {name.name} ({pools}), which costs until it is deleted?", yes=yes):
-        return
-    delete_command = (
-        f"tune-whisper cluster delete {name.name} --project {name.project} --location {name.location}"
-    )
-    say(console, "creating; this takes 10 to 20 minutes ...")
-    try:
-        with sdk_errors(name), quiet_sdk(progress=True):
-            vertex_ray.create_ray_cluster(
-                head_node_type=file.head,
-                worker_node_types=file.workers,
-                ray_version=ray_version,
-                python_version=python_version,
-                network=file.network,
-                service_account=file.service_account,
-                cluster_name=file.name,
-                labels=file.labels or None,
-            )
-    except KeyboardInterrupt:
-        say(console, f"the cluster is still being created and will cost; {delete_command} deletes it")
-        raise
-    say(console, f"running; use it with --address {SCHEME}{name.name}; {delete_command} ends the cost")
-
-
-def _versions(file: ClusterFile) -> tuple[str, str]:
+def versions_of(file: ClusterFile) -> tuple[str, str]:
     """Ray (as 2.47) and Python of the cluster: the file's, else ours; with an image of one's own also others."""
     ours = our_versions()
     ray_version = ".".join((file.ray_version or ours[0]).split(".")[:2])
@@ -337,45 +247,8 @@ def _versions(file: ClusterFile) -> tuple[str, str]:
     return pair
 
 
-def scale(
-    name: ClusterName, *, workers: int, pool: int | None, price: float | None, yes: bool, console: Console
-) -> None:
-    """Give a worker pool another number of machines and wait until it has them.
-
-    Args:
-        name: the cluster.
-        workers: machines that the pool shall have.
-        pool: its number from 1; None where there is one.
-        price: dollars an hour of one machine of the pool, as the user knows it.
-        yes: do not ask.
-        console: where to say what changes.
-
-    Raises:
-        VertexError: it cannot be scaled so, or nobody could be asked.
-    """
-    vertex_ray = open_sdk(name.project, name.location)
-    cluster = get_cluster(name)
-    wanted = list(cluster.worker_node_types)
-    index = _which(wanted, pool)
-    before = describe_pool(wanted[index])
-    _check_workers(cluster, wanted[index], workers)
-    prices = _prices(price, wanted[index].node_count, workers)
-    if workers == wanted[index].node_count:
-        say(console, f"{name.name} has {before} already; nothing to do")
-        return
-    wanted[index] = dataclasses.replace(wanted[index], node_count=workers)
-    after = describe_pool(wanted[index])
-    say(console, f"{name.name}: {before} → {after}")
-    say(console, prices)
-    if not _confirmed(console, f"Scale {name.name} ({before} → {after})?", yes=yes):
-        return
-    say(console, "scaling; this takes minutes ...")
-    with sdk_errors(name), quiet_sdk():
-        vertex_ray.update_ray_cluster(name.resource, wanted)
-    say(console, f"{name.name} has {after} now")
-
-
-def _which(pools: list[Resources], number: int | None) -> int:
+def find_pool(pools: list[Resources], number: int | None) -> int:
+    """The index of the pool that `--pool` names; raises `VertexError` where there is none, or a choice of several."""
     listed = "; ".join(f"{i}: {describe_pool(pool)}" for i, pool in enumerate(pools, start=1))
     if not pools:
         # Google's SDK compares the pools before and after, so it cannot add the first one.
@@ -387,7 +260,8 @@ def _which(pools: list[Resources], number: int | None) -> int:
     return (number or 1) - 1
 
 
-def _check_workers(cluster: Cluster, pool: Resources, workers: int) -> None:
+def check_workers(cluster: Cluster, pool: Resources, workers: int) -> None:
+    """Refuse with a `VertexError` a number of machines that the pool cannot have."""
     if cluster.state != "RUNNING":
         raise VertexError(
             f"--workers {workers}: the cluster is {cluster.state}; only a RUNNING one can be scaled"
@@ -404,22 +278,3 @@ def _check_workers(cluster: Cluster, pool: Resources, workers: int) -> None:
         )
     if workers > 1000:
         raise VertexError(f"--workers {workers}: must be at most 1000")
-
-
-def delete(name: ClusterName, *, yes: bool, console: Console) -> None:
-    """Delete a cluster, whatever runs on it.
-
-    Raises:
-        VertexError: it cannot be deleted, or nobody could be asked.
-    """
-    vertex_ray = open_sdk(name.project, name.location)
-    cluster = get_cluster(name)
-    workers = ", ".join(map(describe_pool, cluster.worker_node_types)) or "no workers"
-    pools = f"{describe_pool(cluster.head_node_type)} and {workers}"
-    say(console, f"{name.name} in {name.project}, {name.location}: {cluster.state}, {pools}")
-    say(console, "what it costs ends; so do searches on it, and what is on its disks is lost")
-    if not _confirmed(console, f"Delete {name.name} ({pools})?", yes=yes):
-        return
-    with sdk_errors(name), quiet_sdk():
-        vertex_ray.delete_ray_cluster(name.resource)
-    say(console, f"{name.name} is being deleted; it takes minutes until it is gone")
