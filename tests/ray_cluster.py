@@ -21,12 +21,14 @@ def free_port() -> int:
 
 
 class RayCluster:
-    """A head without CPUs, started by `ray start`; `add_node` adds a node. Only its own processes are ended."""
+    """A head, started by `ray start`; `add_node` adds a node. Only its own processes are ended."""
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, environment: dict[str, str] | None = None, *, cpus: int = 0) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # Ray's sockets need short paths
         self.environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(environment or {})}
-        self.environment.pop("RAY_ADDRESS", None)
+        for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI"):
+            self.environment.pop(name, None)
+        self._cpus = cpus
         self.port, self.dashboard_port = free_port(), free_port()
         try:
             self._start_head()
@@ -35,8 +37,9 @@ class RayCluster:
             raise
 
     def _start_head(self) -> None:
-        self._start("--head", f"--port={self.port}", f"--dashboard-port={self.dashboard_port}", "--num-cpus=0",
-                    f"--temp-dir={self.folder}", f"--ray-client-server-port={free_port()}")  # fmt: skip
+        ports = (f"--port={self.port}", f"--dashboard-port={self.dashboard_port}")
+        self._start("--head", *ports, f"--ray-client-server-port={free_port()}", f"--num-cpus={self._cpus}",
+                    f"--temp-dir={self.folder}")  # fmt: skip
         self._wait_for_nodes(1)
 
     def add_node(self, *arguments: str, nodes: int) -> None:
@@ -46,14 +49,11 @@ class RayCluster:
 
     def _start(self, *arguments: str) -> None:
         command = [
-            *ray_command(),
-            "start",
-            *arguments,
-            "--disable-usage-stats",
-            "--object-store-memory=100000000",
+            # As from `nohup ray start ... &` in a script: SIGINT is ignored by all that it starts.
+            *("sh", "-c", "trap '' INT; exec \"$@\"", "sh", *ray_command(), "start", *arguments),
+            *("--disable-usage-stats", "--object-store-memory=100000000", "--min-worker-port=0"),
+            *("--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"),
         ]
-        command += ["--min-worker-port=0", "--max-worker-port=0"]
-        command += [f"--dashboard-agent-listen-port={free_port()}"]
         with (self.folder / "start.log").open("w") as log:
             done = subprocess.run(
                 command,

@@ -12,12 +12,15 @@ import pytest
 
 import trainer
 from tune.cli import main
+from tune.commands.job_request import read_request
+from tune.commands.jobs import logs_parser, status_parser, stop_parser, submit_parser
 from tune.errors import UserError
-from tune.job_arguments import read_request
-from tune.job_package import PACKAGED_SETTINGS, pinned_requirements, stage
-from tune.job_parsers import list_parser, logs_parser, status_parser, stop_parser, submit_parser
-from tune.job_secrets import find_secret, is_secret_name
-from tune.jobs import JobError, cluster_address
+from tune.list_command import list_parser
+from tune.overrides import parse_set
+from tune.remote.client import JobError, cluster_address
+from tune.remote.package import SecretError, check_environment, pinned_requirements, refuse_password, stage
+from tune.search_space import load_space
+from tune.trainable import read_settings
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\n"
 PASSWORD = "hunter2hunter2"
@@ -47,7 +50,7 @@ FROZEN = {
     "status": {**PLACE, "job": None, "--json": False},
     "logs": {**PLACE, "job": None, "--follow": False},
     "stop": {**PLACE, "job": None, "--wait": 90.0},
-    "list": {**PLACE, "--all": False, "--json": False},
+    "list": {"--storage": None, "--json": False, **PLACE, "--all": False},
 }
 
 
@@ -59,27 +62,53 @@ def test_arguments_are_frozen() -> None:
         assert found == expected, name
 
 
-def test_the_package_holds_the_program_and_the_named_files_only(here: Path) -> None:
-    (here / "staged").mkdir()
+def test_the_package_holds_the_program_the_settings_and_the_named_files_only(here: Path) -> None:
     request = read_request(["--space", "space.yaml", *STORAGE], None)
-    staged = stage(here / "staged", request.files, ["optuna==5.0.0"])
-    assert request.words[:2] == ["--space", "inputs/space.yaml"]
-    assert (here / "staged" / "inputs" / "space.yaml").read_text() == SPACE
+    program = stage(here / "staged", request.settings, [here / "data.csv"])
+    staged = {
+        str(path.relative_to(here / "staged")) for path in (here / "staged").rglob("*") if path.is_file()
+    }
     root = Path(trainer.__file__).resolve().parent.parent
-    expected = {"tune/cli.py", "trainer/train.py", "trainer/demo/model/model.safetensors", "requirements.txt"}
-    assert expected | {f"search_spaces/{path.name}" for path in root.glob("search_spaces/*.yaml")} <= set(
-        staged
-    )
-    assert {name for name in PACKAGED_SETTINGS if (root / name).is_file()} <= set(staged)
-    top = {place.split("/")[0] for place in staged}
-    assert top <= {"tune", "trainer", "search_spaces", "inputs", "requirements.txt", *PACKAGED_SETTINGS}
+    expected = {
+        "tune/cli.py",
+        "trainer/train.py",
+        "trainer/demo/model/model.safetensors",
+        "space.yaml",
+        "data.csv",
+    }
+    assert expected | {f"search_spaces/{path.name}" for path in root.glob("search_spaces/*.yaml")} <= staged
+    templates = {
+        str(p.relative_to(root)) for p in root.glob("tune/**/*") if p.suffix in (".html", ".css", ".js")
+    }
+    assert templates <= staged
+    assert len(staged) == program + 2
+    assert {place.split("/")[0] for place in staged} == {
+        "tune",
+        "trainer",
+        "search_spaces",
+        "space.yaml",
+        "data.csv",
+    }
     assert not [place for place in staged if "__pycache__" in place or "/." in place or place.startswith(".")]
     assert sum((here / "staged" / place).stat().st_size for place in staged) < 20_000_000
 
 
+def test_what_lies_about_in_a_checkout_stays_here(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "staged").mkdir()
+    (here / "checkout").mkdir()
+    for package in ("tune", "trainer", "search_spaces"):
+        (here / "checkout" / package).mkdir()
+        for name in ("code.py", ".env", "id_rsa", "auth.pem", "notes.txt"):
+            (here / "checkout" / package / name).write_text(PASSWORD)
+        (here / "checkout" / package / "link.py").symlink_to(here / ".env")
+    monkeypatch.setattr("tune.remote.package._ROOT", here / "checkout")
+    assert stage(here / "staged", {}) == 3
+    assert {path.name for path in (here / "staged").rglob("*") if path.is_file()} == {"code.py"}
+
+
 def test_the_packaged_program_runs_by_itself(here: Path) -> None:
     (here / "staged").mkdir()
-    stage(here / "staged", {}, [])
+    stage(here / "staged", {})
     code = "import tune.cli, trainer, tune.search_space as s; print(tune.cli.__file__, s.packaged_spaces())"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -106,51 +135,82 @@ def test_requirements_are_pinned_without_ray_and_builds() -> None:
 def test_a_search_gets_its_name_here(here: Path) -> None:
     request = read_request(["--space", "lr_batch", *STORAGE], None)
     assert request.experiment is not None and request.experiment.startswith("lr_batch-20")
-    assert request.words == ["--space", "lr_batch", *STORAGE, "--experiment", request.experiment]
-    assert request.files == {}
+    storage = "--storage=/mnt/shared/experiments"
+    assert request.words == ["--space", "lr_batch.yaml", f"--experiment={request.experiment}", storage]
     named = read_request(["--space", "lr_batch", "--experiment", "mine", *STORAGE], None)
-    assert (named.name, named.words.count("--experiment")) == ("mine", 1)
+    assert (named.name, named.words) == ("mine", ["--space", "lr_batch.yaml", "--experiment=mine", storage])
     assert named.metadata["experiment"] == "mine"
     assert json.loads(json.dumps(named.metadata)) == named.metadata
     assert read_request(["--space", "lr_batch", *STORAGE], "job").experiment == "job"
+    (here / "tune").write_text(SPACE)  # the name of one of the program's folders
+    assert read_request(["--space", "./tune", *STORAGE], None).words[:2] == ["--space", "tune.yaml"]
 
 
 def test_a_search_that_goes_on_keeps_its_name(here: Path) -> None:
-    request = read_request(["--resume", "mine", "--trials", "4", *STORAGE], None)
-    assert (request.name, request.experiment, request.files) == ("mine", "mine", {})
-    assert request.words == ["--resume", "mine", "--trials", "4", *STORAGE]
+    given = ["--resume", "mine", "--trials", "8", "--take-over", "--track", "mlflow", "tensorboard", *STORAGE]
+    request = read_request(given, None)
+    assert (request.name, request.experiment, request.settings) == ("mine", "mine", {})
+    assert request.words == [  # also what is the default: the experiment may have begun with something else
+        *("--resume=mine", "--trials=8", "--track", "mlflow", "tensorboard", "--take-over"),
+        "--storage=/mnt/shared/experiments",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "learning_rate: {type: float, low: auto, high: 1e-3, log: true}\ntry_first: [{learning_rate: 5e-4}]\n",
+        "fixed: {language: 'no', max_train_clips: null}\nlearning_rate: {type: choice, values: [auto, 1e-4]}\n"
+        "dropout: {type: float, low: 0, high: 0.3, step: 0.1}\nscheduler: {rungs: 2}\nsearcher: {gp_trials: 3}\n",
+    ],
+)
+def test_the_settings_that_are_sent_mean_the_same_there(
+    here: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    Path("space.yaml").write_text(f"# {PASSWORD}\n{text}train_batch_size: {{type: choice, values: [4, 8]}}\n")
+    flags = ["--model", "small", "--data", "google/fleurs", "--epochs", "2"]
+    settings = ["train_batch_size=8", "data_config=be_by", "max_eval_clips=null", "weight_decay=1e-05"]
+    words = [*flags, *(word for item in settings for word in ("--set", item))]
+    request = read_request(["--space", "space.yaml", *STORAGE, *words], None)
+    overrides = {**parse_set(settings), "model": "small", "data": "google/fleurs", "epochs": 2.0}
+    here_meant = load_space("space.yaml", overrides).to_dict()
+    (here / "there").mkdir()
+    monkeypatch.chdir(here / "there")
+    ((name, sent),) = request.settings.items()
+    Path(name).write_text(sent)
+    assert load_space(request.words[1]).to_dict() == here_meant
+    assert not {word.partition("=")[0] for word in request.words} & {"--set", "--model", "--data", "--epochs"}
+    assert PASSWORD not in sent, "comments stay here"
 
 
 def test_deepspeed_settings_go_along(here: Path) -> None:
     (here / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
-    for words in (
-        ["--set", "deepspeed=zero.json"],
-        ["--set=deepspeed=zero.json"],
-        ["--deepspeed", "zero.json"],
-        ["--deepspeed=zero.json"],
-    ):
+    for words in (["--set", "deepspeed=zero.json"], ["--deepspeed=zero.json"]):
         request = read_request(["--space", "space.yaml", *STORAGE, *words], None)
-        assert request.files["inputs/zero.json"] == Path("zero.json")
-        assert request.words[-3].endswith("inputs/zero.json") and "zero.json" not in request.words
+        assert '"stage": 2' in request.settings["space.yaml"] and "zero.json" not in " ".join(request.words)
         assert request.deepspeed
-    default = read_request(["--deepspeed", "--space", "lr_batch", *STORAGE], None)
-    assert default.deepspeed and default.files == {}
+    assert read_request(["--deepspeed", "--space", "lr_batch", *STORAGE], None).deepspeed
     assert not read_request(["--space", "lr_batch", *STORAGE], None).deepspeed
-    packaged = read_request(["--space", "lr_batch", *STORAGE, "--set", "deepspeed=ds_config.json"], None)
-    assert packaged.files == {}
+    with pytest.raises(UserError, match=r"none\.json.*: cannot be read"):
+        read_request(["--space", "lr_batch", *STORAGE, "--deepspeed", "none.json"], None)
 
 
-def test_a_training_takes_its_config_along(here: Path) -> None:
-    command = pytest.importorskip("tune.train_command")
-    options = {option for action in command.train_parser()._actions for option in action.option_strings}
-    place = ["--output" if "--output" in options else "--storage", "/mnt/shared/model"]
-    (here / "small.yaml").write_text("learning_rate: 1e-4\n")
-    request = read_request(["train", "small.yaml", *place], None)
-    assert request.words == ["train", "inputs/small.yaml", *place]
-    assert request.files == {"inputs/small.yaml": Path("small.yaml")}
+def test_a_training_takes_its_settings_along(here: Path) -> None:
+    (here / "small.yaml").write_text("learning_rate: 1e-4\nmax_steps: 8\nseed: 3\n")
+    given = ["train", "small.yaml", "--from", "mine", *STORAGE, "--epochs", "2", "--set", "seed=4"]
+    request = read_request(given, None)
+    assert request.words == ["train", "small.yaml", "--from=mine", "--storage=/mnt/shared/experiments"]
     assert request.name.startswith("train-small-20")
+    (here / "sent.yaml").write_text(request.settings["small.yaml"])
+    assert read_settings(here / "sent.yaml") == {"learning_rate": 1e-4, "epochs": 2.0, "seed": 4}
+    without = read_request(["train", "--model", "small", *STORAGE], None)
+    assert (without.words[:2], without.settings) == (
+        ["train", "train.yaml"],
+        {"train.yaml": "model: small\n"},
+    )
+    assert read_request(["train", "--resume", "mine", *STORAGE], None).settings == {}
     with pytest.raises(JobError, match="job's working directory"):
-        read_request(["train", "small.yaml", place[0], "model"], None)
+        read_request(["train", "small.yaml", "--storage", "model"], None)
 
 
 def test_what_the_user_should_know(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,20 +245,15 @@ REFUSED = {
     "a name that is none": (["--space", "lr_batch", *STORAGE, "--experiment", "a b"], "--experiment 'a b'"),
     "a password in the store": (
         ["--space", "lr_batch", "--tracking-uri", f"http://me:{PASSWORD}@mlflow:5000"],
-        "--tracking-uri: holds a password in an address",
+        "--tracking-uri: holds a password or key in an address",
     ),
     "a token in the address": (
-        ["--space", "lr_batch", "--data", f"https://x/y?token={PASSWORD}"],
+        ["--space", "lr_batch", f"--data=https://x/y?token={PASSWORD}"],
         "--data: holds",
     ),
-    "a setting named like a secret": (
-        ["--space", "lr_batch", "--set", f"api_key={PASSWORD}"],
-        "--set: holds",
-    ),
-    "the same in one word": (["--space", "lr_batch", f"--set=password={PASSWORD}"], "--set: holds"),
-    "an access token": (
-        ["--space", "lr_batch", "--model", "hf_" + "a1B2" * 8],
-        "--model: holds an access token",
+    "the same as a setting": (
+        ["--space", "lr_batch", "--set", f"data=https://me:{PASSWORD}@x/y"],
+        "--set: holds a password",
     ),
 }
 
@@ -212,38 +267,27 @@ def test_refused_before_anything_is_sent(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("error: ") and message in printed.err and len(printed.err.splitlines()) == 1
-    assert PASSWORD not in printed.err and "a1B2a1B2" not in printed.err
+    assert PASSWORD not in printed.err
 
 
-@pytest.mark.parametrize("name", [".env", "id_rsa"])
-def test_secret_files_are_refused(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    words = [
-        "submit",
-        "--address",
-        "http://127.0.0.1:9",
-        "--file",
-        name,
-        "--",
-        "--space",
-        "lr_batch",
-        *STORAGE,
-    ]
-    assert main(words) == 2
-    assert f"{name}: looks like a secret by its name" in capsys.readouterr().err
+def test_a_password_among_the_settings_is_refused(here: Path) -> None:
+    (here / "space.yaml").write_text(f"{SPACE}data: https://me:{PASSWORD}@host/x\n")
+    with pytest.raises(UserError, match=r"space\.yaml: holds a password") as caught:
+        read_request(["--space", "space.yaml", *STORAGE], None)
+    assert PASSWORD not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["# hf_" + "a1B2" * 8, "# postgresql://me:hunter2@db/x", "# password: hunter2hunter2", "# $PLANTED"],
-)
-def test_a_secret_inside_a_file_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("PLANTED_TOKEN", "correct horse battery staple")
-    text = text.replace("$PLANTED", "correct horse battery staple").replace("# password", "password")
-    (here / "staged").mkdir()
-    (here / "other.yaml").write_text(SPACE + text)
-    with pytest.raises(UserError, match=r"other\.yaml: seems to hold") as caught:
-        stage(here / "staged", {"inputs/other.yaml": here / "other.yaml"}, [])
-    assert "hunter2" not in str(caught.value) and "horse" not in str(caught.value)
+def test_files_that_cannot_go_along(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "large.csv").write_bytes(b"x" * 10_000_001)
+    for name, message in {
+        "none.csv": "--file none.csv: cannot be read: No such file",
+        ".": "--file .: the job has another file of this name",
+        "large.csv": "10 MB is too much to send with a job",
+        "space.yaml": "another file of this name",
+    }.items():
+        words = ["--address", "http://127.0.0.1:9", "--file", name, "--", "--space", "space.yaml", *STORAGE]
+        assert main(["submit", *words]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_environment_of_the_job(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,30 +302,24 @@ def test_environment_of_the_job(here: Path, capsys: pytest.CaptureFixture[str]) 
         assert message in printed and PASSWORD not in printed
 
 
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        *(("HF_TOKEN", True), ("AWS_SECRET_ACCESS_KEY", True), ("db_password", True), ("apiKey", True)),
-        *(("TOKENIZERS_PARALLELISM", False), ("HF_HUB_OFFLINE", False), ("NCCL_DEBUG", False)),
-        *(("max_train_clips", False), ("label_smoothing", False)),
-    ],
-)
-def test_names_of_secrets(name: str, secret: bool) -> None:
-    assert is_secret_name(name) == secret
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "apiKey"])
+def test_variables_that_are_named_like_secrets(name: str) -> None:
+    with pytest.raises(SecretError, match=f"--env {name}: looks like a secret"):
+        check_environment([f"{name}={PASSWORD}"])
 
 
-@pytest.mark.parametrize("text", ["postgresql://me:@bc@db/x", "https://host/x?se=2027&sig=a%2Bb"])
-def test_a_secret_in_an_address_is_one(text: str) -> None:
-    assert find_secret(text) is not None
-
-
-def test_harmless_text_is_no_secret() -> None:
+def test_harmless_variables_and_addresses() -> None:
+    items = ["TOKENIZERS_PARALLELISM=true", "HF_HUB_OFFLINE=1", "NCCL_DEBUG=INFO", "PROXY=http://me@host:80"]
+    assert check_environment(items) == dict(item.split("=") for item in items)
     for text in (
-        "s3://bucket/experiments?endpoint_override=minio:9000",
+        "s3://bucket/x?endpoint_override=minio:9000",
         "postgresql://me@db/x",
         "openai/whisper-small",
     ):
-        assert find_secret(text) is None
+        refuse_password("--data", text)
+    for text in ("postgresql://me:@bc@db/x", "https://host/x?se=2027&sig=a%2Bb"):
+        with pytest.raises(SecretError, match="--data: holds a password or key in an address"):
+            refuse_password("--data", text)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +352,6 @@ def test_the_address_in_the_environment(here: Path, monkeypatch: pytest.MonkeyPa
 
 def test_without_a_storage_results_go_to_the_home_on_the_head(here: Path) -> None:
     request = read_request(["--space", "lr_batch", "--trials", "2"], None)
-    assert request.words[-2:] == ["--storage", "~/experiments"]
+    assert request.words[-1] == "--storage=~/experiments"
     assert request.storage == "~/experiments"
     assert any("--storage is not given" in note for note in request.notes)

@@ -8,12 +8,10 @@ import http.server
 import importlib.metadata
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -21,10 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from warm_process import ray_command
-from warm_workers import family
+import yaml
+from ray_cluster import RayCluster, free_port
 
 from tune.cli import main
 
@@ -32,88 +29,22 @@ SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nschedul
 QUICK = ["--set", "max_train_clips=32", "--set", "max_eval_clips=8", "--set", "generation_max_length=20"]
 PLANTED = "PlantedSecretOfTheSubmittingShell"
 RAY_VERSION = tuple(int(part) for part in importlib.metadata.version("ray").split(".")[:2])
-RAY = Path(sys.executable).with_name("ray")
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
+PYTHON = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+"""Where a job finds `python`."""
 
 # Ray's own client says it of its own argument.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated")
 
 
-class Head:
-    """A Ray head in a session of its own, with its files in a folder of its own."""
-
-    def __init__(self, **environment: str) -> None:
-        # Ray puts sockets below it, whose paths are limited to about 100 characters.
-        self.folder = Path(tempfile.mkdtemp(prefix="tw", dir="/tmp"))
-        gcs, dashboard, agent, client = free_ports(4)
-        self.address = f"http://127.0.0.1:{dashboard}"
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))
-        }
-        path = f"{RAY.parent}{os.pathsep}{os.environ['PATH']}"
-        self._process = subprocess.Popen(
-            [
-                # As from `nohup ray start ... &` in a script: SIGINT is ignored by all that the head starts.
-                *("sh", "-c", "trap '' INT; exec \"$@\"", "sh"),
-                *(*ray_command(), "start", "--head", "--block", "--num-cpus=2", "--num-gpus=0"),
-                *("--node-ip-address=127.0.0.1", f"--port={gcs}", f"--temp-dir={self.folder}"),
-                *("--include-dashboard=true", f"--dashboard-port={dashboard}"),
-                *(f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"),
-                *("--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000"),
-                "--disable-usage-stats",
-            ],
-            stdout=(self.folder / "head.log").open("wb"),
-            stderr=subprocess.STDOUT,
-            cwd=self.folder,
-            env={**inherited, "PATH": path, "RAY_AUTH_MODE": "disabled", **environment},
-            start_new_session=True,
-        )
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + 500
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, (self.folder / "head.log").read_text()
-            try:
-                urllib.request.urlopen(f"{self.address}/api/jobs/", timeout=5).close()
-                return
-            except OSError as error:
-                if getattr(error, "code", None) == 401:  # it wants a token, so it is there
-                    return
-            time.sleep(0.3)
-        raise AssertionError((self.folder / "head.log").read_text())
-
-    def close(self) -> None:
-        processes = family(psutil.Process(self._process.pid))
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(20)
-        for each in (
-            [*processes, psutil.Process(self._process.pid)] if self._process.poll() is None else processes
-        ):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-        self._process.wait(10)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 @pytest.fixture(scope="module")
-def head() -> Iterator[Head]:
-    head = Head()
-    try:
-        head.wait()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_AUTH_MODE", "disabled")  # newer Rays ask for a token by default
-            yield head
-    finally:
-        head.close()
+def head() -> Iterator[RayCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # newer Rays ask for a token by default
+        cluster = RayCluster(PYTHON, cpus=2)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
 
 
 class Gate(http.server.BaseHTTPRequestHandler):
@@ -191,14 +122,14 @@ def fetch(address: str) -> bytes:
 
 @pytest.mark.slow
 def test_the_search_survives_its_sender(
-    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "space.yaml").write_text(f"# {PLANTED}\n{SPACE}")
     (tmp_path / ".env").write_text(f"KEY={PLANTED}")
     (tmp_path / "id_rsa").write_text(PLANTED)
     search = ["--space", "space.yaml", "--trials", "2", "--epochs", "1", "--experiment", "survivor", *QUICK]
     sender = start(
-        *("submit", "--address", head.address, "--no-install", "--follow", "--", *search),
+        *("submit", "--address", head.url, "--no-install", "--follow", "--", *search),
         *("--storage", str(tmp_path / "results")),
         cwd=tmp_path,
         HF_TOKEN=PLANTED,
@@ -211,29 +142,32 @@ def test_the_search_survives_its_sender(
     os.killpg(sender.pid, signal.SIGKILL)
     assert sender.wait(10) == -signal.SIGKILL
 
-    code, out, err = run("logs", "survivor", "--follow", "--address", head.address, cwd=tmp_path)
+    code, out, err = run("logs", "survivor", "--follow", "--address", head.url, cwd=tmp_path)
     assert code == 0, out + err
     assert out.count("data demo:") == 1 and "best      WER" in out
     assert "tune-whisper-survivor succeeded" in err
-    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head.address)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head.url)
     status = show("status", "survivor", capsys)
     assert (status["state"], status["exit_code"]) == ("succeeded", 0)
     assert status["metadata"]["experiment"] == "survivor"
     results = json.loads((tmp_path / "results" / "survivor" / "results.json").read_text())
     assert [trial["status"] for trial in results["trials"]] == ["completed", "completed"]
+    experiment = yaml.safe_load((tmp_path / "results" / "survivor" / "experiment.yaml").read_text())
+    assert experiment["train_config"]["max_train_clips"] == 32, "--set counts there"
+    assert experiment["space"]["scheduler"]["rungs"] == 2, "and so does the space's file"
 
     assert_planted_nowhere(head, "tune-whisper-survivor")
 
 
-def assert_planted_nowhere(head: Head, submission_id: str) -> None:
+def assert_planted_nowhere(head: RayCluster, submission_id: str) -> None:
     """In none of: what the cluster tells of the job, the uploaded package, Ray's logs and other files."""
-    details = fetch(f"{head.address}/api/jobs/{submission_id}")
-    logs = fetch(f"{head.address}/api/jobs/{submission_id}/logs")
+    details = fetch(f"{head.url}/api/jobs/{submission_id}")
+    logs = fetch(f"{head.url}/api/jobs/{submission_id}/logs")
     assert b"survivor" in details and b"best" in logs
     assert PLANTED.encode() not in details + logs
     files = [path for path in head.folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    packages = {path.parent.name: path for path in files if path.name == "space.yaml"}
-    assert [name for name in packages if name == "inputs"], "the unpacked package was not found"
+    packages = [path for path in files if path.name == "space.yaml" and (path.parent / "tune").is_dir()]
+    assert packages, "the unpacked package was not found"
     for path in files:
         assert path.name not in {".env", "id_rsa", "data.csv"}
         assert PLANTED.encode() not in path.read_bytes(), path
@@ -241,10 +175,10 @@ def assert_planted_nowhere(head: Head, submission_id: str) -> None:
 
 @pytest.mark.slow
 def test_stop_ends_a_search_cleanly(
-    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAY_ADDRESS", head.address)
+    monkeypatch.setenv("RAY_ADDRESS", head.url)
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     Path("space.yaml").write_text(SPACE)
     search = ["--space", "space.yaml", "--trials", "50", "--epochs", "4", "--experiment", "stopped", *QUICK]
@@ -254,7 +188,7 @@ def test_stop_ends_a_search_cleanly(
     assert main(submit) == 2
     assert "stopped: a job of this name is " in capsys.readouterr().err
 
-    follower = start("logs", "stopped", "--follow", cwd=tmp_path, RAY_ADDRESS=head.address)
+    follower = start("logs", "stopped", "--follow", cwd=tmp_path, RAY_ADDRESS=head.url)
     assert follower.stdout is not None
     for line in follower.stdout:
         if "best so far" in line:
@@ -279,26 +213,18 @@ def test_stop_ends_a_search_cleanly(
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_says_so(head: Head, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_fails_says_so(
+    head: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "results" / "taken").mkdir(parents=True)
     search = ["--space", "lr_batch", "--experiment", "taken", "--storage", str(tmp_path / "results")]
-    submit = [
-        "submit",
-        "--name",
-        "fails",
-        "--no-install",
-        "--follow",
-        "--address",
-        head.address,
-        "--",
-        *search,
-    ]
+    submit = ["submit", "--name", "fails", "--no-install", "--follow", "--address", head.url, "--", *search]
     assert main(submit) == 1
     printed = capsys.readouterr()
     assert "error: --experiment taken: exists already" in printed.out
     assert "tune-whisper-fails failed" in printed.err
     for name in ("fails", "taken", "tune-whisper-fails"):
-        assert main(["status", name, "--address", head.address]) == 0
+        assert main(["status", name, "--address", head.url]) == 0
         shown = capsys.readouterr().out
         assert "state       failed" in shown and "reason      " in shown
     # Ray takes a submission id once only; the name can be used again.
@@ -308,9 +234,9 @@ def test_a_job_that_fails_says_so(head: Head, tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 def test_a_token_is_sent_and_never_shown(
-    head: Head, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    head: RayCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with gate(head=head.address, token=PLANTED) as address:
+    with gate(head=head.url, token=PLANTED) as address:
         for headers in (None, {"Authorization": f"Bearer {PLANTED}wrong"}):
             if headers:
                 monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps(headers))
@@ -336,14 +262,13 @@ def test_rays_own_token(
 ) -> None:
     for name, token in (("token", PLANTED), ("wrong", "x" * 64)):
         (tmp_path / name).write_text(token)
-    head = Head(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(tmp_path / "token"))
+    head = RayCluster({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")})
     try:
-        head.wait()
         codes = []
         for name in ("token", "wrong"):
             # In a process of its own: Ray reads the token once.
             environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / name)}
-            code, out, err = run("list", "--address", head.address, cwd=tmp_path, **environment)
+            code, out, err = run("list", "--address", head.url, cwd=tmp_path, **environment)
             codes.append(code)
             assert PLANTED not in out + err
         assert codes == [0, 2]
@@ -354,40 +279,30 @@ def test_rays_own_token(
 
 @pytest.mark.slow
 def test_other_versions_are_refused(
-    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with gate(head=head.address, version="2.40.0") as address:
-        words = [
-            "submit",
-            "--no-install",
-            "--address",
-            address,
-            "--",
-            "--space",
-            "lr_batch",
-            "--storage",
-            "/x",
-        ]
-        assert main(words) == 2
+    with gate(head=head.url, version="2.40.0") as address:
+        search = ["--space", "lr_batch", "--storage", "/x"]
+        assert main(["submit", "--no-install", "--address", address, "--", *search]) == 2
     printed = capsys.readouterr().err
     assert "the cluster runs Ray 2.40.0, here is Ray 2." in printed and len(printed.splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_jobs_that_are_not_there(head: Head, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_that_are_not_there(head: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "logs", "stop"):
-        assert main([command, "nosuchjob", "--address", head.address]) == 2
+        assert main([command, "nosuchjob", "--address", head.url]) == 2
         assert "nosuchjob: the cluster has no such job" in capsys.readouterr().err
     # The address that was given goes before Ray's own choice.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
-        assert main(["list", "--json", "--address", head.address]) == 0
+        assert main(["list", "--json", "--address", head.url]) == 0
     capsys.readouterr()
 
 
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
-    assert main(["list", "--address", f"http://127.0.0.1:{free_ports(1)[0]}"]) == 2
+    assert main(["list", "--address", f"http://127.0.0.1:{free_port()}"]) == 2
     assert "cannot be reached" in capsys.readouterr().err
     assert time.monotonic() - started < 60
 
@@ -395,7 +310,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
 def test_somebody_who_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tune.jobs._ANSWER_SECONDS", 1)
+    monkeypatch.setattr("tune.remote.client._ANSWER_SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert main(["list", "--address", f"http://me:{PLANTED}@127.0.0.1:{silent.getsockname()[1]}"]) == 2
     printed = capsys.readouterr().err

@@ -20,8 +20,8 @@ from vertex_lab import OLD, VERSIONS_OF_VERTEX, Run, cluster, cluster_command, v
 from vertex_server import NUMBER, PROJECT, TOKEN, VertexServer
 
 from tune.errors import UserError
-from tune.vertex import cluster_name, job_client, prepare_address
-from tune.vertex_errors import VertexError
+from tune.remote.jobs import follow_logs
+from tune.remote.vertex import VertexError, cluster_name, job_client, prepare_address
 
 pytestmark = VERSIONS_OF_VERTEX
 
@@ -170,16 +170,6 @@ def test_without_the_extra(vertex: VertexServer, tmp_path: Path) -> None:
     )
 
 
-FOLLOW = """
-import asyncio, sys
-from tune.vertex import job_client
-async def follow():
-    async for lines in job_client("vertex_ray://lab").tail_job_logs(sys.argv[1]):
-        print(lines, end="")
-asyncio.run(follow())
-"""
-
-
 @pytest.mark.slow
 def test_jobs_through_vertex_ray_reach_a_real_head(
     run: Run, vertex: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,10 +192,9 @@ def test_jobs_through_vertex_ray_reach_a_real_head(
         assert client.get_job_status(job) == JobStatus.SUCCEEDED
         assert "heard through Vertex" in client.get_job_logs(job)
         assert [entry.submission_id for entry in job_client("vertex_ray://lab").list_jobs()] == [job]
-        followed = subprocess.run(
-            [sys.executable, "-c", FOLLOW, job], capture_output=True, text=True, check=True
-        )
-        assert followed.stdout.rstrip().endswith("heard through Vertex")
+        parts: list[str] = []
+        assert follow_logs(job_client("vertex_ray://lab"), job, parts.append).submission_id == job
+        assert "".join(parts).rstrip().endswith("heard through Vertex")
 
         _, out, _ = run("--address", "vertex_ray://lab")
         assert "total: 1 node, 0 CPUs (0 free)" in out and "there, the same here" in out

@@ -39,12 +39,12 @@ COMMANDS = {
     "sync": "tune.sync_command:sync",
     "transcribe": "tune.transcribe_command:transcribe",
     "push": "tune.push_command:push",
-    "submit": "tune.job_commands:submit",
-    "status": "tune.job_commands:status",
-    "logs": "tune.job_commands:logs",
-    "stop": "tune.job_commands:stop",
+    "submit": "tune.commands.jobs:submit",
+    "status": "tune.commands.jobs:status",
+    "logs": "tune.commands.jobs:logs",
+    "stop": "tune.commands.jobs:stop",
     "list": "tune.list_command:list_all",
-    "cluster": "tune.cluster_commands:cluster",
+    "cluster": "tune.commands.cluster:cluster",
 }
 """The functions behind the command words; each takes the words after its own and returns the exit code."""
 

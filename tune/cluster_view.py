@@ -7,7 +7,6 @@ same on a machine that is part of the cluster.
 from __future__ import annotations
 
 import dataclasses
-import platform
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -62,33 +61,26 @@ class ClusterView:
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs."""
+        from tune.remote.client import version_differences
+
         names = ("cpus", "gpus", "memory", "free_cpus", "free_gpus")
         return {
             "address": hide_password(self.address),
             "ray_version": self.ray_version,
             "python_version": self.python_version,
-            "versions_match": not version_differences(self),
+            "versions_match": not version_differences(self.ray_version, self.python_version),
             "totals": {name: self.total(name) for name in names},
             "nodes": [dataclasses.asdict(node) for node in self.nodes],
         }
 
 
-def version_differences(view: ClusterView) -> list[tuple[str, str, str]]:
-    """What differs, as name, version there and version here; a job needs the same Ray and minor Python."""
-    import ray
-
-    pairs = [("Ray", view.ray_version, ray.__version__)]
-    if view.python_version:
-        ours = ".".join(platform.python_version_tuple()[:2])
-        pairs.append(("Python", ".".join(view.python_version.split(".")[:2]), ours))
-    return [pair for pair in pairs if pair[1] != pair[2]]
-
-
 def versions_line(view: ClusterView) -> str:
     """One line: the same versions, or what differs and what to do."""
+    from tune.remote.client import version_differences
+
     python = ".".join((view.python_version or "").split(".")[:2])
     there = f"Ray {view.ray_version}" + (f" and Python {python}" if python else "")
-    differences = version_differences(view)
+    differences = version_differences(view.ray_version, view.python_version)
     if not differences:
         return f"{there} there, the same here"
     here = " and ".join(f"{what} {ours}" for what, _, ours in differences)
@@ -106,7 +98,7 @@ def read_dashboard(client: JobSubmissionClient, address: str) -> ClusterView:
     Raises:
         UserError: the dashboard does not answer as Ray's does, or does not accept our credentials.
     """
-    from tune.jobs import cluster_errors, cluster_versions
+    from tune.remote.client import cluster_errors, cluster_versions
 
     ray_version, python = cluster_versions(client)
     with cluster_errors(address):

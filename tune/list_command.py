@@ -66,9 +66,9 @@ def list_all(words: list[str]) -> int:
     if arguments.storage is not None and of_jobs:
         raise ConfigError(f"--{of_jobs[0]}: is for jobs, --storage for experiments; give one of them")
     if of_jobs or (arguments.storage is None and any(os.environ.get(name) for name in _ADDRESSES)):
-        from tune.job_commands import list_jobs
+        from tune.commands.jobs import list_jobs
 
-        return list_jobs(words)
+        return list_jobs(arguments)
     return _list_experiments(arguments.storage or Storage.parse(DEFAULT_STORAGE), as_json=arguments.json)
 
 

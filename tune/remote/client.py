@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import os
 import platform
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tune.errors import UserError
 from tune.util.redact import hide_password
@@ -31,10 +30,8 @@ def cluster_address(given: str | None) -> str:
     Raises:
         JobError: there is none, or it is not one of a cluster's dashboard.
     """
-    source, address = "--address ", given
-    for name in _ADDRESSES:
-        if not address:
-            source, address = f"{name}=", os.environ.get(name)
+    sources = {"--address ": given, **{f"{name}=": os.environ.get(name) for name in _ADDRESSES}}
+    source, address = next(((source, text) for source, text in sources.items() if text), ("", ""))
     if not address:
         raise JobError(
             "--address: missing; give the cluster's dashboard, http://HEAD:8265, or set RAY_API_SERVER_ADDRESS to it"
@@ -49,26 +46,21 @@ def cluster_address(given: str | None) -> str:
     raise JobError(f"{source}{hide_password(address)}: {kind}; jobs go to {right} or vertex_ray://NAME")
 
 
-def connect(address: str, project: str | None = None, location: str | None = None) -> JobSubmissionClient:
+def connect(address: str) -> JobSubmissionClient:
     """A client for the jobs of a cluster, known to be there and to let us in.
-
-    `project` and `location` are for `vertex_ray://` addresses; the environment's where they are not given.
 
     Ray's token and the headers in `RAY_JOB_HEADERS` go with every request of the client.
 
     Raises:
         JobError: nobody answers within seconds, it is no Ray, or it does not accept our credentials.
     """
-    if address.startswith("vertex_ray://"):
-        # By name: Google's SDK is needed by those who use it only.
-        client: JobSubmissionClient = importlib.import_module("tune.vertex").job_client(
-            address, project, location
-        )
-        return client
-    shown = hide_password(address)
+    import requests
+
     headers = _headers()
-    _check_somebody_answers(address)
-    with cluster_errors(shown):
+    with cluster_errors(address):
+        # Ray's client would wait for ever for a machine that takes no connections; this carries no credentials.
+        timeout = (_CONNECT_SECONDS, _ANSWER_SECONDS)
+        requests.get(f"{address}/api/version", timeout=timeout, allow_redirects=False).close()
         from ray.job_submission import JobSubmissionClient
 
         for name in (
@@ -77,59 +69,24 @@ def connect(address: str, project: str | None = None, location: str | None = Non
             "_private.runtime_env.packaging",
         ):
             logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
-        with _without_ambient_address():
+        # It takes `RAY_ADDRESS` before the address that it is given, which we have chosen already.
+        kept = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
+        try:
             return JobSubmissionClient(address, headers=headers)
+        finally:
+            os.environ.update(kept)
 
 
-def _check_somebody_answers(address: str) -> None:
-    """Ray's client would wait for ever for a machine that takes no connections; this carries no credentials."""
-    import requests
-
-    try:
-        requests.get(
-            f"{address}/api/version", timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS), allow_redirects=False
-        ).close()
-    except requests.exceptions.SSLError as error:
-        raise JobError(
-            f"--address {hide_password(address)}: TLS failed; is it http:// or https://?"
-        ) from error
-    except requests.exceptions.Timeout as error:
-        raise JobError(
-            f"--address {hide_password(address)}: no answer within {_ANSWER_SECONDS} s; is the cluster running, and "
-            "can this machine reach it (a port-forward or an SSH tunnel may be needed)?"
-        ) from error
-    except (requests.exceptions.RequestException, UnicodeError) as error:
-        raise JobError(
-            f"--address {hide_password(address)}: cannot be reached; is the cluster running with its dashboard "
-            "(ray start --head --dashboard-host 0.0.0.0), and is it this host and port?"
-        ) from error
-
-
-def _headers() -> dict[str, str] | None:
+def _headers() -> Any:
     """Headers for a proxy in front of the dashboard, in the variable that Ray's own commands read."""
-    text = os.environ.get("RAY_JOB_HEADERS")
-    if not text:
-        return None
-    try:
-        headers = json.loads(text)
-    except json.JSONDecodeError:
-        headers = None
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
-        raise JobError(
-            'RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}'
-        )
-    return headers
-
-
-@contextlib.contextmanager
-def _without_ambient_address() -> Iterator[None]:
-    """Ray's client takes `RAY_ADDRESS` before the address that it is given, which we have chosen already."""
-    kept = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
+    with contextlib.suppress(json.JSONDecodeError):
+        headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "null")
+        if headers is None or (
+            isinstance(headers, dict) and all(isinstance(x, str) for x in headers.values())
+        ):
+            return headers
+    # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
+    raise JobError('RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}')
 
 
 @contextlib.contextmanager
@@ -146,8 +103,18 @@ def cluster_errors(address: str) -> Iterator[None]:
     except requests.exceptions.HTTPError as error:
         status = error.response.status_code if error.response is not None else "unknown"
         raise JobError(_explain(shown, f"status code {status}")) from error
-    except (requests.exceptions.RequestException, ConnectionError) as error:
-        raise JobError(f"{shown}: the connection was lost; try again") from error
+    except requests.exceptions.SSLError as error:
+        raise JobError(f"{shown}: TLS failed; is it http:// or https://?") from error
+    except requests.exceptions.Timeout as error:
+        raise JobError(
+            f"{shown}: no answer within {_ANSWER_SECONDS} s; is the cluster running, and can this machine reach it "
+            "(a port-forward or an SSH tunnel may be needed)?"
+        ) from error
+    except (requests.exceptions.RequestException, ConnectionError, UnicodeError) as error:
+        raise JobError(
+            f"{shown}: cannot be reached; is the cluster running with its dashboard (ray start --head "
+            "--dashboard-host 0.0.0.0), and is it this host and port?"
+        ) from error
     except (RuntimeError, KeyError, RayError) as error:  # newer Rays raise their own AuthenticationError
         raise JobError(_explain(shown, str(error))) from error
 
@@ -181,20 +148,24 @@ def cluster_versions(client: JobSubmissionClient) -> tuple[str, str | None]:
     return str(ray_version), str(python) if python else None
 
 
+def version_differences(ray_version: str, python_version: str | None) -> list[tuple[str, str, str]]:
+    """What differs, as name, version there and version here; a job needs the same Ray and minor Python."""
+    import ray
+
+    pairs = [("Ray", ray_version, ray.__version__)]
+    if python_version:
+        ours = ".".join(platform.python_version_tuple()[:2])
+        pairs.append(("Python", ".".join(python_version.split(".")[:2]), ours))
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
 def check_versions(client: JobSubmissionClient) -> None:
     """Refuse a cluster that runs other versions: what is pinned here would not fit or not behave the same there.
 
     Raises:
         JobError: another Ray, or another minor version of Python.
     """
-    import ray
-
-    theirs, python = cluster_versions(client)
-    ours = ".".join(platform.python_version_tuple()[:2])
-    pairs = [("Ray", theirs, ray.__version__)]
-    if python is not None:
-        pairs.append(("Python", ".".join(python.split(".")[:2]), ours))
-    wrong = [(what, there, here) for what, there, here in pairs if there != here]
+    wrong = version_differences(*cluster_versions(client))
     if wrong:
         there = " and ".join(f"{what} {version}" for what, version, _ in wrong)
         here = " and ".join(f"{what} {version}" for what, _, version in wrong)

@@ -1,0 +1,321 @@
+"""`tune-whisper submit`, `status`, `logs`, `stop` and `list`: searches as jobs of a Ray cluster."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from tune.arguments import EXIT_FAILED, EXIT_INTERRUPTED, Parser, add_dashboard
+from tune.display import clock, make_console, say
+from tune.errors import ConfigError
+from tune.remote.client import check_versions, cluster_address, connect
+from tune.remote.jobs import (
+    ENDED,
+    ENVIRONMENT,
+    STOP_SECONDS,
+    find_job,
+    follow_logs,
+    job_name,
+    job_state,
+    read_logs,
+    send,
+    stop_job,
+)
+from tune.remote.jobs import list_jobs as find_jobs
+from tune.util.redact import hide_password
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
+    from tune.remote.jobs import JobRequest
+
+_SUBMIT_EPILOG = """\
+sent are: the program itself, one YAML with the space or the training's config and all settings, files given by --file.
+Not sent: the current folder, data and models, environment variables. What a job needs of secrets (HF_TOKEN,
+MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY ...) must be in the environment of the cluster's nodes.
+
+example:
+  tune-whisper submit --address http://HEAD:8265 --follow -- --space lr_batch --trials 32 --model small \\
+    --language be --data google/fleurs --set data_config=be_by --storage s3://BUCKET/experiments
+"""
+
+
+def _job_parser(command: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    """A parser of one command; those but `submit` are about a job that is there."""
+    parser = Parser(prog=f"tune-whisper {command}", description=description, epilog=epilog)
+    add_dashboard(parser)
+    if command != "submit":
+        parser.add_argument("job", metavar="JOB", help="experiment, job name or submission id")
+    return parser
+
+
+def submit_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper submit` before `--`."""
+    parser = _job_parser(
+        "submit",
+        "Send a search (or a training: -- train ...) to a Ray cluster as a job; it goes on when this machine is off.",
+        _SUBMIT_EPILOG,
+    )
+    parser.usage = "tune-whisper submit [options] -- ARGUMENTS OF THE SEARCH"
+    parser.add_argument("--name", metavar="NAME", help="name of the job (default: the experiment's)")
+    parser.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="PATH",
+        help="a further file for the job's working directory; can be repeated",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an environment variable of the job, readable by all on the cluster; can be repeated",
+    )
+    parser.add_argument(
+        "--no-install",
+        action="store_true",
+        help="install nothing: the nodes have the packages (default: pip installs the versions of this machine; "
+        "what a node has already is not fetched again)",
+    )
+    parser.add_argument(
+        "--allow-version-mismatch",
+        action="store_true",
+        help="send it to a cluster with another Ray or Python all the same (not to vertex_ray://, "
+        "whose SDK refuses that itself)",
+    )
+    return parser
+
+
+def status_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper status`."""
+    parser = _job_parser("status", "Show the state of a job.")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def logs_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper logs`."""
+    parser = _job_parser(
+        "logs", "Show what a job has printed. With --follow the exit code is the job's: 0 succeeded, 1 not."
+    )
+    parser.add_argument("--follow", action="store_true", help="go on until the job ends")
+    return parser
+
+
+def stop_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper stop`."""
+    parser = _job_parser(
+        "stop", "Stop a job: the search ends cleanly, and its best trial so far can be exported."
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=STOP_SECONDS + 30.0,
+        metavar="S",
+        help=f"seconds to wait for its end (default: {STOP_SECONDS + 30}); it is killed after {STOP_SECONDS}",
+    )
+    return parser
+
+
+def _client(arguments: argparse.Namespace) -> JobSubmissionClient:
+    """A client for the cluster that the arguments name."""
+    address = cluster_address(arguments.address)
+    if not address.startswith("vertex_ray://"):
+        return connect(address)
+    from tune.remote.vertex import job_client
+
+    return job_client(address, arguments.project, arguments.location)
+
+
+def submit(words: list[str]) -> int:
+    """Send a search as a job; returns the exit code."""
+    cut = words.index("--") if "--" in words else len(words)
+    if "--" not in words and not {"-h", "--help"} & set(words):
+        raise ConfigError(
+            "submit: put -- before the search's arguments: tune-whisper submit --address URL -- --space ..."
+        )
+    arguments = submit_parser().parse_args(words[:cut])
+    from tune.commands.job_request import read_request
+    from tune.remote.package import check_environment, pinned_requirements, stage
+
+    environment = check_environment(arguments.env, tuple(ENVIRONMENT))
+    request = read_request(words[cut + 1 :], arguments.name)
+    address = cluster_address(arguments.address)
+    console = make_console()
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as folder, console.status("checking ..."):
+        requirements = [] if arguments.no_install else pinned_requirements(deepspeed=request.deepspeed)
+        program = stage(Path(folder), request.settings, arguments.file)
+        client = _client(arguments)
+        if not arguments.allow_version_mismatch:
+            check_versions(client)
+        submission_id = send(client, request, Path(folder), requirements, environment)
+    for note in request.notes:
+        say(console, f"note: {note}")
+    sent = ", ".join([f"the program ({program} files)", *request.settings, *map(str, arguments.file)])
+    install = f"{len(requirements)} pinned packages to install" if requirements else "nothing to install"
+    say(console, f"sent {submission_id} to {hide_password(address)}: {sent}; {install}")
+    _say_next(request, arguments.address, console)
+    return _follow(client, submission_id, address) if arguments.follow else 0
+
+
+def _say_next(request: JobRequest, given: str | None, console: Any) -> None:
+    address = f" --address {hide_password(given)}" if given else ""
+    if request.experiment and request.storage:
+        say(console, f"experiment {request.experiment} in {request.storage}")
+    say(console, f"follow  tune-whisper logs {request.name} --follow{address}")
+    say(console, f"state   tune-whisper status {request.name}{address}")
+    say(console, f"stop    tune-whisper stop {request.name}{address}")
+    if request.experiment and request.storage:
+        place = f"{request.experiment} --storage {shlex.quote(request.storage)}"
+        say(console, f"export  tune-whisper export {place} --output my-model")
+
+
+def _follow(client: JobSubmissionClient, submission_id: str, address: str) -> int:
+    """Show the output until the job ends; Ctrl-C ends the showing only."""
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    try:
+        job = follow_logs(client, submission_id, write)
+    except KeyboardInterrupt:
+        print(
+            f"\nno longer following; the job goes on: tune-whisper logs {submission_id} --follow "
+            f"--address {hide_password(address)}",
+            file=sys.stderr,
+        )
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output (head, less) has seen enough; Python would complain once more when it exits.
+        sys.stdout = None  # type: ignore[assignment]
+        return EXIT_FAILED
+    print(f"{submission_id} {_state_and_times(job)}", file=sys.stderr)
+    return 0 if job_state(job) == "succeeded" else EXIT_FAILED
+
+
+def status(words: list[str]) -> int:
+    """Show one job; returns the exit code."""
+    arguments = status_parser().parse_args(words)
+    job = find_job(_client(arguments), arguments.job)
+    if arguments.json:
+        print(json.dumps(_as_dict(job), indent=2))
+        return 0
+    console = make_console()
+    say(console, f"job         {job.submission_id}")
+    say(console, f"state       {_state_and_times(job)}")
+    for key in ("experiment", "space", "trials", "config"):
+        if (job.metadata or {}).get(key):
+            say(console, f"{key:<11} {job.metadata[key]}")
+    say(console, f"entrypoint  {hide_password(job.entrypoint or '')}")
+    if job_state(job) == "failed" and job.message:
+        first = next((line for line in hide_password(job.message).splitlines() if line.strip()), "")
+        say(console, f"reason      {first[:300]}; see tune-whisper logs {job_name(job)}")
+    return 0
+
+
+def logs(words: list[str]) -> int:
+    """Show a job's output; returns the exit code."""
+    arguments = logs_parser().parse_args(words)
+    address = cluster_address(arguments.address)
+    client = _client(arguments)
+    submission_id = str(find_job(client, arguments.job).submission_id)
+    if arguments.follow:
+        return _follow(client, submission_id, address)
+    sys.stdout.write(read_logs(client, submission_id))
+    return 0
+
+
+def stop(words: list[str]) -> int:
+    """Stop a job; returns the exit code."""
+    arguments = stop_parser().parse_args(words)
+    client = _client(arguments)
+    job = find_job(client, arguments.job)
+    console = make_console()
+    if job_state(job) in ENDED:
+        say(console, f"{job.submission_id} had ended already: {_state_and_times(job)}")
+        return 0
+    with console.status(f"stopping {job.submission_id} ..."):
+        job = stop_job(client, job, wait=arguments.wait)
+    say(console, f"{job.submission_id} {_state_and_times(job)}")
+    return 0
+
+
+def list_jobs(arguments: argparse.Namespace) -> int:
+    """List a cluster's jobs, by the arguments of `tune-whisper list`; returns the exit code."""
+    jobs = find_jobs(_client(arguments), everyone=arguments.all)
+    if arguments.json:
+        print(json.dumps([_as_dict(job) for job in jobs], indent=2))
+        return 0
+    if jobs:
+        make_console().print(_job_table(jobs))
+    else:
+        of_us = "" if arguments.all else " of tune-whisper (--all lists those of others too)"
+        say(make_console(), f"no jobs{of_us}")
+    return 0
+
+
+def _job_table(jobs: Sequence[JobDetails]) -> Table:
+    """One line for each job."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("job", "state", "started", "took", "what"):
+        table.add_column(column, overflow="fold")
+    for job in jobs:
+        known = job.metadata or {}
+        what = ", ".join(known[key] for key in ("command", "space", "config") if known.get(key))
+        times = _moment(job.start_time), _took(job)
+        table.add_row(*map(Text, (job_name(job), job_state(job), *times, what or job.entrypoint or "")))
+    return table
+
+
+def _as_dict(job: JobDetails) -> dict[str, Any]:
+    """A job for programs; names and meaning stay as they are."""
+    return {
+        "job": job.submission_id,
+        "name": job_name(job),
+        "state": job_state(job),
+        "started": _iso(job.start_time),
+        "ended": _iso(job.end_time),
+        "exit_code": getattr(job, "driver_exit_code", None),
+        "entrypoint": job.entrypoint,
+        "message": job.message,
+        "metadata": job.metadata or {},
+    }
+
+
+def _iso(milliseconds: int | None) -> str | None:
+    if not milliseconds:
+        return None
+    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.timezone.utc)
+    return moment.isoformat(timespec="seconds")
+
+
+def _moment(milliseconds: int | None) -> str:
+    return f"{datetime.datetime.fromtimestamp(milliseconds / 1000):%Y-%m-%d %H:%M:%S}" if milliseconds else ""
+
+
+def _took(job: JobDetails) -> str:
+    if not job.start_time:
+        return ""
+    return clock(max(0.0, (job.end_time or time.time() * 1000) / 1000 - job.start_time / 1000))
+
+
+def _state_and_times(job: JobDetails) -> str:
+    """A job's state, since when, and how long it took or has taken: `running since ... (03:25)`."""
+    if job.end_time:
+        return f"{job_state(job)} {_moment(job.end_time)} after {_took(job)}"
+    return f"{job_state(job)} since {_moment(job.start_time)} ({_took(job)})"

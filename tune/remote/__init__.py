@@ -1,0 +1,1 @@
+"""Ray clusters from outside: their jobs, and clusters on Vertex AI."""

@@ -1,0 +1,220 @@
+"""Jobs of a Ray cluster: sending one, and finding, following and stopping those that were sent."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune.remote.client import JobError, cluster_errors
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
+_PREFIX = "tune-whisper-"
+"""Submission ids of our jobs: this and the job's name."""
+STOP_SECONDS = 60
+"""Time that a search gets to end cleanly once it is stopped; Ray's own 3 s would cut off its last writes."""
+ENDED = ("succeeded", "failed", "stopped")
+"""States after which nothing changes any more."""
+_LOST_SECONDS = 120.0
+"""A cluster that does not answer for so long is given up."""
+ENVIRONMENT = {
+    # From SIGTERM to SIGKILL when the job is stopped.
+    "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+    # A variable that the search sets for its workers goes before the same one of the job; Ray would refuse both.
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+}
+"""Variables of every job."""
+
+
+@dataclass(kw_only=True)
+class JobRequest:
+    """What a job runs."""
+
+    words: list[str]
+    """The arguments of `tune-whisper` there."""
+    name: str
+    experiment: str | None
+    metadata: dict[str, str] = field(default_factory=dict)
+    """What is kept with the job for people and programs to read; texts only, as Ray demands."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """The resolved YAML that `words` name, by its file's name; none where the experiment holds the settings."""
+    deepspeed: bool = False
+    """Whether the cluster needs DeepSpeed installed."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know before it runs."""
+    storage: str | None = None
+
+
+def send(
+    client: JobSubmissionClient,
+    request: JobRequest,
+    folder: Path,
+    requirements: Sequence[str],
+    environment: Mapping[str, str],
+) -> str:
+    """Submit, with no CPU and no GPU for the driver, so that a head with none of either takes it.
+
+    Args:
+        client: of the cluster.
+        request: what to run.
+        folder: becomes the job's working directory.
+        requirements: what pip installs there first.
+        environment: further variables.
+
+    Returns:
+        The submission id.
+
+    Raises:
+        JobError: the cluster does not take it, or a job of this name is waiting or running.
+    """
+    submission_id = _free_submission_id(client, request.name)
+    runtime_env: dict[str, Any] = {"working_dir": str(folder), "env_vars": {**environment, **ENVIRONMENT}}
+    if requirements:
+        runtime_env["pip"] = list(requirements)
+    with cluster_errors(client.get_address()):
+        try:
+            client.submit_job(
+                entrypoint=shlex.join(["python", "-m", "tune.job_driver", *request.words]),
+                submission_id=submission_id,
+                runtime_env=runtime_env,
+                metadata=dict(request.metadata),
+                entrypoint_num_cpus=0,
+                entrypoint_num_gpus=0,
+            )
+        except RuntimeError as error:
+            if "already exists" not in str(error):
+                raise
+            raise JobError(
+                f"{submission_id}: the cluster has got a job of this name just now; choose another --name"
+            ) from error
+    return submission_id
+
+
+def _free_submission_id(client: JobSubmissionClient, name: str) -> str:
+    """A submission id for a job of this name: Ray never takes one twice, also not after a failure."""
+    jobs = list_jobs(client, everyone=True)
+    for job in jobs:
+        if job_name(job) == name and job_state(job) not in ENDED:
+            raise JobError(
+                f"{name}: a job of this name is {job_state(job)} on the cluster; choose another --experiment "
+                f"or --name, or stop it with tune-whisper stop {name}"
+            )
+    taken = {job.submission_id for job in jobs}
+    names = itertools.chain([_PREFIX + name], (f"{_PREFIX}{name}-{number}" for number in itertools.count(2)))
+    return next(each for each in names if each not in taken)
+
+
+def list_jobs(client: JobSubmissionClient, *, everyone: bool = False) -> list[JobDetails]:
+    """Jobs that were sent by `tune-whisper submit` (`everyone`: all submitted jobs), the newest first."""
+    with cluster_errors(client.get_address()):
+        jobs = [job for job in client.list_jobs() if job.submission_id]
+    ours = [job for job in jobs if everyone or _is_ours(job)]
+    return sorted(ours, key=lambda job: job.start_time or 0, reverse=True)
+
+
+def _is_ours(job: JobDetails) -> bool:
+    return str(job.submission_id).startswith(_PREFIX) or "tune_whisper" in (job.metadata or {})
+
+
+def find_job(client: JobSubmissionClient, name: str) -> JobDetails:
+    """The job with this submission id, else the newest with this name or experiment.
+
+    Raises:
+        JobError: there is none.
+    """
+    jobs = list_jobs(client, everyone=True)
+    ours = [job for job in jobs if _is_ours(job)]
+    named = [job for job in ours if name in (job_name(job), (job.metadata or {}).get("experiment"))]
+    for job in [*(job for job in jobs if job.submission_id == name), *named]:
+        return job
+    names = [job_name(job) for job in ours][:5]
+    known = f"the newest are {', '.join(names)}" if names else "it has none of ours"
+    raise JobError(f"{name}: the cluster has no such job; {known} (tune-whisper list shows all)")
+
+
+def job_name(job: JobDetails) -> str:
+    """The name that a job was given; the submission id of others' jobs."""
+    return str((job.metadata or {}).get("name") or job.submission_id)
+
+
+def job_state(job: JobDetails) -> str:
+    """`pending`, `running`, `succeeded`, `failed` or `stopped`."""
+    return str(getattr(job.status, "value", job.status)).lower()
+
+
+def stop_job(client: JobSubmissionClient, job: JobDetails, *, wait: float) -> JobDetails:
+    """Ask a job to end, and wait until it has.
+
+    Args:
+        client: of the job's cluster.
+        job: one of its jobs.
+        wait: seconds to wait at most; the job gets `STOP_SECONDS` before it is killed.
+
+    Returns:
+        The job as it is then.
+
+    Raises:
+        JobError: it has not ended in time.
+    """
+    submission_id = str(job.submission_id)
+    deadline = time.monotonic() + wait
+    with cluster_errors(client.get_address()):
+        client.stop_job(submission_id)
+        while True:
+            now = client.get_job_info(submission_id)
+            if job_state(now) in ENDED:
+                return now
+            if time.monotonic() > deadline:
+                raise JobError(
+                    f"{submission_id}: was asked to stop {wait:.0f} s ago and is still {job_state(now)}; "
+                    "ask again later with tune-whisper status"
+                )
+            time.sleep(0.5)
+
+
+def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
+    """All that a job has printed so far; raises `JobError`."""
+    with cluster_errors(client.get_address()):
+        return str(client.get_job_logs(submission_id))
+
+
+def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable[[str], None]) -> JobDetails:
+    """Give `write` what the job prints until it ends, each character once.
+
+    Asked for again and again, not streamed: a connection that a sleeping laptop or a proxy lost without a word needs no
+    care then. At most a tenth of the time goes into asking, so that long logs do not fill the line.
+
+    Returns:
+        The job as it ended.
+
+    Raises:
+        JobError: the cluster has not answered for two minutes.
+    """
+    written = 0
+    answered = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        try:
+            with cluster_errors(client.get_address()):
+                job = client.get_job_info(
+                    submission_id
+                )  # before the log, which is whole if the job had ended
+            text = read_logs(client, submission_id)
+        except JobError:
+            if time.monotonic() - answered > _LOST_SECONDS:
+                raise
+            time.sleep(5)
+            continue
+        answered = time.monotonic()
+        if text[written:]:
+            write(text[written:])
+            written = len(text)
+        if job_state(job) in ENDED:
+            return job
+        time.sleep(max(1.0, 10 * (answered - asked)))
