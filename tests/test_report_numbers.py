@@ -13,7 +13,7 @@ from made_experiments import made_trial, write_experiment
 
 from tune.comparison import ClipErrors, gain_interval, wer_interval
 from tune.parameters import ChoiceParameter, FloatParameter, IntParameter
-from tune.report.advice_results import finalists_tie
+from tune.report.advice.results import finalists_tie
 from tune.report.analysis import analyse
 from tune.report.costs import find_costs
 from tune.report.importances import LEAST_TRIALS, find_importances

@@ -10,12 +10,12 @@ from tune.display import clock
 from tune.pages import page
 from tune.pages.page import Cell, Column, Html
 from tune.pages.pictures import Picture
-from tune.report.advice_words import Advice, all_diverged_words
 from tune.report.analysis import Analysis
 from tune.report.costs import OUTCOMES
 from tune.report.estimates import Contender
 from tune.report.known import Experiment
 from tune.report.scales import tell
+from tune.report.words import Advice, all_diverged_words
 
 _SHORT_CODE = 28
 """Characters of a command or setting that are never broken into two lines."""

@@ -9,10 +9,10 @@ from tune.display import SHORT_NAMES, best_rate, clock
 from tune.pages import page
 from tune.pages.page import Cell, Column, Html
 from tune.pages.pictures import Picture
-from tune.report.advice_words import last_line
 from tune.report.costs import OUTCOMES, Costs
 from tune.report.known import Experiment
 from tune.report.scales import tell
+from tune.report.words import last_line
 from tune.search.names import trial_order
 from tune.search.records import TrialRecord
 

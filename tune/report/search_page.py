@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tune.pages import page
 from tune.pages.page import Cell, Column
 from tune.pages.pictures import Picture
-from tune.report.advice_words import Advice
 from tune.report.analysis import Analysis
 from tune.report.draw_map import draw_map
 from tune.report.draw_progress import draw_curves, draw_history
@@ -19,6 +18,7 @@ from tune.report.known import Experiment, short_source
 from tune.report.page_end import commands, data_parts, page_footer, state_text
 from tune.report.page_result import advice_parts, result_parts
 from tune.report.page_trials import cost_parts, trial_parts
+from tune.report.words import Advice
 
 _LEAST_TO_COMPARE = 3
 """Trials below which pictures of the settings show nothing."""

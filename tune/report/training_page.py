@@ -6,13 +6,13 @@ from tune.display import clock
 from tune.pages import page
 from tune.pages.page import Cell, Column
 from tune.pages.pictures import Picture
-from tune.report.advice_words import last_line
 from tune.report.costs import OUTCOMES
 from tune.report.estimates import Contender
 from tune.report.known import Experiment, short_source
 from tune.report.page_end import commands, data_parts, page_footer
 from tune.report.page_result import gain_tile
 from tune.report.scales import tell
+from tune.report.words import last_line
 
 
 def training_page(experiment: Experiment, found: list[Contender], curve: Picture | None) -> str:

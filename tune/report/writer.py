@@ -16,8 +16,8 @@ from tune.report.page_end import state_text
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
     from tune.pages.pictures import Picture
-    from tune.report.advice_words import Advice
     from tune.report.estimates import Contender
+    from tune.report.words import Advice
 
 PAGE_FILE = "report.html"
 
@@ -55,7 +55,7 @@ def make_report(experiment: Experiment) -> Report:
     """Draw and write up everything, in memory; needs neither network nor Ray, unless clips are in an object store."""
     if experiment.is_training:
         return _training(experiment)
-    from tune.report.advice import advise
+    from tune.report.advice.rules import advise
     from tune.report.analysis import analyse
     from tune.report.search_page import draw_search, search_page
 

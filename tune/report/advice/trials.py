@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from tune.report.advice_words import Advice, last_line
 from tune.report.analysis import Analysis
+from tune.report.words import Advice, last_line
 
 _FAILED_SHARE = 0.1
 """Share of the trials that failed from which that is told; two failures at least."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from trainer.config import ConfigError, check_value
 from tune.parameters import ChoiceParameter, Parameter, show
-from tune.report.advice_words import Advice, all_diverged_words, listed
 from tune.report.analysis import Analysis
 from tune.report.scales import number, scale_of, tell
+from tune.report.words import Advice, all_diverged_words, listed
 from tune.search.records import TrialRecord
 
 _LEAST_TRIALS = 8
