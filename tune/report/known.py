@@ -23,6 +23,7 @@ from tune.search_space import load_space
 if TYPE_CHECKING:
     from tune.comparison import Verdict
     from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.events import HeldOutMeasured
     from tune.search_space import Parameter, SearchSpace
 
 ExperimentState = Literal["finished", "failed", "running", "interrupted", "unfinished"]
@@ -54,6 +55,8 @@ class Experiment:
     """Clips that could not be used: split, name, reason, detail."""
     storage_option: str
     """What commands that name the experiment end with: where it is, nothing for the default."""
+    held_out: HeldOutMeasured | None = None
+    """The model to be exported on the test split, where it was measured."""
     has_log: bool = True
     """Whether this version can go on with it; an earlier one kept no log."""
 

@@ -50,6 +50,7 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
 
 def _from_log(saved: SavedExperiment, storage_option: str, *, ended: bool) -> Experiment:
     state, folder = saved.state, saved.folder
+    held, best = state.held_out, state.best()
     settings = full_settings(saved)
     _check_complete(settings, folder.path / EXPERIMENT_FILE)
     return Experiment(
@@ -65,6 +66,7 @@ def _from_log(saved: SavedExperiment, storage_option: str, *, ended: bool) -> Ex
         verdict=Verdict.from_dict(state.verdict) if state.verdict else None,
         dropped=_read_dropped(folder.path / DROPPED_FILE),
         storage_option=storage_option,
+        held_out=held if held is not None and best is not None and held.run == best.trial_id else None,
     )
 
 
