@@ -299,7 +299,7 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
 @pytest.mark.parametrize("case", CASES)
 def test_a_rule(case: str, tmp_path: Path) -> None:
     rule, trials, kinds, said = CASES[case]
-    found = rule(analysed(tmp_path, trials, **kinds))
+    found = list(rule(analysed(tmp_path, trials, **kinds)))
     assert len(found) == (1 if said else 0), found
     for words in said:
         assert words in f"{found[0].seen} {found[0].follows}"
@@ -347,7 +347,7 @@ def test_changes_come_first(tmp_path: Path) -> None:
 
 def test_a_search_that_runs_is_not_told_to_end(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, FEW, asked=20, state="running")
-    assert not trials.few_trials(analysis)
+    assert not list(trials.few_trials(analysis))
     told = " ".join(f"{advice.seen} {advice.follows}" for advice in advise(analysis))
     assert "winner" not in told
 

@@ -179,7 +179,7 @@ def _method(result: EvaluationResult) -> list[str]:
 
 def draw_spread(scores: Scores) -> Picture:
     """Clips by the number of errors in them, of one or two models."""
-    sizes = [str(size) for size in range(_MOST_ERRORS)] + [f"{_MOST_ERRORS} or more"]
+    sizes = [*map(str, range(_MOST_ERRORS)), f"{_MOST_ERRORS}+"]
     figure = new_figure(
         xaxis={"title": {"text": "errors in a clip"}, "type": "category", "showgrid": False},
         yaxis={"title": {"text": "clips, %"}},

@@ -54,7 +54,7 @@ _LAYOUT: dict[str, Any] = {
     "margin": {"l": 8, "r": 12, "t": 28, "b": 8},
     "hovermode": "closest",
     "hoverlabel": {"bgcolor": PAPER, "bordercolor": MUTED, "font": {"color": INK}, "align": "left"},
-    "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "tracegroupgap": 0},
+    "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "traceorder": "normal"},
     "modebar": {"bgcolor": PAPER, "color": MUTED, "activecolor": INK},
     "showlegend": False,
     "xaxis": _AXIS,

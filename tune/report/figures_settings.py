@@ -83,6 +83,7 @@ def _draw_trials(
         marker={
             "color": colours,
             "symbol": symbols,
+            "opacity": 1,
             "size": [15 if trial is winner else 9 for trial in trials],
             "line": {"width": 1, "color": [PAPER if "open" not in symbol else MUTED for symbol in symbols]},
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 
 from tune.display import short_value
 from tune.report.analysis import Analysis, winning_runs
@@ -23,66 +24,60 @@ WHOLE_SECONDS = 30.0
 """Whisper's window."""
 
 
-def worse_than_base(analysis: Analysis) -> list[Advice]:
+def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     """No trial beat the untouched base model."""
     best, base = analysis.experiment.best_trial, analysis.experiment.baseline
     if best is None or best.best_wer is None or best.best_wer < base:
-        return []
+        return
     rate = best.config.get("learning_rate")
     low = "" if rate is None else f" The best had `learning_rate` {short_value(rate)}: search below it."
-    return [
-        Advice(
-            f"No trial is better than the untouched base model: {best.best_wer:.2f} % at best, against {base:.2f} %.",
-            f"Keep the base model.{low} Check that texts and audio belong together, and that there is enough data.",
-        )
-    ]
+    yield Advice(
+        f"No trial is better than the untouched base model: {best.best_wer:.2f} % at best, against {base:.2f} %.",
+        f"Keep the base model.{low} Check that texts and audio belong together, and that there is enough data.",
+    )
 
 
-def gain_is_noise(analysis: Analysis) -> list[Advice]:
+def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
     """The winner is better than the base model, but by no more than chance can make."""
     winner, base = analysis.winner, analysis.experiment.baseline
     if winner is None or winner.wer >= base:
-        return []
+        return
     if analysis.gain is not None:
         low, high = analysis.gain
         if low > 0:
-            return []
+            return
         told = f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
     elif base - winner.wer > analysis.pair_noise:
-        return []
+        return
     else:
         told = f"seeds alone make up to {analysis.pair_noise:.1f} points"
-    return [
-        Advice(
-            f"The gain over the base model, {base - winner.wer:.2f} points, is within noise: {told}.",
-            "More training data or more epochs would help more than more trials.",
-        )
-    ]
+    yield Advice(
+        f"The gain over the base model, {base - winner.wer:.2f} points, is within noise: {told}.",
+        "More training data or more epochs would help more than more trials.",
+    )
 
 
-def still_falling(analysis: Analysis) -> list[Advice]:
+def still_falling(analysis: Analysis) -> Iterator[Advice]:
     """The winner's WER fell much between its last two rungs."""
     experiment, winner = analysis.experiment, analysis.experiment.winner
     if winner is None or winner.status != "completed" or len(winner.evaluations) < 2:
-        return []
+        return
     (before, earlier), (seen, last) = winner.evaluations[-2:]
     if earlier - last < _FALL * earlier or earlier - last < analysis.pair_noise:
-        return []
+        return
     epochs = winner.epoch
     option = f"--epochs {2 * epochs:.3g}"
     steps = experiment.settings["train_config"].get("max_steps")
     if steps:
         option = f"--max-steps {2 * int(steps)}"
-    return [
-        Advice(
-            f"The {analysis.who}'s WER still fell at the end: from {earlier:.2f} to {last:.2f} % between epochs "
-            f"{epochs * before / seen:.3g} and {epochs:.3g}.",
-            f"More training is likely to help: `{option}`.",
-        )
-    ]
+    yield Advice(
+        f"The {analysis.who}'s WER still fell at the end: from {earlier:.2f} to {last:.2f} % between epochs "
+        f"{epochs * before / seen:.3g} and {epochs:.3g}.",
+        f"More training is likely to help: `{option}`.",
+    )
 
 
-def rises_at_the_end(analysis: Analysis) -> list[Advice]:
+def rises_at_the_end(analysis: Analysis) -> Iterator[Advice]:
     """Whole trials end above their own best."""
     whole = analysis.whole
     rising = [
@@ -93,112 +88,101 @@ def rises_at_the_end(analysis: Analysis) -> list[Advice]:
         and trial.wer - trial.best_wer > analysis.pair_noise
     ]
     if len(rising) < 2 or len(rising) < _RISING_SHARE * len(whole):
-        return []
-    return [
-        Advice(
-            f"WER rises again before the end in {len(rising)} of {len(whole)} whole trials.",
-            "They learn the training clips by heart: fewer epochs, or search the space `regularisation`.",
-        )
-    ]
+        return
+    yield Advice(
+        f"WER rises again before the end in {len(rising)} of {len(whole)} whole trials.",
+        "They learn the training clips by heart: fewer epochs, or search the space `regularisation`.",
+    )
 
 
-def order_is_noise(analysis: Analysis) -> list[Advice]:
+def order_is_noise(analysis: Analysis) -> Iterator[Advice]:
     """Several trials are as good as the best."""
     whole = analysis.whole
     if len(whole) < _ALIKE:
-        return []
+        return
     best = analysis.expected[whole[0].trial_id]
     alike = [trial for trial in whole if analysis.expected[trial.trial_id] - best <= analysis.pair_noise]
     if len(alike) < _ALIKE:
-        return []
+        return
     source = "as the finalists show" if analysis.noise_measured else "as is usual"
-    return [
-        Advice(
-            f"Trials {listed([trial.trial_id for trial in alike])} lie within {analysis.pair_noise:.1f} points of the "
-            "best, no more than seeds make.",
-            f"Their order is chance (seeds differ by {analysis.noise:.2f} points, {source}).",
-            change=False,
-        )
-    ]
+    yield Advice(
+        f"Trials {listed([trial.trial_id for trial in alike])} lie within {analysis.pair_noise:.1f} points of the "
+        "best, no more than seeds make.",
+        f"Their order is chance (seeds differ by {analysis.noise:.2f} points, {source}).",
+        change=False,
+    )
 
 
-def finalists_tie(analysis: Analysis) -> list[Advice]:
+def finalists_tie(analysis: Analysis) -> Iterator[Advice]:
     """The finalists' intervals reach zero."""
     verdict = analysis.experiment.verdict
     if verdict is None or not verdict.tie:
-        return []
+        return
     alike = listed(sorted([verdict.winner, *verdict.undecided], key=trial_order))
     repeats = 2 * max(len(verdict.standing.wers), 1)
-    return [
-        Advice(
-            f"Between finalists {alike} no difference beyond noise is shown.",
-            f"Trial {verdict.reason}. If the difference matters, `--repeats {repeats}` tells more.",
-            change=False,
-        )
-    ]
+    yield Advice(
+        f"Between finalists {alike} no difference beyond noise is shown.",
+        f"Trial {verdict.reason}. If the difference matters, `--repeats {repeats}` tells more.",
+        change=False,
+    )
 
 
-def usual_settings_do(analysis: Analysis) -> list[Advice]:
+def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
     """The usual settings of the model's size came to the same."""
     experiment, recipe, winner = analysis.experiment, analysis.recipe, analysis.winner
     if recipe is None or winner is None or recipe.best_wer is None:
-        return []
+        return
     if recipe.status != "completed" or winner.wer >= experiment.baseline:
-        return []
+        return
     if recipe.trial_id == winner.trial_id:
         won = "won" if experiment.has_ended else "are the best so far"
-        return [
-            Advice(
-                f"The usual settings for this model's size {won} (trial {recipe.trial_id}).",
-                "On data like this you can begin with them." if experiment.has_ended else "",
-                change=False,
-            )
-        ]
+        yield Advice(
+            f"The usual settings for this model's size {won} (trial {recipe.trial_id}).",
+            "On data like this you can begin with them." if experiment.has_ended else "",
+            change=False,
+        )
+        return
     worse = recipe.best_wer - winner.wer
     noise = 1.96 * analysis.noise * (1 + 1 / max(1, len(winning_runs(experiment)))) ** 0.5
     if worse > noise:
-        return []
-    return [
-        Advice(
-            f"The usual settings do as well within noise: {recipe.best_wer:.2f} % (trial {recipe.trial_id}), the "
-            f"{analysis.who} {winner.wer:.2f} %.",
-            "On data like this you can do without a search.",
-            change=False,
-        )
-    ]
+        return
+    yield Advice(
+        f"The usual settings do as well within noise: {recipe.best_wer:.2f} % (trial {recipe.trial_id}), the "
+        f"{analysis.who} {winner.wer:.2f} %.",
+        "On data like this you can do without a search.",
+        change=False,
+    )
 
 
-def few_clips(analysis: Analysis) -> list[Advice]:
+def few_clips(analysis: Analysis) -> Iterator[Advice]:
     """The winner's interval is wide because there are few validation clips."""
     winner = analysis.winner
     if winner is None or winner.interval is None or not winner.wer or winner.unfinished:
-        return []
+        return
     half = (winner.interval[1] - winner.interval[0]) / 2
     if half < _WIDE * winner.wer or half < analysis.pair_noise:
-        return []
+        return
     clips = int(analysis.experiment.settings["clips"]["validation"])
-    return [
-        Advice(
-            f"{clips:,} validation clips tell the {analysis.who}'s WER only to ± {half:.1f} points.",
-            "More of them would tell settings apart that look alike now.",
-        )
-    ]
+    yield Advice(
+        f"{clips:,} validation clips tell the {analysis.who}'s WER only to ± {half:.1f} points.",
+        "More of them would tell settings apart that look alike now.",
+    )
 
 
-def short_window(analysis: Analysis) -> list[Advice]:
+def short_window(analysis: Analysis) -> Iterator[Advice]:
     """What training and measuring with a shorter window than the model's own cost or gained."""
     experiment = analysis.experiment
     train, verdict = experiment.settings["train_config"], experiment.verdict
     window = train.get("audio_window")
     fixed = experiment.settings["space"].get("fixed") or {}
     if verdict is None or window == WHOLE_SECONDS or "full_window_evaluation" in fixed:
-        return []
+        return
     if "audio_window" in experiment.parameters:  # each finalist has its own
-        return []
+        return
     trials = {trial.trial_id: trial.best_wer for trial in experiment.trials if trial.best_wer is not None}
     known = [found for found in verdict.standings if found.trial_id in trials]
     if not known:
-        return []
+        return
     change = statistics.mean(found.mean - trials[found.trial_id] for found in known)
     heard = "the longest clip" if window is None else f"{window:g} s"
     compared = (
@@ -207,11 +191,10 @@ def short_window(analysis: Analysis) -> list[Advice]:
         f"{'more' if change > 0 else 'less'} than their trials had with it"
     )
     if change <= analysis.pair_noise:
-        return [Advice(f"{compared}: no more than seeds make.", change=False)]
-    return [
-        Advice(
-            f"{compared}.",
-            "Other seeds alone do not make so much: compare with a search at `--set audio_window=30`, which takes "
-            "more time.",
-        )
-    ]
+        yield Advice(f"{compared}: no more than seeds make.", change=False)
+        return
+    yield Advice(
+        f"{compared}.",
+        "Other seeds alone do not make so much: compare with a search at `--set audio_window=30`, which takes "
+        "more time.",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tune.report.advice.results import (
     few_clips,
@@ -27,7 +27,7 @@ from tune.report.advice.trials import (
 from tune.report.analysis import Analysis
 from tune.report.words import Advice
 
-RULES: tuple[Callable[[Analysis], list[Advice]], ...] = (
+RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     worse_than_base,
     short_window,
     trials_failed,
