@@ -17,6 +17,7 @@ import jiwer
 import numpy as np
 import pytest
 import yaml
+from page_browser import look_everywhere, needs_chromium
 from page_reader import Page
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
@@ -159,37 +160,9 @@ def test_the_page_is_one_file_with_all_figures(compared: tuple[dict[str, Any], P
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
-def test_the_page_in_a_browser(compared: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"):
-        options.add_argument(flag)
-    options.add_argument("--disable-background-networking")
-    options.add_argument(f"--user-data-dir={tmp_path}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
-    page = (compared[1] / "evaluation.html").absolute().as_uri()
-    try:
-        for width in (1280, 390):
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            browser.get(page)
-            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-            assert browser.execute_script("return document.querySelectorAll('figure svg').length") == 4
-        assert browser.get_log("browser") == []
-        events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-        asked = [
-            event["params"]["request"]["url"]
-            for event in events
-            if event["method"] == "Network.requestWillBeSent" and event["params"]["documentURL"] == page
-        ]
-        assert page in asked and all(url == page or url.startswith("data:") for url in asked)
-    finally:
-        browser.quit()
+@needs_chromium
+def test_the_page_in_a_browser(compared: tuple[dict[str, Any], Path]) -> None:
+    look_everywhere(compared[1] / "evaluation.html")
 
 
 def few(*words: str) -> list[str]:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from page_browser import look_everywhere, needs_chromium
 from page_reader import Page
 from planted_faults import Planter, Row, load_rows
 
@@ -135,6 +136,13 @@ def test_files_are_written_and_the_page_needs_nothing_else(
     for kind in ("silent", "clipped"):
         assert all(name in page.text for name in faulty.faults[kind])
     assert "\u200b" not in page.text, "what cannot be seen is named"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_in_a_browser(faulty: Planter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspected(faulty, "--output", str(tmp_path), capsys=capsys)
+    look_everywhere(tmp_path / "inspection.html")
 
 
 def test_lists_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

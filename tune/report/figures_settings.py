@@ -151,8 +151,8 @@ def _slice_caption(name: str, trials: Sequence[TrialRecord], expected: Mapping[s
 def draw_parallel(experiment: Experiment, expected: Mapping[str, float], order: Sequence[str]) -> Picture:
     """All settings side by side: a line is a trial, the stronger the better.
 
-    (Plotly's own parallel coordinates, which Optuna's are, need WebGL and `eval`, and do not tell which line one points
-    at.)
+    (Optuna's own has ranges to filter by, but does not say which trial one points at, nor which were stopped early, and
+    draws those of one choice over each other.)
     """
     winner, scales = experiment.winner, [experiment.scales[name] for name in order]
     ranked = sorted(shown_trials(experiment, expected), key=lambda trial: -expected[trial.trial_id])
@@ -204,7 +204,10 @@ def draw_parallel(experiment: Experiment, expected: Mapping[str, float], order: 
 
 
 def draw_map(experiment: Experiment, expected: Mapping[str, float], first: str, second: str) -> Picture:
-    """WER over the two most important settings: a smooth map where there are trials, and the trials on it."""
+    """WER over the two most important settings: a smooth map where there are trials, and the trials on it.
+
+    (Optuna's own colours what lies between choices, and parts of the space that no trial was near.)
+    """
     import numpy as np
 
     trials, across, up = (
