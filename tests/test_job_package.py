@@ -70,6 +70,9 @@ def test_the_package_holds_the_program_and_the_named_files_only(here: Path) -> N
     assert expected | {f"search_spaces/{path.name}" for path in root.glob("search_spaces/*.yaml")} <= set(
         staged
     )
+    templates = {path.name for path in root.glob("tune/pages/templates/*")}
+    assert {"page.html", "page.css", "page.js"} <= templates
+    assert {f"tune/pages/templates/{name}" for name in templates} <= set(staged)
     assert {name for name in PACKAGED_SETTINGS if (root / name).is_file()} <= set(staged)
     top = {place.split("/")[0] for place in staged}
     assert top <= {"tune", "trainer", "search_spaces", "inputs", "requirements.txt", *PACKAGED_SETTINGS}

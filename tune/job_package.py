@@ -21,7 +21,7 @@ PACKAGED_SETTINGS = ("ds_config.json", "ds_config_zero3.json")
 REQUIREMENTS = "requirements.txt"
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("tune", "trainer", "search_spaces")
-_TEXTS = (".py", ".yaml", ".json", ".md")
+_TEXTS = (".py", ".yaml", ".json", ".md", ".html", ".css", ".js")
 _DEMO = (".parquet", ".safetensors")
 _SECRET_FILES = (
     *(

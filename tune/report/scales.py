@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
 from tune.display import short_value
+from tune.pages.figures import label
 from tune.parameters import ChoiceParameter, Parameter, show
 
 _WER_TICKS = (
@@ -117,7 +117,7 @@ def setting_axis(scale: Scale) -> dict[str, Any]:
     if scale.values is not None:
         marks = {
             "tickvals": list(range(len(scale.values))),
-            "ticktext": [escape(text) for _, text in scale.ticks],
+            "ticktext": [label(text) for _, text in scale.ticks],
         }
         return axis | marks | {"range": scale.ends, "showgrid": False}
     ends = [scale.value(-0.03), scale.value(1.03)]
