@@ -59,7 +59,8 @@ def look(browser: webdriver.Chrome, page: Path, width: int, *, dark: bool = Fals
     ]
     return Seen(
         text=browser.execute_script("return document.body.innerText"),
-        requests=[url for url in asked if not url.startswith("data:") and url != page.as_uri()],
+        # Chromium's own first tab may still load.
+        requests=[url for url in asked if not url.startswith(("data:", "chrome")) and url != page.as_uri()],
         console=[entry["message"] for entry in _logged(browser, "browser")],
         too_wide=max(0, needed - laid_out),
     )

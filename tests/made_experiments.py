@@ -145,8 +145,8 @@ def write_experiment(
     _write_settings(plan, drops, gpus)
     if base_clips:
         (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99)))
-    experiment = OpenExperiment(plan.experiment_folder)
-    log, clock = experiment.log, _Clock(time.time() - 3600.0)
+    experiment, began = OpenExperiment(plan.experiment_folder), int(time.time()) - 3600.0
+    log, clock = experiment.log, _Clock(began)
     log._clock = clock
     log.append(
         SessionStarted(
@@ -170,7 +170,7 @@ def write_experiment(
         log.append(TrialsOver())
         _repeat(plan, log, clock, repeats, repeat_speeds or {})
         choose_export(experiment, print)
-    clock.now = time.time()
+    clock.now = began + 3600.0  # to the second, however long writing took
     if state in ("finished", "interrupted"):
         found = log.state
         word = "interrupted" if found.something_is_left else "completed" if succeeded(found) else "failed"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import html.parser
+import dataclasses
 import json
 import re
 import shutil
 import subprocess
 import sys
-import warnings
+from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jiwer
 import numpy as np
 import pytest
 import yaml
+from page_browser import look_everywhere, needs_chromium
+from page_reader import Page
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
@@ -28,7 +31,7 @@ from trainer.train import evaluate as evaluate_in_training
 from tune.cli import main
 from tune.evaluate_command import JSON_FILE, evaluate_parser, write_files
 from tune.evaluation_tables import errors_table, groups_table, rates_table
-from tune.pages.evaluation_pictures import groups_picture
+from tune.pages.evaluation_page import draw_groups, evaluation_page
 
 ROOT = Path(__file__).parents[1]
 CLIPS = 24
@@ -132,39 +135,12 @@ def test_files_are_whole_and_hold_the_same(compared: tuple[dict[str, Any], Path]
     assert json.loads((folder / "evaluation.json").read_text(encoding="utf-8")) == found
 
 
-class Reader(html.parser.HTMLParser):
-    """Checks that tags are closed, and collects texts and addresses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.texts: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in ("meta", "link", "br", "img"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href")]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
 def test_the_page_is_one_file_with_all_figures(compared: tuple[dict[str, Any], Path]) -> None:
     found, folder = compared
-    page = (folder / "evaluation.html").read_text(encoding="utf-8")
-    reader = Reader()
-    reader.feed(page)
-    assert not reader.open
-    assert all(address.startswith(("#", "data:")) for address in reader.addresses)
-    assert "<script" not in page and "@import" not in page
-    text = " ".join(" ".join(reader.texts).split())
+    html = (folder / "evaluation.html").read_text(encoding="utf-8")
+    page = Page(html)
+    text = page.text
+    assert set(page.figures) == {"spread", "by-accent", "by-speaker", "by-clip-length"}
     for rate in ("wer", "cer"):
         assert f"{found['rates'][rate]['percent']:.2f} %" in text
     for word in (
@@ -179,42 +155,14 @@ def test_the_page_is_one_file_with_all_figures(compared: tuple[dict[str, Any], P
     worst = max(
         found["utterances"], key=lambda row: row["substitutions"] + row["deletions"] + row["insertions"]
     )
-    assert re.search(r"<del class=\"bad\">[^<]+</del> <ins class=\"good\">", page)
-    assert any(worst["name"] in part for part in reader.texts)
+    assert re.search(r"<del class=\"bad\">[^<]+</del> <ins class=\"good\">", html)
+    assert worst["name"] in text
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
-def test_the_page_in_a_browser(compared: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"):
-        options.add_argument(flag)
-    options.add_argument("--disable-background-networking")
-    options.add_argument(f"--user-data-dir={tmp_path}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
-    page = (compared[1] / "evaluation.html").absolute().as_uri()
-    try:
-        for width in (1280, 390):
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            browser.get(page)
-            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-            assert browser.execute_script("return document.querySelectorAll('figure svg').length") == 4
-        assert browser.get_log("browser") == []
-        events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-        asked = [
-            event["params"]["request"]["url"]
-            for event in events
-            if event["method"] == "Network.requestWillBeSent" and event["params"]["documentURL"] == page
-        ]
-        assert page in asked and all(url == page or url.startswith("data:") for url in asked)
-    finally:
-        browser.quit()
+@needs_chromium
+def test_the_page_in_a_browser(compared: tuple[dict[str, Any], Path]) -> None:
+    look_everywhere(compared[1] / "evaluation.html")
 
 
 def few(*words: str) -> list[str]:
@@ -272,17 +220,35 @@ def named(speakers: list[str], model: str, baseline: str) -> Scores:
     return score(reference, normalizer, (model, heard), (baseline, heard))
 
 
-@pytest.mark.parametrize("name", ["$1_$2", "$1 to $2", r"\$x", "你好", "नमस्ते"])
-def test_names_are_drawn_as_they_are(name: str, tmp_path: Path) -> None:
-    scores = named([name, "b"], "$m_$n", "$\\frac$")
-    picture = groups_picture("speaker", scores.groups["speaker"], scores)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        drawn = picture.svg()
-        picture.save(tmp_path)
-    for text in (f">{name} (1)<", ">$m_$n<", ">$\\frac$<"):
-        assert text in drawn
-    assert "oblique" not in drawn
+@pytest.mark.parametrize("name", ["$1_$2", r"\$x", "नमस्ते", "<b>bold</b>", "a&amp;b", "%{x}"])
+def test_names_are_drawn_as_they_are(name: str) -> None:
+    scores = named([name, "b"], "$m_$n", "<a href='x'>")
+    picture = draw_groups("speaker", scores.groups["speaker"], scores).content()
+    assert f"{escape(name, quote=False)} (1)" in picture["layout"]["yaxis"]["ticktext"]
+    assert [trace["name"] for trace in picture["data"]] == ["$m_$n", "&lt;a href='x'&gt;"]
+    assert any(escape(name, quote=False) in text for text in picture["data"][0]["hovertext"])
+
+
+def test_nothing_of_the_users_is_html() -> None:
+    hostile = "</script><script>alert(1)</script>&\"'"
+    scores = named([hostile, "b"], hostile, "other")
+    wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", {hostile: hostile})
+    reference = dataclasses.replace(
+        scores.reference, names=[hostile, "1.wav"], columns={hostile: [hostile, "b"]}
+    )
+    normalizer = Normalizer("none", "words", hostile, str.strip)
+    scores = score(reference, normalizer, (hostile, wrote), ("other", wrote))
+    result: Any = SimpleNamespace(
+        scores=scores,
+        plan=SimpleNamespace(config=TrainConfig(data=hostile)),
+        split=hostile,
+        created="2026-11-22T20:00:00",
+        notes=[hostile, f"WARNING: {hostile}"],
+        dropped={hostile: 1},
+    )
+    page = Page(evaluation_page(result))
+    assert page.text.count(hostile) >= 12
+    assert "by-script-script-alert-1-script" in page.figures
 
 
 def test_figures_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

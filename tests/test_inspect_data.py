@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from make_data import Example, tone, write_clips, write_common_voice, write_hub_parquet, write_processor
+from page_reader import Page
 from planted_faults import Planter, load_rows, names
 
 from trainer.config import TrainConfig
@@ -190,7 +191,7 @@ def test_data_of_which_nothing_can_be_heard(tmp_path: Path) -> None:
     content = to_dict(inspection)
     assert content["dropped"]["by_reason"] == {"unreadable_audio": 3}
     assert "seconds" not in content["distributions"]
-    assert "Nothing" not in inspection_page(inspection)
+    assert "Nothing" not in Page(inspection_page(inspection)).text
 
 
 def test_languages_of_one_data_set_are_judged_each_by_its_own(tmp_path: Path) -> None:

@@ -77,10 +77,8 @@ def test_the_package_holds_the_program_the_settings_and_the_named_files_only(her
         "data.csv",
     }
     assert expected | {f"search_spaces/{path.name}" for path in root.glob("search_spaces/*.yaml")} <= staged
-    templates = {
-        str(p.relative_to(root)) for p in root.glob("tune/**/*") if p.suffix in (".html", ".css", ".js")
-    }
-    assert templates <= staged
+    templates = {str(path.relative_to(root)) for path in root.glob("tune/*/templates/*")}
+    assert {f"tune/pages/templates/page.{kind}" for kind in ("html", "css", "js")} <= templates <= staged
     assert len(staged) == program + 2
     assert {place.split("/")[0] for place in staged} == {
         "tune",

@@ -10,11 +10,11 @@ import pytest
 from made_experiments import made_trial, write_experiment
 
 from trainer.drops import Drop
-from tune.report import advice_results, advice_settings, advice_trials, advice_window
-from tune.report.advice import RULES, advise
-from tune.report.advice_words import listed
+from tune.report.advice import results, settings, trials
+from tune.report.advice.rules import RULES, advise
 from tune.report.analysis import Analysis, analyse
 from tune.report.loading import load_experiment
+from tune.report.words import listed
 from tune.search.records import Stop, TrialRecord
 
 Trials = Sequence[TrialRecord]
@@ -95,53 +95,53 @@ DROPS = [Drop("train", "a.wav", "too_long_audio", "31 s")]
 FEW = [whole(n, 10 + n) for n in range(1, 4)]
 CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequence[str]]] = {
     "worse than base": (
-        *(advice_results.worse_than_base, ladder(3), {"baseline": 11.0}),
+        *(results.worse_than_base, ladder(3), {"baseline": 11.0}),
         ["12.00 % at best, against 11.00 %", "`learning_rate` 0.0011"],
     ),
-    "better than base": (advice_results.worse_than_base, ladder(3), {"baseline": 13.0}, []),
+    "better than base": (results.worse_than_base, ladder(3), {"baseline": 13.0}, []),
     "gain within seeds": (
-        *(advice_results.gain_is_noise, [whole(1, 19.5)], {"baseline": 20.0}),
+        *(results.gain_is_noise, [whole(1, 19.5)], {"baseline": 20.0}),
         ["0.50 points, is within noise", "seeds alone make up to 1.4 points"],
     ),
-    "gain beyond seeds": (advice_results.gain_is_noise, [whole(1, 17)], {"baseline": 20.0}, []),
+    "gain beyond seeds": (results.gain_is_noise, [whole(1, 17)], {"baseline": 20.0}, []),
     "gain within clips": (
-        *(advice_results.gain_is_noise, [whole(1, 18.0)], {"baseline": 20.0, "base_clips": True}),
+        *(results.gain_is_noise, [whole(1, 18.0)], {"baseline": 20.0, "base_clips": True}),
         ["the 95 % interval of the gain goes from -"],
     ),
     "gain beyond clips": (
-        advice_results.gain_is_noise,
+        results.gain_is_noise,
         [whole(1, 9)],
         {"baseline": 20.0, "base_clips": True},
         [],
     ),
     "still falling": (
-        *(advice_results.still_falling, [made_trial(1, [40, 30, 20])], {}),
+        *(results.still_falling, [made_trial(1, [40, 30, 20])], {}),
         ["from 30.00 to 20.00 % between epochs 1.36 and 4", "`--epochs 8`"],
     ),
     "still falling in steps": (
-        *(advice_results.still_falling, [made_trial(1, [40, 30, 20])], {"settings": {"max_steps": 400}}),
+        *(results.still_falling, [made_trial(1, [40, 30, 20])], {"settings": {"max_steps": 400}}),
         ["`--max-steps 800`"],
     ),
-    "flat at the end": (advice_results.still_falling, [made_trial(1, [40, 21, 20])], {}, []),
-    "best was stopped": (advice_results.still_falling, [made_trial(1, [40, 20])], {}, []),
+    "flat at the end": (results.still_falling, [made_trial(1, [40, 21, 20])], {}, []),
+    "best was stopped": (results.still_falling, [made_trial(1, [40, 20])], {}, []),
     "rises at the end": (
-        advice_results.rises_at_the_end,
+        results.rises_at_the_end,
         learned_by_heart(4),
         {},
         ["in 4 of 6 whole trials", "regularisation"],
     ),
-    "two rise": (advice_results.rises_at_the_end, learned_by_heart(2), {}, []),
+    "two rise": (results.rises_at_the_end, learned_by_heart(2), {}, []),
     "alike within noise": (
-        *(advice_results.order_is_noise, ladder(5, step=0.3), {}),
+        *(results.order_is_noise, ladder(5, step=0.3), {}),
         ["Trials 001, 002, 003, 004 and 005 lie within 1.4 points", "as is usual"],
     ),
     "alike as finalists show": (
-        *(advice_results.order_is_noise, ladder(4, step=2.0), finalists([10, 14], [10, 14])),
+        *(results.order_is_noise, ladder(4, step=2.0), finalists([10, 14], [10, 14])),
         ["as the finalists show", "1.68 points"],
     ),
-    "apart": (advice_results.order_is_noise, ladder(5), {}, []),
+    "apart": (results.order_is_noise, ladder(5), {}, []),
     "tie, the first": (
-        *(advice_results.finalists_tie, ladder(3), finalists([12, 13], [12.2, 13.1])),
+        *(results.finalists_tie, ladder(3), finalists([12, 13], [12.2, 13.1])),
         [
             "Between finalists 001 and 002 no",
             "Trial 001 has the lowest mean. If",
@@ -150,156 +150,156 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
     ),
     "tie, the cheaper": (
         *(
-            advice_results.finalists_tie,
+            results.finalists_tie,
             ladder(3),
             finalists([12, 13], [12.1, 13], **{"001": 20.0, "002": 50.0}),
         ),
         ["Trial 002 is as good as 001 within 0.1 points and trains 2.5 x faster"],
     ),
     "the short window costs": (
-        *(advice_window.short_window, ladder(3), finalists([25, 26], [26, 27])),
+        *(results.short_window, ladder(3), finalists([25, 26], [26, 27])),
         ["of the longest clip", "their repeats have 13.00 WER points more", "`--set audio_window=30`"],
     ),
     "the short window costs nothing": (
-        *(advice_window.short_window, ladder(3), finalists([11, 12], [13, 14])),
+        *(results.short_window, ladder(3), finalists([11, 12], [13, 14])),
         ["their repeats have 0.50 WER points less", "no more than seeds make"],
     ),
     "a short window of one's own": (
-        advice_window.short_window,
+        results.short_window,
         ladder(3),
         {**finalists([25, 26], [26, 27]), "settings": {"audio_window": 8}},
         ["the audio window of 8 s"],
     ),
     "the whole window": (
-        advice_window.short_window,
+        results.short_window,
         ladder(3),
         {**finalists([25, 26], [26, 27]), "settings": {"audio_window": 30}},
         [],
     ),
     "trials measured with the whole window": (
-        advice_window.short_window,
+        results.short_window,
         ladder(3),
         {**finalists([25, 26], [26, 27]), "settings": {"full_window_evaluation": True}},
         [],
     ),
-    "no finalists": (advice_window.short_window, ladder(3), {}, []),
-    "no tie": (advice_results.finalists_tie, ladder(3), finalists([12, 12.1], [25, 25.2]), []),
+    "no finalists": (results.short_window, ladder(3), {}, []),
+    "no tie": (results.finalists_tie, ladder(3), finalists([12, 12.1], [25, 25.2]), []),
     "usual settings won": (
-        advice_results.usual_settings_do,
+        results.usual_settings_do,
         [whole(1, 10), whole(2, 15, rate=2e-3)],
         {},
         ["won (trial 001)"],
     ),
     "usual settings do": (
-        *(advice_results.usual_settings_do, [whole(1, 10.5), whole(2, 10, rate=2e-3)], {}),
+        *(results.usual_settings_do, [whole(1, 10.5), whole(2, 10, rate=2e-3)], {}),
         ["10.50 % (trial 001), the winner 10.00 %", "without a search"],
     ),
     "usual settings do not": (
-        advice_results.usual_settings_do,
+        results.usual_settings_do,
         [whole(1, 15), whole(2, 10, rate=2e-3)],
         {},
         [],
     ),
     "usual settings diverged": (
-        advice_results.usual_settings_do,
+        results.usual_settings_do,
         [diverged_later(1, 20.0), diverged_later(2, 30.0, rate=2e-3)],
         {},
         [],
     ),
     "few clips": (
-        advice_results.few_clips,
+        results.few_clips,
         [whole(1, 6)],
         {},
         ["200 validation clips tell the winner's WER only to ± 1."],
     ),
-    "clips enough": (advice_results.few_clips, [whole(1, 40)], {}, []),
+    "clips enough": (results.few_clips, [whole(1, 40)], {}, []),
     "upper bound": (
-        *(advice_settings.at_bounds, at_upper_bound(elsewhere=15), {}),
+        *(settings.at_bounds, at_upper_bound(elsewhere=15), {}),
         [
             "All 3 best trials lie at the upper bound of `learning_rate`, 0.01: at 0.0085 to 0.0098",
             "`high: 0.03`",
         ],
     ),
-    "upper bound by noise": (advice_settings.at_bounds, at_upper_bound(elsewhere=11), {}, []),
-    "few trials for a bound": (advice_settings.at_bounds, at_upper_bound(elsewhere=15)[:7], {}, []),
-    "no warmup below 0": (advice_settings.at_bounds, at_lower_warmup(), {}, []),
+    "upper bound by noise": (settings.at_bounds, at_upper_bound(elsewhere=11), {}, []),
+    "few trials for a bound": (settings.at_bounds, at_upper_bound(elsewhere=15)[:7], {}, []),
+    "no warmup below 0": (settings.at_bounds, at_lower_warmup(), {}, []),
     "largest batch": (
-        *(advice_settings.at_bounds, largest_batch([16, 16, 16, 4, 8, 4, 8, 4, 8]), {}),
+        *(settings.at_bounds, largest_batch([16, 16, 16, 4, 8, 4, 8, 4, 8]), {}),
         ["All 3 best trials have `train_batch_size` 16, the largest", "Add 32 to its values"],
     ),
     "smallest batch": (
-        *(advice_settings.at_bounds, largest_batch([4, 4, 4, 8, 16, 8, 16, 8, 16]), {}),
+        *(settings.at_bounds, largest_batch([4, 4, 4, 8, 16, 8, 16, 8, 16]), {}),
         ["the smallest one that was searched", "Add 2 to its values"],
     ),
-    "mixed batches": (advice_settings.at_bounds, largest_batch([16, 8, 16, 4, 8, 4, 8, 4, 8]), {}, []),
+    "mixed batches": (settings.at_bounds, largest_batch([16, 8, 16, 4, 8, 4, 8, 4, 8]), {}, []),
     "diverges above": (
-        *(advice_settings.diverges_above, astray(0.003), {}),
+        *(settings.diverges_above, astray(0.003), {}),
         ["5 of 5 trials with a `learning_rate` of 0.003", "0 of 5 below", "`high: 0.003`"],
     ),
-    "two diverge": (advice_settings.diverges_above, astray(0.008), {}, []),
+    "two diverge": (settings.diverges_above, astray(0.008), {}, []),
     "all diverged": (
-        *(advice_settings.all_diverged, astray(0.0), {}),
+        *(settings.all_diverged, astray(0.0), {}),
         [
             "All 10 trials diverged",
             "Lower the range of `learning_rate`: search below 0.0002, the lowest that",
         ],
     ),
     "all diverged but a failed one": (
-        *(advice_settings.all_diverged, [*failing(1)[:1], made_trial(2, [], rate=3e-3)], {}),
+        *(settings.all_diverged, [*failing(1)[:1], made_trial(2, [], rate=3e-3)], {}),
         ["The only trial that was measured diverged", "search below 0.003"],
     ),
     "the first diverged": (
-        advice_settings.all_diverged,
+        settings.all_diverged,
         [made_trial(1, []), made_trial(2, []), made_trial(3, [40])],
         {"asked": 20, "state": "running"},
         [],
     ),
-    "one did not diverge": (advice_settings.all_diverged, astray(0.0003), {}, []),
-    "diverges everywhere": (advice_settings.diverges_above, astray(0.003, below=4), {}, []),
+    "one did not diverge": (settings.all_diverged, astray(0.0003), {}, []),
+    "diverges everywhere": (settings.diverges_above, astray(0.003, below=4), {}, []),
     "failures": (
-        *(advice_trials.trials_failed, failing(3), {}),
+        *(trials.trials_failed, failing(3), {}),
         ["3 of 10 trials failed. All with: torch.OutOfMemoryError: CUDA out of memory.", "train_batch_size"],
     ),
-    "one failure": (advice_trials.trials_failed, failing(1), {}, []),
+    "one failure": (trials.trials_failed, failing(1), {}, []),
     "stopped too soon": (
-        *(advice_trials.stopped_too_soon, stopped_ahead(30), {}),
+        *(trials.stopped_too_soon, stopped_ahead(30), {}),
         ["Trial 005 was stopped early and might have won", "the best whole trial has 21.00 %"],
     ),
-    "stopped rightly": (advice_trials.stopped_too_soon, stopped_ahead(44), {}, []),
+    "stopped rightly": (trials.stopped_too_soon, stopped_ahead(44), {}, []),
     "a rung misleads": (
-        *(advice_trials.rung_misleads, behind_at_first(55), {}),
+        *(trials.rung_misleads, behind_at_first(55), {}),
         ["it had 55.00 % at 384 samples, where the cutoff came to be 42.00 %"],
     ),
-    "a rung does not": (advice_trials.rung_misleads, behind_at_first(41), {}, []),
+    "a rung does not": (trials.rung_misleads, behind_at_first(41), {}, []),
     "stopping saved": (
-        *(advice_trials.stopping_saved, [whole(1, 10), made_trial(2, [40]), made_trial(3, [41])], {}),
+        *(trials.stopping_saved, [whole(1, 10), made_trial(2, [40]), made_trial(3, [41])], {}),
         # Whole: 20 + 1600 s; stopped: 20 + 192 s each.
         ["ended 2 of 3 trials and saved about 58 % of their time", "34.1 GPU-minutes were spent, 81.0"],
     ),
-    "nothing was stopped": (advice_trials.stopping_saved, [whole(1, 10), whole(2, 11)], {}, []),
+    "nothing was stopped": (trials.stopping_saved, [whole(1, 10), whole(2, 11)], {}, []),
     "clips dropped": (
-        advice_trials.clips_dropped,
+        trials.clips_dropped,
         FEW,
         {"drops": DROPS * 100},
         ["100 of 1,300 clips (8 %) were left out"],
     ),
-    "hardly any dropped": (advice_trials.clips_dropped, FEW, {"drops": DROPS * 10}, []),
+    "hardly any dropped": (trials.clips_dropped, FEW, {"drops": DROPS * 10}, []),
     "few trials": (
-        advice_trials.few_trials,
+        trials.few_trials,
         FEW,
         {},
         ["3 measured trials", "--resume made --trials 16 --storage x`"],
     ),
-    "trials enough": (advice_trials.few_trials, ladder(8), {}, []),
-    "none measured": (advice_trials.few_trials, failing(10), {}, ["No trial reached an evaluation"]),
-    "all diverged, which another rule tells": (advice_trials.few_trials, astray(0.0), {}, []),
+    "trials enough": (trials.few_trials, ladder(8), {}, []),
+    "none measured": (trials.few_trials, failing(10), {}, ["No trial reached an evaluation"]),
+    "all diverged, which another rule tells": (trials.few_trials, astray(0.0), {}, []),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_rule(case: str, tmp_path: Path) -> None:
     rule, trials, kinds, said = CASES[case]
-    found = rule(analysed(tmp_path, trials, **kinds))
+    found = list(rule(analysed(tmp_path, trials, **kinds)))
     assert len(found) == (1 if said else 0), found
     for words in said:
         assert words in f"{found[0].seen} {found[0].follows}"
@@ -308,7 +308,7 @@ def test_a_rule(case: str, tmp_path: Path) -> None:
 def test_every_rule_has_a_case_each_way() -> None:
     for rule in RULES:
         outcomes = {bool(said) for tested, _, _, said in CASES.values() if tested is rule}
-        assert outcomes == {True, False} or rule is advice_settings.did_not_matter, rule.__name__
+        assert outcomes == {True, False} or rule is settings.did_not_matter, rule.__name__
 
 
 def grid(batch_points: float) -> list[TrialRecord]:
@@ -328,14 +328,14 @@ def grid(batch_points: float) -> list[TrialRecord]:
 
 
 def test_a_setting_that_did_not_matter(tmp_path: Path) -> None:
-    (told,) = advice_settings.did_not_matter(analysed(tmp_path, grid(0.0)))
+    (told,) = settings.did_not_matter(analysed(tmp_path, grid(0.0)))
     assert "`train_batch_size`" in told.seen
     assert "`learning_rate`" not in told.seen
     assert "`train_batch_size: " in told.follows
 
 
 def test_a_setting_that_mattered(tmp_path: Path) -> None:
-    found = advice_settings.did_not_matter(analysed(tmp_path, grid(4.0)))
+    found = settings.did_not_matter(analysed(tmp_path, grid(4.0)))
     assert all("`train_batch_size`" not in told.seen for told in found)
 
 
@@ -347,7 +347,7 @@ def test_changes_come_first(tmp_path: Path) -> None:
 
 def test_a_search_that_runs_is_not_told_to_end(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, FEW, asked=20, state="running")
-    assert not advice_trials.few_trials(analysis)
+    assert not list(trials.few_trials(analysis))
     told = " ".join(f"{advice.seen} {advice.follows}" for advice in advise(analysis))
     assert "winner" not in told
 
@@ -362,5 +362,5 @@ def test_long_lists_are_cut() -> None:
 def test_a_stop_above_the_base_model_is_astray(tmp_path: Path) -> None:
     stop = Stop("above_baseline", 384, 150.0, 120.0)
     trials = [made_trial(n, [150], rate=1e-3 * (n + 4), stop=stop) for n in range(1, 5)]
-    (told,) = advice_settings.diverges_above(analysed(tmp_path, [*trials, whole(5, 10, rate=1e-3)]))
+    (told,) = settings.diverges_above(analysed(tmp_path, [*trials, whole(5, 10, rate=1e-3)]))
     assert "4 of 4 trials" in told.seen

@@ -13,15 +13,15 @@ from made_experiments import made_trial, write_experiment
 
 from tune.comparison import ClipErrors, gain_interval, wer_interval
 from tune.parameters import ChoiceParameter, FloatParameter, IntParameter
-from tune.report.advice_results import finalists_tie
+from tune.report.advice.results import finalists_tie
 from tune.report.analysis import analyse
 from tune.report.costs import find_costs
 from tune.report.importances import LEAST_TRIALS, find_importances
 from tune.report.known import Experiment
 from tune.report.loading import load_experiment
-from tune.report.page_trials import trial_parts
 from tune.report.projections import expected_wers
 from tune.report.scales import number, scale_of, tell
+from tune.report.writer import make_report
 
 
 def experiment(folder: Path, trials: list[Any], **kinds: Any) -> Experiment:
@@ -77,10 +77,10 @@ def test_trials_from_1000_on_come_after_those_before(tmp_path: Path) -> None:
     wers = {trial.trial_id: [10.0, 10.1] for trial in (trials[9], trials[10])}
     known = experiment(tmp_path, trials, repeats=wers)
     assert [trial.trial_id for trial in known.trials] == [f"{number:03d}" for number in range(990, 1012)]
-    page = "".join(trial_parts(known))
-    best = re.findall(r">(\d{3,4})<", page.partition("<details")[0])
+    page = make_report(known).html.partition("The best 10 of")[2]
+    best = re.findall(r"<td>(\d{3,4})<", page.partition("<details")[0])
     assert best == [f"{number:03d}" for number in range(990, 1000)]
-    assert finalists_tie(analyse(known))[0].seen.startswith("Between finalists 999 and 1000 no")
+    assert next(finalists_tie(analyse(known))).seen.startswith("Between finalists 999 and 1000 no")
 
 
 def test_near_settings_count_more(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from page_reader import Page
 from rich.console import Console
 
 from trainer.transcription.differences import Comparison, compare
@@ -130,34 +130,11 @@ def test_json() -> None:
     assert "раз" in FORMATS["json"](told, "m")  # readable as it is
 
 
-class Page(HTMLParser):
-    """Words by what they are marked as, and whether tags are closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.words: dict[str, list[str]] = {"s": [], "b": []}
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in ("meta", "link"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in self.words and "td" in self.open:
-            self.words[self.open[-1]].append(data)
-
-
 def test_page() -> None:
-    base, model = transcript("one <b> two"), transcript("one three two four")
-    text = comparison_page([compare(base, model)], "tiny", "my-model")
-    page = Page()
-    page.feed(text)
-    assert page.open == []
-    assert page.words == {"s": ["<b>"], "b": ["three", "four"]}
-    assert "<script" not in text
-    assert "http" not in text
-    assert "talks/a.wav" in text
-    assert "50.00 %" in text
+    base, model = transcript("one <b> two </script>"), transcript("one three two four")
+    page = Page(comparison_page([compare(base, model)], "<script>", "my-model"))
+    assert page.words["s"] == ["<script>", "<b>", "</script>"]
+    assert page.words["b"][-3:] == ["my-model", "three", "four"]
+    assert page.words["h2"] == ["talks/a.wav"]
+    assert "script" not in page.words  # there are no figures
+    assert "50.00 %" in page.texts

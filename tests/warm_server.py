@@ -39,8 +39,7 @@ MODULES = (
     *(
         "tune.report.search_page",
         "tune.report.analysis",
-        "matplotlib.figure",
-        "matplotlib.backends.backend_svg",
+        "plotly.graph_objects",
     ),
     *("ray.dashboard.optional_deps", "ray.autoscaler.v2.utils", "trainer.inspection.quick"),
     *("ray.dag", "ray.tune", "mlflow.store.tracking.sqlalchemy_store", "optuna.storages._rdb.storage"),

@@ -26,7 +26,7 @@ def report_parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="file for the page alone (default: report/report.html in the experiment's folder, with its pictures)",
+        help="file for the page alone (default: report/report.html in the experiment's folder)",
     )
     add_storage(parser)
     return parser
@@ -54,14 +54,13 @@ def report(words: list[str]) -> int:
         folder = find_finished(arguments.experiment, arguments.storage)
         made = make_report(load_experiment(folder, arguments.storage.option))
         if output is None:
-            page, *pictures = save_report(made, folder.path / REPORT_FOLDER)
+            page = save_report(made, folder.path / REPORT_FOLDER)
         else:
-            page, pictures = output.expanduser().absolute(), []
+            page = output.expanduser().absolute()
             save_page(made, page)
     for line in made.summary():
         say(console, line)
-    beside = f", with {len(pictures)} pictures beside it" if pictures else ""
-    say(console, f"report    {short_path(page)}{beside}")
+    say(console, f"report    {short_path(page)}")
     if output is None:
         for problem in _hand_on(made.experiment, page.parent):
             print(f"warning: {problem}", file=sys.stderr)

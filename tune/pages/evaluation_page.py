@@ -2,194 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from html import escape
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.hallucinations import SIGNS
 from tune.display import clock
-from tune.evaluation_words import between, difference_between, p_value, percent, points, verdict
-from tune.pages.evaluation_pictures import groups_picture, spread_picture
-from tune.pages.evaluation_utterances import frequent_errors, worst_utterances
-from tune.pages.page import (
-    Cell,
-    Column,
-    Html,
-    box,
-    bullets,
-    folded,
-    gallery,
-    heading,
-    paragraph,
-    picture,
-    render_page,
-    table,
-    tiles,
-)
+from tune.evaluation_words import between, difference_between, errors_in, p_value, percent, points, verdict
+from tune.pages.figures import BLUE, MUTED, ORANGE, Picture, label, new_figure, pointed, rows_axis, whiskers
+from tune.pages.page import Cell, render_page
 
 if TYPE_CHECKING:
-    from trainer.scoring.scores import Group, Scores
+    from trainer.scoring.scores import Group, ModelScores, Rate, Scores
     from tune.evaluation import EvaluationResult
 
 _MOST_SIGNS = 12
+_WORST = 30
+_MOST_ERRORS = 8
+_MOST_GROUPS = 20
+_LABEL_LETTERS = 24
+_KINDS = {"substitute": "written for another", "delete": "left out", "insert": "added"}
 
 
 def evaluation_page(result: EvaluationResult) -> str:
     """The page, whole."""
-    scores = result.scores
+    scores, config = result.scores, result.plan.config
     against = f" against {scores.baseline.model}" if scores.baseline else ""
-    config = result.plan.config
     lead = (
         f"on {config.data}, split {result.split}, language {config.language}: {len(scores.reference):,} clips, "
         f"{clock(sum(scores.reference.seconds))} of audio · normaliser {scores.normalizer.name}, counted in "
         f"{scores.normalizer.unit}"
     )
-    parts = [
-        tiles(_tiles(scores)),
-        box(paragraph(Html(f"<b>{escape(_sentence(verdict(scores)))}</b>"))) if scores.baseline else "",
-        *_warnings(result),
-        rates_table(scores),
-        errors_table(scores),
-        *_where(scores),
-        *frequent_errors(scores),
-        *_hallucination(scores),
-        *worst_utterances(scores),
-        *_method(result),
-    ]
+    told = verdict(scores) if scores.baseline else ""
     return render_page(
+        "evaluation.html",
         f"{scores.model.model}{against}",
         lead,
-        parts,
         footer=f"tune-whisper evaluate, {result.created[:16].replace('T', ' ')}",
+        tiles=_tiles(scores),
+        verdict=told.replace("no difference", "No difference", 1)
+        if told.startswith("no difference")
+        else told,
+        warnings=[note.removeprefix("WARNING: ") for note in result.notes if note.startswith("WARNING: ")],
+        scores=scores,
+        models=[model.model for model in scores.models],
+        baseline=scores.baseline.model if scores.baseline else "",
+        rates=_rates(scores),
+        errors=_errors(scores),
+        spread=draw_spread(scores),
+        groups=[
+            (column, draw_groups(column, groups, scores), _group_rows(groups))
+            for column, groups in scores.groups.items()
+        ],
+        frequent=[
+            [said or "–", written or "–", _KINDS[kind], str(times)]
+            for kind, said, written, times in scores.model.frequent()
+        ],
+        sign_counts=_sign_counts(scores),
+        signs=[
+            f"{scores.reference.names[one.row]}: {SIGNS[one.kind]}: {one.detail}"
+            for one in scores.model.signs
+        ],
+        most_signs=_MOST_SIGNS,
+        silence=_silence(scores),
+        worst=[_utterance(scores, row) for row in scores.model.worst(_WORST)],
+        gap=" " if scores.normalizer.unit == "words" else "",
+        method=_method(result),
     )
 
 
 def _tiles(scores: Scores) -> list[tuple[str, str]]:
     model = scores.model
-    rates = [
+    tiles = [
         (f"{percent(model.rates[rate].percent)} %", f"{name}; 95 %: {between(model.rates[rate].interval)}")
         for rate, name in scores.shown_rates.items()
         if "orthographic" not in rate
     ]
     if scores.baseline is not None:
         found = scores.comparisons["wer"]
+        p = p_value(found.p_value) if found.p_value < 0.001 else f"= {p_value(found.p_value)}"
         shown = "" if found.shown else ": no difference shown"
-        told = f"points to {scores.baseline.model}, p {_p(found.p_value)}{shown}"
-        rates.append((points(found.difference), told))
-    counts = model.counts["wer"]
+        tiles.append((points(found.difference), f"points to {scores.baseline.model}, p {p}{shown}"))
+    counts, speed = model.counts["wer"], model.transcripts
     right = int(((counts.errors == 0) & (counts.lengths > 0)).sum())
-    speed = model.transcripts
     return [
-        *rates,
+        *tiles,
         (f"{100.0 * right / len(scores.reference):.0f} %", "of the clips without an error"),
         (f"{speed.real_time_factor:.3f}", f"real-time factor on {speed.device}, {speed.precision}"),
     ]
 
 
-def _sentence(text: str) -> str:
-    return text.replace("no difference", "No difference", 1) if text.startswith("no difference") else text
-
-
-def _p(value: float) -> str:
-    return p_value(value) if value < 0.001 else f"= {p_value(value)}"
-
-
-def _warnings(result: EvaluationResult) -> Iterator[str]:
-    warnings = [note.removeprefix("WARNING: ") for note in result.notes if note.startswith("WARNING: ")]
-    if warnings:
-        yield box(bullets(warnings), warn=True)
-
-
-def rates_table(scores: Scores) -> str:
+def _rates(scores: Scores) -> list[list[str]]:
     """Rates with their intervals, and the comparison where there is one."""
-    columns = [Column(""), Column(scores.model.model, number=True), Column("95 % interval", number=True)]
-    other = scores.baseline
-    if other is not None:
-        names = (other.model, "95 % interval", "difference", "95 % interval", "p")
-        columns += [Column(name, number=True) for name in names]
-    rows: list[list[Cell]] = []
+    rows = []
     for rate, name in scores.shown_rates.items():
         mine = scores.model.rates[rate]
         whole = name.replace(" ", "\u00a0")  # on a phone it would be broken into three lines
-        cells: list[Cell] = [whole, f"{percent(mine.percent)} %", between(mine.interval)]
-        if other is not None:
-            theirs, found = other.rates[rate], scores.comparisons[rate]
+        cells = [whole, f"{percent(mine.percent)} %", between(mine.interval)]
+        if scores.baseline is not None:
+            theirs, found = scores.baseline.rates[rate], scores.comparisons[rate]
             cells += [f"{percent(theirs.percent)} %", between(theirs.interval), points(found.difference)]
             cells += [difference_between(found), p_value(found.p_value)]
         rows.append(cells)
-    return table(columns, rows, strong=frozenset({0}))
+    return rows
 
 
-def errors_table(scores: Scores) -> str:
+def _errors(scores: Scores) -> list[list[str]]:
     """Substitutions, deletions and insertions of what the main rate counts."""
-    unit = scores.normalizer.unit
-    names = (f"{unit} said", "substituted", "deleted", "inserted")
-    columns = [Column("model"), *(Column(name, number=True) for name in names)]
-    rows: list[list[Cell]] = []
-    for model in scores.models:
-        totals = model.counts["wer"].totals()
-        kinds = ("reference", "substitutions", "deletions", "insertions")
-        rows.append([model.model, *(f"{totals[kind]:,}" for kind in kinds)])
-    return table(columns, rows)
+    kinds = ("reference", "substitutions", "deletions", "insertions")
+    totals = [(model.model, model.counts["wer"].totals()) for model in scores.models]
+    return [[model, *(f"{found[kind]:,}" for kind in kinds)] for model, found in totals]
 
 
-def _where(scores: Scores) -> Iterator[str]:
-    yield heading("Where the errors are")
-    pictures = [picture(spread_picture(scores))]
-    for column, groups in scores.groups.items():
-        figures = folded(f"the figures by {column}", groups_table(column, groups, scores))
-        pictures.append(picture(groups_picture(column, groups, scores)) + figures)
-    yield gallery(pictures)
-
-
-def groups_table(column: str, groups: Sequence[Group], scores: Scores) -> str:
-    """All groups of a column."""
-    names = ["clips", scores.normalizer.unit, f"{scores.main_rate} %", "95 % interval"]
-    names += [f"{scores.baseline.model} %", "95 % interval"] if scores.baseline else []
-    rows: list[list[Cell]] = []
+def _group_rows(groups: Sequence[Group]) -> list[list[str]]:
+    rows = []
     for group in groups:
-        cells: list[Cell] = [group.value, f"{len(group.rows):,}", f"{group.length:,}"]
+        cells = [group.value, f"{len(group.rows):,}", f"{group.length:,}"]
         for rate in (group.rate, group.baseline):
             if rate is not None:
                 cells += [percent(rate.percent), between(rate.interval)]
         rows.append(cells)
-    return table([Column(column), *(Column(name, number=True) for name in names)], rows)
+    return rows
 
 
-def _hallucination(scores: Scores) -> Iterator[str]:
-    yield heading("Signs of hallucination")
-    models = scores.models
-    rows: list[list[Cell]] = []
+def _sign_counts(scores: Scores) -> list[list[str]]:
+    rows = []
     for kind, words in SIGNS.items():
         of = scores.empty_references if kind == "empty reference" else len(scores.reference)
         if of:
-            numbers = [sum(sign.kind == kind for sign in model.signs) for model in models]
+            numbers = [sum(sign.kind == kind for sign in model.signs) for model in scores.models]
             rows.append([f"clips with {words}", *(f"{number:,} of {of:,}" for number in numbers)])
-    yield table([Column("sign"), *(Column(model.model, number=True) for model in models)], rows)
-    signs = [
-        f"{scores.reference.names[sign.row]}: {SIGNS[sign.kind]}: {sign.detail}"
-        for sign in scores.model.signs
-    ]
-    yield bullets(signs[:_MOST_SIGNS])
-    if len(signs) > _MOST_SIGNS:
-        yield paragraph(f"... and {len(signs) - _MOST_SIGNS} more in evaluation.json", "muted")
-    yield paragraph("What the models write where nobody speaks; it should be nothing:")
-    rows = []
+    return rows
+
+
+def _silence(scores: Scores) -> list[list[Cell | str]]:
+    """What the models write where nobody speaks."""
+    found = []
     for name in scores.model.transcripts.probes:
-        texts = [model.transcripts.probes.get(name, "") for model in models]
-        rows.append(
-            [name, *(Html(f'<span class="bad">{escape(text)}</span>' if text else "–") for text in texts)]
-        )
-    yield table([Column("clip"), *(Column(model.model) for model in models)], rows)
+        texts = [model.transcripts.probes.get(name, "") for model in scores.models]
+        found.append([name, *(Cell(text, "bad") if text else "–" for text in texts)])
+    return found
 
 
-def _method(result: EvaluationResult) -> Iterator[str]:
+def _utterance(scores: Scores, row: int) -> dict[str, Any]:
+    """Name and errors of one utterance, and what each model wrote."""
+    counts, reference = scores.model.counts["wer"], scores.reference
+    cells = [cells[row] for cells in reference.columns.values() if cells[row]]
+    errors = errors_in(int(counts.errors[row]), int(counts.lengths[row]), scores.normalizer.unit)
+    told = " · ".join([reference.names[row], f"{reference.seconds[row]:.1f} s", *cells, errors])
+    return {"told": told, "models": [(model.model, model.alignments[row]) for model in scores.models]}
+
+
+def _method(result: EvaluationResult) -> list[str]:
     scores, config = result.scores, result.plan.config
-    yield heading("How it was measured")
     found = scores.model.transcripts
     beams = "greedy" if config.generation_num_beams == 1 else f"{config.generation_num_beams} beams"
     dropped = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in result.dropped.items())
-    items: list[Cell] = [
+    items = [
         f"Normaliser {scores.normalizer.name}: {scores.normalizer.description}.",
         "Rates are corpus-level: all errors over all that was said. Intervals resample whole utterances "
         "(bootstrap, BCa).",
@@ -205,5 +174,74 @@ def _method(result: EvaluationResult) -> Iterator[str]:
         items.append(f"{scores.empty_references:,} clips in which nothing is said count in no rate.")
     if dropped:
         items.append(f"Left out: {dropped}.")
-    items += [note for note in result.notes if not note.startswith("WARNING: ")]
-    yield bullets(items)
+    return items + [note for note in result.notes if not note.startswith("WARNING: ")]
+
+
+def draw_spread(scores: Scores) -> Picture:
+    """Clips by the number of errors in them, of one or two models."""
+    sizes = [*map(str, range(_MOST_ERRORS)), f"{_MOST_ERRORS}+"]
+    figure = new_figure(
+        xaxis={"title": {"text": "errors in a clip"}, "type": "category", "showgrid": False},
+        yaxis={"title": {"text": "clips, %"}},
+        showlegend=scores.baseline is not None,
+        bargap=0.25,
+    )
+    without = []
+    for model, colour in zip(scores.models, (BLUE, ORANGE), strict=False):
+        counts = model.counts["wer"]
+        errors = [min(int(number), _MOST_ERRORS) for number in counts.errors[counts.lengths > 0]]
+        shares = [100.0 * errors.count(size) / len(errors) for size in range(max(errors, default=0) + 1)]
+        without.append(shares[0])
+        figure.add_bar(
+            x=sizes[: len(shares)],
+            y=shares,
+            marker={"color": colour},
+            name=label(model.model, _LABEL_LETTERS),
+            **pointed(
+                [
+                    f"{model.model}: {share:.1f} % of the clips have {size} errors"
+                    for size, share in zip(sizes, shares, strict=False)
+                ]
+            ),
+        )
+    caption = f"{without[0]:.0f} % of the clips have no error at all"
+    if scores.baseline is not None:
+        caption += f", with {scores.baseline.model} {without[1]:.0f} %"
+    return Picture("spread", f"{caption}.", figure, 290)
+
+
+def draw_groups(column: str, groups: Sequence[Group], scores: Scores) -> Picture:
+    """The main rate of each group with its interval."""
+    shown, overall = groups[:_MOST_GROUPS], scores.model.rates["wer"].percent
+    figure = new_figure(
+        xaxis={"title": {"text": f"{scores.main_rate}, %"}, "rangemode": "tozero"},
+        yaxis=rows_axis([f"{label(group.value, _LABEL_LETTERS)} ({len(group.rows):,})" for group in shown]),
+        showlegend=scores.baseline is not None,
+    )
+    figure.add_vline(x=overall, line={"color": MUTED, "width": 1})
+    sides: list[tuple[ModelScores, list[Rate | None], str, float]] = [
+        (scores.model, [group.rate for group in shown], BLUE, -0.13 if scores.baseline else 0.0)
+    ]
+    if scores.baseline is not None:
+        sides.append((scores.baseline, [group.baseline for group in shown], ORANGE, 0.13))
+    for model, rates, colour, offset in sides:
+        found = [(place, rate) for place, rate in enumerate(rates) if rate is not None]
+        ends = [rate.interval or (rate.percent, rate.percent) for _, rate in found]
+        told = [
+            f"{model.model}, {shown[place].value}: {rate.percent:.2f} %, {between(rate.interval)}"
+            for place, rate in found
+        ]
+        figure.add_scatter(
+            x=[rate.percent for _, rate in found],
+            y=[place + offset for place, _ in found],
+            mode="markers",
+            marker={"color": colour, "size": 9},
+            error_x=whiskers([rate.percent for _, rate in found], ends),
+            name=label(model.model, _LABEL_LETTERS),
+            **pointed(told),
+        )
+    name = "by-" + (re.sub(r"[^a-z0-9]+", "-", column.lower()).strip("-") or "column")
+    caption = (
+        f"{scores.main_rate} by {column} with 95 % intervals; the line is {scores.model.model} on all clips."
+    )
+    return Picture(name, caption, figure, 110 + 32 * len(shown))

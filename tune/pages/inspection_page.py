@@ -3,63 +3,77 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
-from html import escape
+import random
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainer.inspection.inspection import Distribution, distributions
-from tune.display import clock
 from tune.inspection.tables import format_name, headline, limits_text, long_time, short_number
-from tune.pages.inspection_pictures import durations_picture, histogram_picture, rates_picture
-from tune.pages.page import (
-    Cell,
-    Column,
-    Html,
-    box,
-    bullets,
-    folded,
-    gallery,
-    heading,
-    paragraph,
-    picture,
-    render_page,
-    table,
-    tiles,
-)
+from tune.pages.figures import BLUE, CYCLE, INK, MUTED, RED, Picture, label, new_figure, pointed
+from tune.pages.page import render_page
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from trainer.inspection.characters import Character
-    from trainer.inspection.findings import Finding, Suspect
+    from trainer.inspection.findings import Entry
     from trainer.inspection.inspection import Inspection
 
 _OPEN, _MOST = 6, 300
 """Clips of a finding that are seen at once, and that are on the page at all."""
-_SMALL = ("tokens", "letters_per_second", "level", "silence")
 _MISFITS = ("text_too_long", "text_too_short")
+_MOST_POINTS, _MOST_FLAGGED = 2000, 80
+_ORDER = ("train", "validation", "test")
+_CAPTIONS = {
+    "tokens": "Tokens that the model learns for each clip, those around the text included.",
+    "letters_per_second": "How fast people speak: letters a second, without silence and pauses.",
+    "level": "How loud the clips are: the level that a twentieth of each is above, in dB below full scale.",
+    "silence": "Silence before the first sound and after the last.",
+}
 
 
 def inspection_page(inspection: Inspection) -> str:
     """The page, whole."""
     found = distributions(inspection.entries)
+    by_key = {one.key: one for one in found}
     name = inspection.config.data.rstrip("/").rsplit("/", 1)[-1] or inspection.config.data
-    parts = [
-        tiles(_tiles(inspection)),
-        bullets([note.removeprefix("WARNING: ") for note in inspection.notes]),
-        *_findings(inspection),
-        *_what_there_is(inspection, found),
-        *_alphabet(inspection.alphabet),
-        heading("How this was found"),
-        *map(paragraph, _METHOD),
-    ]
     today = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return render_page(
-        f"{name}: what is in the data", headline(inspection), parts, f"tune-whisper inspect, {today}"
+        "inspection.html",
+        f"{name}: what is in the data",
+        headline(inspection),
+        footer=f"tune-whisper inspect, {today}",
+        tiles=_tiles(inspection),
+        notes=[note.removeprefix("WARNING: ") for note in inspection.notes],
+        warnings=inspection.warnings,
+        worth_knowing=[finding for finding in inspection.findings if finding.level == "note"],
+        open=_OPEN,
+        most=_MOST,
+        speakers=any(facts.speakers for facts in inspection.splits.values()),
+        splits=inspection.splits,
+        durations=draw_durations(inspection, by_key["seconds"]) if "seconds" in by_key else None,
+        rates=draw_rates(inspection),
+        histograms=[draw_histogram(by_key[key]) for key in _CAPTIONS if key in by_key],
+        quantiles=[
+            [
+                f"{one.label}{', ' + one.unit if one.unit else ''}",
+                *(short_number(one.quantile(share)) for share in (0.0, 0.05, 0.5, 0.95, 1.0)),
+            ]
+            for one in found
+        ],
+        formats=[
+            [format_name(rate, channels, kind), f"{count:,}"]
+            for (rate, channels, kind), count in inspection.formats().most_common()
+        ],
+        limits=limits_text(inspection),
+        alphabet=_alphabet(inspection.alphabet),
+        rare=_rare(inspection.alphabet),
     )
 
 
 def _tiles(inspection: Inspection) -> list[tuple[str, str]]:
-    seconds = sum(facts.seconds for facts in inspection.splits.values())
-    length, unit = long_time(seconds).split(" ")
+    length, unit = long_time(sum(facts.seconds for facts in inspection.splits.values())).split(" ")
     found = [
         (f"{len(inspection.warnings)}", "warning" if len(inspection.warnings) == 1 else "warnings"),
         (f"{len(inspection.entries):,}", "clips"),
@@ -67,124 +81,23 @@ def _tiles(inspection: Inspection) -> list[tuple[str, str]]:
         (f"{sum(facts.words for facts in inspection.splits.values()):,}", "words"),
     ]
     speakers = {entry.speaker for entry in inspection.entries if entry.speaker}
-    if speakers:
-        found.append((f"{len(speakers):,}", "speakers"))
-    return found
+    return [*found, (f"{len(speakers):,}", "speakers")] if speakers else found
 
 
-def _findings(inspection: Inspection) -> Iterator[str]:
-    warnings = inspection.warnings
-    yield heading("What looks wrong")
-    if not warnings:
-        yield paragraph("Nothing in this data looks wrong.", "good")
-    for finding in warnings:
-        yield _finding(finding, warn=True)
-    notes = [finding for finding in inspection.findings if finding.level == "note"]
-    if notes:
-        yield heading("Worth knowing")
-        for finding in notes:
-            yield _finding(finding, warn=False)
-
-
-def _finding(finding: Finding, *, warn: bool) -> str:
-    title = finding.title[:1].upper() + finding.title[1:]
-    inside = paragraph(
-        Html(f"<b>{escape(title)}.</b> {escape(finding.advice[:1].upper() + finding.advice[1:])}.")
-    )
-    if finding.suspects:
-        inside += _suspects(finding.suspects[:_OPEN])
-    rest = finding.suspects[_OPEN:_MOST]
-    if rest:
-        inside += folded(f"{finding.count - _OPEN:,} more", _suspects(rest) + _cut(finding.count))
-    return box(inside, warn=warn)
-
-
-def _suspects(suspects: Sequence[Suspect]) -> str:
-    rows: list[list[Cell]] = [
-        [Html(f'{escape(one.name)} <span class="muted">{escape(one.split)}</span>'), one.detail]
-        for one in suspects
-    ]
-    return table([Column("file"), Column("what")], rows)
-
-
-def _cut(count: int) -> str:
-    if count <= _MOST:
-        return ""
-    return paragraph(
-        f"The first {_MOST} of {count:,}; suspicious.csv and inspection.json have all of them.", "muted"
-    )
-
-
-def _what_there_is(inspection: Inspection, found: Sequence[Distribution]) -> Iterator[str]:
-    yield heading("What there is")
-    yield _splits(inspection)
-    by_key = {one.key: one for one in found}
-    if "seconds" in by_key:
-        yield picture(durations_picture(inspection, by_key["seconds"]), wide=True)
-    flagged = {
-        (one.split, one.name): one.detail
-        for finding in inspection.findings
-        if finding.kind in _MISFITS
-        for one in finding.suspects
-    }
-    rates = rates_picture(inspection, flagged)
-    if rates is not None:
-        yield picture(rates, wide=True)
-    yield gallery([picture(histogram_picture(by_key[key])) for key in _SMALL if key in by_key])
-    yield _quantiles(found)
-    rows: list[list[Cell]] = [
-        [format_name(rate, channels, kind), f"{count:,}"]
-        for (rate, channels, kind), count in inspection.formats().most_common()
-    ]
-    if rows:
-        yield heading("Formats", 3)
-        yield table([Column("format"), Column("clips", number=True)], rows)
-    yield paragraph(f"Limits: {limits_text(inspection)}.", "muted")
-
-
-def _splits(inspection: Inspection) -> str:
-    speakers = any(facts.speakers for facts in inspection.splits.values())
-    names = ["clips", "time", "words", "different texts", *(["speakers"] if speakers else [])]
-    rows: list[list[Cell]] = []
-    for split, facts in inspection.splits.items():
-        cells = [f"{facts.clips:,}", clock(facts.seconds), f"{facts.words:,}", f"{facts.texts:,}"]
-        rows.append([split, *cells, *([f"{facts.speakers or 0:,}"] if speakers else [])])
-    return table([Column("split"), *(Column(name, number=True) for name in names)], rows)
-
-
-def _quantiles(found: Sequence[Distribution]) -> str:
-    shares = (("least", 0.0), ("5 %", 0.05), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
-    rows: list[list[Cell]] = [
-        [
-            f"{one.label}{', ' + one.unit if one.unit else ''}",
-            *(short_number(one.quantile(share)) for _, share in shares),
-        ]
-        for one in found
-    ]
-    return table([Column("per clip"), *(Column(name, number=True) for name, _ in shares)], rows)
-
-
-def _alphabet(alphabet: Sequence[Character]) -> Iterator[str]:
-    yield heading("Alphabet")
+def _alphabet(alphabet: Sequence[Character]) -> list[list[str]]:
     groups: dict[str, list[Character]] = {}
     for one in alphabet:
         group = one.odd or one.script or ("digits" if one.char.isdigit() else "signs")
         groups.setdefault(group, []).append(one)
-    rows: list[list[Cell]] = [
+    return [
         [name, f"{len(chars):,}", " ".join(_shown(one) for one in chars[:_MOST])]
         for name, chars in groups.items()
     ]
-    yield table([Column(""), Column("different", number=True), Column("the most frequent first")], rows)
+
+
+def _rare(alphabet: Sequence[Character]) -> list[list[str]]:
     rare = sorted((one for one in alphabet if one.texts <= 3), key=lambda one: (one.odd is None, one.texts))
-    if rare:
-        inside: list[list[Cell]] = [
-            [_shown(one), one.code, one.name, f"{one.count:,}", f"{one.texts:,}"] for one in rare[:_MOST]
-        ]
-        columns = [Column("character"), Column("code"), Column("name")]
-        yield folded(
-            f"{len(rare):,} characters that are in three texts or fewer",
-            table([*columns, Column("times", number=True), Column("texts", number=True)], inside),
-        )
+    return [[_shown(one), one.code, one.name, f"{one.count:,}", f"{one.texts:,}"] for one in rare]
 
 
 def _shown(one: Character) -> str:
@@ -194,11 +107,144 @@ def _shown(one: Character) -> str:
     return f"◌{one.char}" if one.name.startswith("COMBINING") else one.char
 
 
-_METHOD = (
-    "Clips that a search would leave out were found by the code of the search. Audio was measured at its own rate and "
-    "at Whisper's 16 kHz: the level of frames of 20 ms, samples cut off at full scale, silence 20 to 35 dB below the "
-    "loud parts. Copies are files, or samples, with the same checksum.",
-    "Texts are compared without case and punctuation. A text is too long or too short for its audio where the clip is "
-    "4.5 robust standard deviations from what its letters usually take in this data. Languages were told by "
-    "py3langid, and only where another one is far likelier. None of this is proof: listen before removing anything.",
-)
+def draw_durations(inspection: Inspection, found: Distribution) -> Picture:
+    """Clips by length, split by split."""
+    edges, _ = found.histogram()
+    by_split: dict[str, list[float]] = {}
+    for entry in inspection.entries:
+        if entry.sound is not None and entry.sound.seconds:
+            by_split.setdefault(entry.split, []).append(entry.sound.seconds)
+    names = [name for name in _ORDER if name in by_split]
+    figure = _histogram("seconds", showlegend=len(names) > 1)
+    for name, colour in zip(names, CYCLE, strict=False):
+        counts = [0] * (len(edges) - 1)
+        for value in by_split[name]:
+            counts[min(len(counts) - 1, max(0, bisect_right(edges, value) - 1))] += 1
+        _add_bars(figure, edges, counts, colour, name, "s")
+    window = inspection.limits.window
+    over = sum(value > window for value in found.values)
+    caption = f"Clips by length; half of them are {found.quantile(0.5):.1f} s and longer.{_outside(edges)}"
+    if over:
+        caption += f" Longer than the window of {window:g} s: {_clips(over)}."
+    return Picture("durations", caption, figure, 300)
+
+
+def draw_histogram(found: Distribution) -> Picture:
+    """Clips by one measure."""
+    edges, counts = found.histogram()
+    figure = _histogram(f"{found.label}{', ' + found.unit if found.unit else ''}", showlegend=False)
+    _add_bars(figure, edges, counts, BLUE, "", found.unit)
+    return Picture(found.key.replace("_", "-"), _CAPTIONS[found.key] + _outside(edges), figure, 260)
+
+
+def _histogram(title: str, *, showlegend: bool) -> Figure:
+    return new_figure(
+        xaxis={"title": {"text": title}, "showgrid": False},
+        yaxis={"title": {"text": "clips"}},
+        barmode="stack",
+        bargap=0.06,
+        showlegend=showlegend,
+    )
+
+
+def _add_bars(
+    figure: Figure, edges: Sequence[float], counts: Sequence[int], colour: str, name: str, unit: str
+) -> None:
+    """Bars of one width, with what they stand for; the outermost may stand for more than their place says."""
+    width = _width(edges)
+    whose = f"{name}: " if name else ""
+    ranges = list(zip(counts, edges, edges[1:], strict=False))
+    figure.add_bar(
+        x=[start + width / 2 for start in (edges[1] - width, *edges[1:-1])],
+        y=list(counts),
+        marker={"color": colour},
+        name=name,
+        **pointed(
+            [
+                f"{whose}{_clips(count)} of {low:.4g} to {high:.4g} {unit}".strip()
+                for count, low, high in ranges
+            ]
+        ),
+    )
+
+
+def _width(edges: Sequence[float]) -> float:
+    return edges[2] - edges[1] if len(edges) > 3 else edges[1] - edges[0]
+
+
+def _outside(edges: Sequence[float]) -> str:
+    """That the outermost bars reach further than they are drawn, where they do."""
+    width, told = 1.01 * _width(edges), ""
+    if edges[1] - edges[0] > width:
+        told += f" The first bar holds everything down to {edges[0]:.4g}."
+    if edges[-1] - edges[-2] > width:
+        told += f" The last bar holds everything up to {edges[-1]:.4g}."
+    return told
+
+
+def draw_rates(inspection: Inspection) -> Picture | None:
+    """Letters against seconds of speech: texts of other audio lie far from the rest; None for fewer than two clips."""
+    flagged = {
+        (one.split, one.name): one.detail
+        for finding in inspection.findings
+        if finding.kind in _MISFITS
+        for one in finding.suspects
+    }
+    points = [entry for entry in inspection.entries if entry.heard is not None and entry.heard.spoken > 0]
+    if len(points) < 2:
+        return None
+    odd = [entry for entry in points if (entry.split, entry.name) in flagged]
+    usual = [entry for entry in points if (entry.split, entry.name) not in flagged]
+    shown = random.Random(0).sample(usual, min(len(usual), _MOST_POINTS))
+    several = len(inspection.languages) > 1
+    figure = new_figure(
+        xaxis={"title": {"text": "letters of the text"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "seconds of speech"}, "rangemode": "tozero"},
+        showlegend=several,
+    )
+    # Red is for what is wrong.
+    colours = dict(
+        zip(inspection.languages, [BLUE, *(colour for colour in CYCLE[1:] if colour != RED)], strict=False)
+    )
+    for code in inspection.languages:
+        mine = [entry for entry in shown if inspection.code_of(entry) == code]
+        _add_clips(figure, mine, colours.get(code, MUTED), code, {}, several)
+        if code in inspection.rates and mine:
+            ends = [0, max(entry.units for entry in mine)]
+            usual_seconds = [inspection.rates[code].usual_seconds(letters) for letters in ends]
+            line = {"color": INK, "width": 1}
+            figure.add_scatter(
+                x=ends, y=usual_seconds, mode="lines", line=line, showlegend=False, hoverinfo="skip"
+            )
+    _add_clips(figure, odd[:_MOST_FLAGGED], RED, "", flagged, False)
+    caption = "How long texts take to speak, without pauses. Red: texts that are too long or too short for their audio."
+    if len(shown) < len(usual):
+        caption += f" {len(shown):,} of {len(usual):,} others are drawn."
+    return Picture("rates", caption, figure, 380)
+
+
+def _add_clips(
+    figure: Figure,
+    entries: Sequence[Entry],
+    colour: str,
+    name: str,
+    wrong: Mapping[tuple[str, str], str],
+    showlegend: bool,
+) -> None:
+    """A mark for each clip, with its name and what is wrong with it, if anything is."""
+    told = [f"{one.name} ({one.split})" for one in entries]
+    if wrong:
+        told = [f"{text}: {wrong[one.split, one.name]}" for text, one in zip(told, entries, strict=True)]
+    figure.add_scatter(
+        x=[one.units for one in entries],
+        y=[one.heard.spoken if one.heard else None for one in entries],
+        mode="markers",
+        marker={"color": colour, "size": 8 if wrong else 5, "opacity": 1.0 if wrong else 0.6},
+        name=label(name),
+        showlegend=showlegend,
+        **pointed(told),
+    )
+
+
+def _clips(count: int) -> str:
+    return "1 clip" if count == 1 else f"{count:,} clips"

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-
-from tune.errors import ExperimentError, SpaceError
-from tune.experiment_folder import EXPERIMENT_FILE, RESULTS_FILE
+from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.saved import saved_space
 from tune.finalists import choose_finalists
 from tune.report.scales import Scale, scale_of
 from tune.search.names import trial_of
 from tune.search.records import Records, TrialRecord
-from tune.search_space import load_space
 
 if TYPE_CHECKING:
     from tune.comparison import Verdict
     from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.events import HeldOutMeasured
     from tune.search_space import Parameter, SearchSpace
 
 ExperimentState = Literal["finished", "failed", "running", "interrupted", "unfinished"]
@@ -53,6 +48,8 @@ class Experiment:
     """Clips that could not be used: split, name, reason, detail."""
     storage_option: str
     """What commands that name the experiment end with: where it is, nothing for the default."""
+    held_out: HeldOutMeasured | None = None
+    """The model to be exported on the test split, where it was measured."""
     has_log: bool = True
     """Whether this version can go on with it; an earlier one kept no log."""
 
@@ -104,11 +101,7 @@ class Experiment:
     @functools.cached_property
     def space(self) -> SearchSpace | None:
         """What was searched, its bounds as numbers; None for a training."""
-        return (
-            None
-            if self.is_training
-            else _read_space(self.settings["space"], self.folder.path / EXPERIMENT_FILE)
-        )
+        return None if self.is_training else saved_space(self.settings["space"], self.folder.path)
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -171,19 +164,3 @@ class Experiment:
 def short_source(source: str) -> str:
     """A model or data set as people know it: a folder or file by its name, all else as it is."""
     return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
-
-
-def _read_space(saved: Mapping[str, Any], file: Path) -> SearchSpace:
-    """The space as it was resolved; written as YAML it is a space file.
-
-    Raises:
-        ExperimentError: it cannot be used; `file` is where it was read from.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "space.yaml"
-        path.write_text(yaml.safe_dump(dict(saved), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        try:
-            return load_space(str(path))
-        except SpaceError as error:
-            reason = str(error).splitlines()[0].removeprefix(f"{path}:").partition(": ")[2]
-            raise ExperimentError(f"{file}: its space cannot be used: {reason}") from error

@@ -45,6 +45,7 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
 
 def _from_saved(saved: SavedExperiment, storage_option: str, *, ended: bool) -> Experiment:
     state, folder = saved.state, saved.folder
+    held, best = state.held_out, state.best()
     settings = full_settings(saved)
     _check_complete(settings, folder.path / EXPERIMENT_FILE)
     return Experiment(
@@ -61,6 +62,7 @@ def _from_saved(saved: SavedExperiment, storage_option: str, *, ended: bool) -> 
         dropped=_read_dropped(folder.path / DROPPED_FILE),
         storage_option=storage_option,
         has_log=(folder.path / EVENTS_FILE).is_file(),
+        held_out=held if held is not None and best is not None and held.run == best.trial_id else None,
     )
 
 

@@ -1,18 +1,15 @@
-"""Axes of pictures: settings on the scale that they were searched on, WERs so that small differences show."""
+"""Axes of figures: settings on the scale that they were searched on, WERs so that small differences show."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tune.display import short_value
-from tune.pages.pictures import MUTED
+from tune.pages.figures import label
 from tune.parameters import ChoiceParameter, Parameter, show
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _WER_TICKS = (
     *(0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 70),
@@ -45,6 +42,17 @@ class Scale:
         ends = (float(value), self.low, self.high)
         at, low, high = (math.log(end) for end in ends) if self.log else ends
         return (at - low) / (high - low)
+
+    def value(self, place: float) -> float:
+        """What of a range lies at a place."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** place)
+        return self.low + place * (self.high - self.low)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of its axis in a figure, where choices stand at 0, 1, 2, ..."""
+        return (self.low, self.high) if self.values is None else (-0.5, len(self.values) - 0.5)
 
     @property
     def step(self) -> float:
@@ -103,73 +111,57 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def draw_scale(axes: Axes, scale: Scale, which: Literal["x", "y"]) -> None:
-    """Put a setting on an axis of a picture."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    places = [place for place, _ in scale.ticks]
-    axis.set_ticks(places, [label for _, label in scale.ticks])
-    margin = 0.03 if scale.values is None else 0.0
-    (axes.set_xlim if which == "x" else axes.set_ylim)(-margin, 1 + margin)
-    (axes.set_xlabel if which == "x" else axes.set_ylabel)(scale.name)
+def setting_axis(scale: Scale) -> dict[str, Any]:
+    """A setting as an axis of a figure: values of a range, indices of choices."""
+    axis: dict[str, Any] = {"title": {"text": scale.name}}
     if scale.values is not None:
-        axes.grid(False, axis=which)
+        marks = {
+            "tickvals": list(range(len(scale.values))),
+            "ticktext": [label(text) for _, text in scale.ticks],
+        }
+        return axis | marks | {"range": scale.ends, "showgrid": False}
+    ends = [scale.value(-0.03), scale.value(1.03)]
+    marks = {
+        "tickvals": [scale.value(place) for place, _ in scale.ticks],
+        "ticktext": [text for _, text in scale.ticks],
+    }
+    if scale.log:
+        return axis | marks | {"type": "log", "range": [math.log10(end) for end in ends]}
+    return axis | marks | {"range": ends}
 
 
-def draw_wer_axis(axes: Axes, values: Iterable[float], *, label: str = "WER %") -> tuple[float, float]:
-    """Make the vertical axis one of WERs, logarithmic where they differ by a multiple, and return its ends."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-
-    found = list(values)
-    low, high = min(found), max(found)
-    axes.set_ylabel(label)
-    if not low or high <= _WIDE * low:
+def wer_axis(values: Sequence[float], title: str) -> dict[str, Any]:
+    """An axis of WERs, logarithmic where they differ by a multiple."""
+    low, high = min(values), max(values)
+    axis: dict[str, Any] = {"title": {"text": title}}
+    if not _is_wide(low, high):
         room = 0.08 * (high - low) or 0.05 * high or 1.0
-        ends = (max(0.0, low - room), high + room)
-        axes.set_ylim(*ends)
-        return ends
-    ends = (low / (high / low) ** 0.06, high * (high / low) ** 0.06)
-    axes.set_yscale("log")
-    axes.set_ylim(*ends)
-    ticks = [tick for tick in _WER_TICKS if ends[0] <= tick <= ends[1]]
+        return axis | {"range": [max(0.0, low - room), high + room], "nticks": _MOST_TICKS}
+    room = 0.06 * math.log10(high / low)
+    ends = [math.log10(low) - room, math.log10(high) + room]
+    ticks = [tick for tick in _WER_TICKS if ends[0] <= math.log10(tick) <= ends[1]]
     ticks = ticks[:: math.ceil(len(ticks) / _MOST_TICKS)]
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:g}" for tick in ticks]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    return ends
+    return axis | {
+        "type": "log",
+        "range": ends,
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g}" for tick in ticks],
+    }
 
 
-def draw_margin_labels(axes: Axes, labels: Sequence[tuple[float, str, str]], height: float = 0.085) -> None:
-    """Name heights of a picture in its right margin, where no mark can be; those too near are moved apart.
+def wer_scale(values: Sequence[float]) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
+    """Places of WERs from 0 to 1, as `Scale` has them of settings, and three labelled ones."""
+    low, high = min(values), max(values)
+    wide = _is_wide(low, high)
 
-    Args:
-        axes: its vertical axis is complete.
-        labels: height on the axis, text and colour.
-        height: of one line of text, as a share of the axis.
-    """
-    to_share = axes.transScale + axes.transLimits
-    at = sorted(
-        ((float(to_share.transform((0, y))[1]), text, colour) for y, text, colour in labels), reverse=True
-    )
-    ceiling = 1.05
-    places = []
-    for share, text, colour in at:
-        need = height * (text.count("\n") + 1)
-        place = min(share, ceiling - need / 2)
-        ceiling = place - need / 2
-        places.append((place, text, colour))
-    lift = max(0.0, -0.05 - ceiling)
-    for place, text, colour in places:
-        axes.annotate(
-            text,
-            (1.015, place + lift),
-            xycoords="axes fraction",
-            va="center",
-            ha="left",
-            color=colour,
-            annotation_clip=False,
-        )
+    def place(wer: float) -> float:
+        if high == low:
+            return 0.5
+        return math.log(wer / low) / math.log(high / low) if wide else (wer - low) / (high - low)
+
+    middle = math.sqrt(low * high) if wide else (low + high) / 2
+    return place, [(place(wer), f"{wer:.3g}") for wer in sorted({low, middle, high})]
 
 
-def draw_base_line(axes: Axes, wer: float) -> None:
-    """The base model's WER across a picture."""
-    axes.axhline(wer, color=MUTED, linestyle=(0, (5, 3)), linewidth=1.2, zorder=1)
+def _is_wide(low: float, high: float) -> bool:
+    return low > 0 and high > _WIDE * low

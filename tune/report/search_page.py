@@ -1,146 +1,303 @@
-"""The page of a search: its parts in order."""
+"""The page of a search: what came out of it, what to do with that, and how it went."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-from tune.pages import page
-from tune.pages.page import Cell, Column
-from tune.pages.pictures import Picture
-from tune.report.advice_words import Advice
+from tune.comparison import describe_lowest
+from tune.display import SHORT_NAMES, best_rate, clock
+from tune.pages.page import Cell, render_page
 from tune.report.analysis import Analysis
-from tune.report.draw_map import draw_map
-from tune.report.draw_progress import draw_curves, draw_history
-from tune.report.draw_result import draw_contenders, draw_costs
-from tune.report.draw_settings import draw_importances, draw_parallel, draw_slices
+from tune.report.costs import OUTCOMES
+from tune.report.estimates import Contender
+from tune.report.figures_result import draw_contenders, draw_costs, draw_curves, draw_history
+from tune.report.figures_settings import draw_importances, draw_map, draw_parallel, draw_slices
 from tune.report.importances import LEAST_TRIALS
 from tune.report.known import Experiment, short_source
-from tune.report.page_end import commands, data_parts, page_footer, state_text
-from tune.report.page_result import advice_parts, result_parts
-from tune.report.page_trials import cost_parts, trial_parts
+from tune.report.scales import tell
+from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
+from tune.report.words import Advice, all_diverged_words, last_line
+from tune.search.names import trial_order
+from tune.search.records import TrialRecord
 
 _LEAST_TO_COMPARE = 3
-"""Trials below which pictures of the settings show nothing."""
+"""Trials below which figures of the settings show nothing."""
 _NAMED_VERSIONS = ("tune-whisper", "python", "torch", "transformers", "ray", "optuna")
+_MOST_ROWS = 20
+"""Trials that are shown at once; of more, the best, and all of them on a click."""
+_BEST_ROWS = 10
+_SHORT_CODE = 28
+"""Characters of a command or setting that are never broken into two lines."""
+_STATUS = {"completed": "nowrap good", "failed": "nowrap bad", "diverged": "nowrap bad"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Pictures:
-    """The pictures of a search; None for what there is nothing to show of."""
-
-    contenders: Picture | None
-    history: Picture | None
-    curves: Picture | None
-    importances: Picture | None
-    map: Picture | None
-    slices: list[Picture]
-    parallel: Picture | None
-    cost: Picture | None
-
-    def all(self) -> list[Picture]:
-        """Those that there are, in the order of the page."""
-        single = (self.contenders, self.history, self.curves, self.importances, self.map)
-        return [shown for shown in (*single, *self.slices, self.parallel, self.cost) if shown is not None]
-
-
-def draw_search(analysis: Analysis) -> Pictures:
-    """All pictures of a search."""
+def draw_search(analysis: Analysis) -> dict[str, Any]:
+    """All figures of a search by their names in the page; None, or none, for what there is nothing to show of."""
     experiment, expected, order = analysis.experiment, analysis.expected, analysis.settings_order
     compare = len(analysis.ranked) >= _LEAST_TO_COMPARE
     ranked, won = [found.name for found in analysis.importances], experiment.has_ended
-    return Pictures(
-        contenders=draw_contenders(analysis.contenders, won=won) if analysis.winner else None,
-        history=draw_history(experiment),
-        curves=draw_curves(experiment),
-        importances=draw_importances(analysis.importances, len(expected)) if ranked else None,
-        map=draw_map(experiment, expected, ranked[0], ranked[1]) if ranked else None,
-        slices=draw_slices(experiment, expected, order) if compare else [],
-        parallel=draw_parallel(experiment, expected, order) if compare and len(order) > 1 else None,
-        cost=draw_costs(analysis.costs),
+    return {
+        "contenders": draw_contenders(analysis.contenders, won=won) if analysis.winner else None,
+        "history": draw_history(experiment),
+        "curves": draw_curves(experiment),
+        "importances": draw_importances(analysis.importances, len(expected)) if ranked else None,
+        "map": draw_map(experiment, expected, ranked[0], ranked[1]) if ranked else None,
+        "slices": draw_slices(experiment, expected, order) if compare else [],
+        "parallel": draw_parallel(experiment, expected, order) if compare and len(order) > 1 else None,
+        "cost": draw_costs(analysis.costs),
+    }
+
+
+def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
+    """The page as HTML."""
+    experiment = analysis.experiment
+    config, created = experiment.settings["train_config"], experiment.settings.get("created")
+    data = short_source(str(config["data"]))
+    lead = f"Search for fine-tuning {experiment.model} on {data}, {config.get('language')} · {state_text(experiment)}"
+    if created:
+        lead += f" · begun {str(created)[:16].replace('T', ' ')}"
+    few = ""
+    if not analysis.importances and len(experiment.parameters) > 1:
+        few = (
+            f"Too few trials to tell how much each setting matters: {len(analysis.expected)} compare, and "
+            f"{LEAST_TRIALS} are the least."
+        )
+    return render_page(
+        "search.html",
+        experiment.name,
+        lead,
+        tiles=_tiles(analysis),
+        nothing=_why_nothing(analysis),
+        settings=_winning_settings(analysis),
+        best="winner" if experiment.has_ended else "best so far",
+        usual_outcome=_usual_outcome(experiment),
+        gain=analysis.gain,
+        finalists=_finalists(analysis),
+        advice=[
+            (
+                title,
+                change,
+                [(_pieces(found.seen), _pieces(found.follows)) for found in advice if found.change == change],
+            )
+            for change, title in ((True, "Change next time"), (False, "Good to know"))
+        ],
+        searched=[[Cell(name, "code"), found.describe()] for name, found in experiment.parameters.items()],
+        about=_about(experiment),
+        few=few,
+        trials=_trials(experiment),
+        costs=_costs(analysis),
+        pictures=draw_search(analysis),
+        **shared_parts(experiment),
     )
 
 
-def search_page(analysis: Analysis, pictures: Pictures, advice: Sequence[Advice]) -> str:
-    """The page as HTML."""
+def _tiles(analysis: Analysis) -> list[tuple[str, str]]:
+    experiment, winner = analysis.experiment, analysis.winner
+    base = (f"{experiment.baseline:.2f} %", f"WER of the base model, {experiment.model}")
+    if winner is None:
+        return [("none", "trained model yet"), base]
+    spent, unit = analysis.costs.tell(analysis.costs.total).split(" ")
+    found = [(f"{winner.wer:.2f} %", _winner_words(experiment, winner)), base]
+    found.append(gain_tile(experiment.baseline, winner.wer))
+    found += test_tiles(experiment)
+    recipe = analysis.recipe
+    if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
+        found.append((f"{recipe.best_wer:.2f} %", f"WER of the usual settings, trial {recipe.trial_id}"))
+    return [*found, (spent, f"{unit} spent, in {clock(experiment.seconds)}")]
+
+
+def _why_nothing(analysis: Analysis) -> str:
+    """Why there is no trained model yet."""
+    if analysis.winner is not None:
+        return ""
+    diverged = analysis.all_diverged
+    if diverged:
+        return f"{all_diverged_words(diverged)} before there was a WER."
+    return "No trial has reached an evaluation."
+
+
+def _winner_words(experiment: Experiment, winner: Contender) -> str:
+    if winner.unfinished:
+        return f"lowest WER so far, {winner.name} before its full budget"
+    if experiment.verdict is not None:
+        return f"WER of the winner, {winner.name}, {winner.describe()}"
+    if not experiment.has_ended:
+        return f"lowest WER so far, {winner.name}"
+    luck = describe_lowest(trial.best_wer for trial in experiment.trials)
+    return ", ".join(filter(None, ["WER of the best", winner.name, luck]))
+
+
+def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
+    """The winner's settings beside the usual ones."""
     experiment = analysis.experiment
-    parts = [
-        *result_parts(analysis, pictures.contenders),
-        *advice_parts(advice),
-        *_searched(experiment),
-        *_progress(pictures),
-        *_settings(analysis, pictures),
-        *trial_parts(experiment),
-        *cost_parts(analysis.costs, pictures.cost),
-        *data_parts(experiment),
-        page.heading("Going on"),
-        commands(experiment),
+    winner = experiment.winner.config if experiment.winner else {}
+    return [
+        [Cell(name, "code"), tell(winner.get(name, "")), tell(experiment.recipe.get(name, ""))]
+        for name in experiment.parameters
     ]
-    return page.render_page(experiment.name, _lead(experiment), parts, footer=page_footer(experiment))
 
 
-def _lead(experiment: Experiment) -> str:
-    config, created = experiment.settings["train_config"], experiment.settings.get("created")
-    data = short_source(str(config["data"]))
-    text = f"Search for fine-tuning {experiment.model} on {data}, {config.get('language')} · {state_text(experiment)}"
-    return f"{text} · begun {str(created)[:16].replace('T', ' ')}" if created else text
+def _usual_outcome(experiment: Experiment) -> str:
+    """What became of the usual settings, where they have no WER to compare with."""
+    recipe, winner = experiment.recipe_trial, experiment.winner
+    if recipe is None:
+        return "They were not tried."
+    if recipe is winner and not experiment.has_ended and recipe.status not in ("diverged", "failed"):
+        return "They lead so far."
+    if recipe.status == "completed":
+        return "They won." if recipe is winner else ""
+    outcomes = {
+        "early_stopped": "was stopped early",
+        "running": "still runs",
+        "interrupted": "was broken off",
+    }
+    at = f" at {recipe.best_wer:.2f} %" if recipe.best_wer is not None else ""
+    return f"Trial {recipe.trial_id} had them; it {outcomes.get(recipe.status, OUTCOMES[recipe.status])}{at}."
 
 
-def _searched(experiment: Experiment) -> list[str]:
+def _finalists(analysis: Analysis) -> dict[str, Any] | None:
+    """What the trials that were trained again came to, or that they are not compared yet."""
+    experiment, verdict = analysis.experiment, analysis.experiment.verdict
+    if verdict is None:
+        if not experiment.repeats:
+            return None
+        ended = sum(run.status == "completed" for run in experiment.repeats)
+        text = (
+            f"Trials {', '.join(experiment.finalists)} are trained again with other seeds; {ended} of these trainings "
+            "have ended, and they are not compared yet."
+        )
+        return {"text": text, "rows": [], "strong": ()}
+    intervals = {found.trial_id: found.interval for found in analysis.contenders}
+    rows: list[list[Cell | str]] = []
+    for standing in verdict.standings:
+        leads, interval = standing is verdict.standings[0], intervals.get(standing.trial_id)
+        won, alike = standing.trial_id == verdict.winner, standing.trial_id in verdict.undecided
+        rows.append(
+            [
+                standing.trial_id,
+                str(len(standing.wers)),
+                f"{standing.mean:.2f}",
+                "" if standing.sd is None else f"{standing.sd:.2f}",
+                "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
+                "" if leads else f"{standing.difference:.2f}",
+                "" if leads else f"{standing.interval[0]:.2f} to {standing.interval[1]:.2f}",
+                clock(standing.seconds),
+                Cell("winner" if won else "no difference shown" if alike else "", "nowrap"),
+            ]
+        )
+    text = "The best trials once more with other seeds, since a single training is partly luck."
+    if len(verdict.standings) > 1:
+        text += f" Trial {verdict.describe()}."
+    strong = [i for i, standing in enumerate(verdict.standings) if standing.trial_id == verdict.winner]
+    return {"text": text, "rows": rows, "strong": strong}
+
+
+def _pieces(text: str) -> list[Cell | str]:
+    """Advice in pieces: what is between backticks is code."""
+    return [
+        piece if index % 2 == 0 else Cell(piece, "code nowrap" if len(piece) <= _SHORT_CODE else "code")
+        for index, piece in enumerate(text.split("`"))
+    ]
+
+
+def _about(experiment: Experiment) -> list[list[str]]:
     settings, config = experiment.settings, experiment.settings["train_config"]
-    searched: list[list[Cell]] = [
-        [page.code(name), parameter.describe()] for name, parameter in experiment.parameters.items()
-    ]
-    versions = settings.get("versions", {})
+    versions, resources = settings.get("versions", {}), settings["resources"]
     steps, clips = config.get("max_steps"), int(settings["clips"].get("train", 0))
     budget = f"{steps} steps" if steps else f"{experiment.budget / max(1, clips):.3g} epochs"
+    gpus = f"{resources['gpus']:g} GPU and " if resources["gpus"] else ""
+    workers = f" for {resources['workers']} workers" if resources.get("workers", 1) > 1 else ""
+    held = f"{gpus}{resources['cpus']:g} CPU a trial{workers}, {resources['concurrent']} at a time"
     rungs = ", ".join(f"{rung:,}" for rung in experiment.rungs)
-    about: list[list[Cell]] = [
+    return [
         ["model", str(config["model"])],
         ["data", f"{config['data']}, language {config.get('language')}, {config.get('task')}"],
         ["budget of a trial", f"{experiment.budget:,} samples seen ({budget})"],
         ["rungs", f"{rungs} samples seen: where trials are measured, and the worse ones stopped"],
-        ["hardware", f"{_held(settings['resources'])}; {versions.get('platform', '')}".rstrip("; ")],
+        ["hardware", f"{held}; {versions.get('platform', '')}".rstrip("; ")],
         ["versions", ", ".join(f"{name} {versions[name]}" for name in _NAMED_VERSIONS if name in versions)],
         ["seed", str(settings.get("seed"))],
     ]
+
+
+def _trials(experiment: Experiment) -> dict[str, Any]:
+    """All trials; of many the best ones too, which come first."""
+    trials = experiment.trials
+    best: list[TrialRecord] = []
+    if len(trials) > _MOST_ROWS:
+        measured = [trial for trial in trials if trial.best_wer is not None]
+        measured.sort(key=lambda trial: (trial.best_is_partial, trial.best_wer, trial_order(trial.trial_id)))
+        best = measured[:_BEST_ROWS]
+    many = len(trials) > _MOST_ROWS
+    return {
+        "count": len(trials),
+        "many": many,
+        "best": _trial_table(experiment, best),
+        "all": _trial_table(experiment, trials),
+    }
+
+
+def _trial_table(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    settings, winner = list(experiment.parameters), experiment.winner
+    names = ["trial", "status", *(SHORT_NAMES.get(name, name) for name in settings)]
+    names += ["effective", "WER %", "CER %", "epochs", "time"]
+    rows, reasons = [_trial_row(trial, settings) for trial in trials], [_why(trial) for trial in trials]
+    told = any(reason.text for reason in reasons)
+    if told:
+        names.append("why it ended")
+        rows = [[*row, reason] for row, reason in zip(rows, reasons, strict=True)]
+    strong = [i for i, trial in enumerate(trials) if trial is winner]
+    return {"names": names, "rows": rows, "numbers": 2, "after": int(told), "strong": strong}
+
+
+def _trial_row(trial: TrialRecord, names: Sequence[str]) -> list[Cell | str]:
     return [
-        page.heading("What was searched"),
-        page.table([Column("setting"), Column("values")], searched),
-        page.table([Column(""), Column("")], about),
+        trial.trial_id,
+        Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),
+        *(tell(trial.config.get(name, "")) for name in names),
+        str(trial.effective_batch or ""),
+        "" if trial.best_wer is None else best_rate(trial),
+        "" if trial.best_cer is None else f"{trial.best_cer:.2f}",
+        f"{trial.epoch:.2f}",
+        clock(trial.elapsed),
     ]
 
 
-def _held(resources: dict[str, float]) -> str:
-    """What a trial takes, and how many ran at a time."""
-    gpus = f"{resources['gpus']:g} GPU and " if resources["gpus"] else ""
-    workers = f" for {resources['workers']} workers" if resources.get("workers", 1) > 1 else ""
-    return f"{gpus}{resources['cpus']:g} CPU a trial{workers}, {resources['concurrent']} at a time"
+def _why(trial: TrialRecord) -> Cell:
+    """Why a trial ended before its budget."""
+    stop = trial.stop
+    if trial.status == "failed":
+        return Cell(last_line(trial.error), "words")
+    if stop is None:
+        return Cell("", "nowrap")
+    if stop.reason == "diverged":
+        text = f"loss or WER no finite number at {stop.samples_seen:,} samples"
+    elif stop.reason == "rising_wer":
+        text = f"WER rises while the loss falls, at {stop.samples_seen:,} samples"
+    else:
+        limit = "cutoff" if stop.reason == "asha" else "limit"
+        text = f"{limit} {stop.cutoff:.2f} % at {stop.samples_seen:,}"
+    return Cell(text, "nowrap")
 
 
-def _progress(pictures: Pictures) -> list[str]:
-    shown = [page.picture(picture) for picture in (pictures.history, pictures.curves) if picture is not None]
-    return [page.heading("How the search went"), page.gallery(shown)] if shown else []
-
-
-def _settings(analysis: Analysis, pictures: Pictures) -> list[str]:
-    if not pictures.slices:
-        return []
-    parts = [page.heading("What the settings did")]
-    if pictures.importances is None and len(analysis.experiment.parameters) > 1:
-        text = (
-            f"Too few trials to tell how much each setting matters: {len(analysis.expected)} compare, and "
-            f"{LEAST_TRIALS} are the least."
-        )
-        parts.append(page.paragraph(text, "muted"))
-    pair = [picture for picture in (pictures.importances, pictures.map) if picture is not None]
-    parts.append(page.gallery([page.picture(picture) for picture in pair]))
+def _costs(analysis: Analysis) -> dict[str, Any] | None:
+    """What the runs held, by outcome, and what early stopping saved."""
+    costs = analysis.costs
+    if not costs.total:
+        return None
+    found = [(share.name, share.runs, share.hours) for share in costs.shares]
+    found.append(("in all", sum(share.runs for share in costs.shares), costs.total))
+    rows = [
+        [name, str(runs), f"{costs.amount(hours):.1f}", f"{100 * hours / costs.total:.0f} %"]
+        for name, runs, hours in found
+    ]
     text = (
-        "A filled mark is a trial with its whole budget. A hollow one was stopped early and stands at what it would "
-        "have come to, by what others gained later. The star is the winner, a dashed line the base model."
+        f"A run holds {costs.each:g} {costs.device}{'s' if costs.each > 1 else ''} from its start to its end."
     )
-    parts += [page.heading("One setting at a time", 3), page.paragraph(text, "muted")]
-    parts.append(page.gallery([page.picture(picture) for picture in pictures.slices], small=True))
-    if pictures.parallel is not None:
-        parts += [page.heading("All settings at once", 3), page.picture(pictures.parallel, wide=True)]
-    return parts
+    if costs.saved and costs.full:
+        text += (
+            f" Had no trial been stopped early, the trials would have taken about {costs.tell(costs.full)} instead of "
+            f"{costs.tell(costs.trials)}: {100 * costs.saved / costs.full:.0f} % were saved."
+        )
+    return {"text": text, "unit": costs.unit, "rows": rows}

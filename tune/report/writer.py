@@ -1,4 +1,4 @@
-"""Write the report of an experiment: one page, and its pictures beside it."""
+"""Write the report of an experiment: one page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from tune.experiments.results import REPORT_FOLDER
 from tune.pages.page import write_page
 from tune.report.known import Experiment
 from tune.report.loading import load_experiment
-from tune.report.page_end import state_text
+from tune.report.shared import state_text
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
-    from tune.pages.pictures import Picture
-    from tune.report.advice_words import Advice
     from tune.report.estimates import Contender
+    from tune.report.words import Advice
 
 PAGE_FILE = "report.html"
 
@@ -28,7 +27,6 @@ class Report:
 
     experiment: Experiment
     html: str
-    pictures: list[Picture]
     advice: list[Advice]
     winner: Contender | None
 
@@ -54,47 +52,36 @@ class Report:
 def make_report(experiment: Experiment) -> Report:
     """Draw and write up everything, in memory; needs neither network nor Ray, unless clips are in an object store."""
     if experiment.is_training:
-        return _training(experiment)
-    from tune.report.advice import advise
+        from tune.report.estimates import contenders
+        from tune.report.training_page import training_page
+
+        winner = next((contender for contender in contenders(experiment) if contender.kind == "winner"), None)
+        return Report(experiment, training_page(experiment, winner), [], winner)
+    from tune.report.advice.rules import advise
     from tune.report.analysis import analyse
-    from tune.report.search_page import draw_search, search_page
+    from tune.report.search_page import search_page
 
     analysis = analyse(experiment)
-    pictures, advice = draw_search(analysis), advise(analysis)
-    html = search_page(analysis, pictures, advice)
-    return Report(experiment, html, pictures.all(), advice, analysis.winner)
+    advice = advise(analysis)
+    return Report(experiment, search_page(analysis, advice), advice, analysis.winner)
 
 
-def _training(experiment: Experiment) -> Report:
-    from tune.report.draw_progress import draw_training
-    from tune.report.estimates import contenders
-    from tune.report.training_page import training_page
-
-    curve, found = draw_training(experiment), contenders(experiment)
-    winner = next((contender for contender in found if contender.kind == "winner"), None)
-    return Report(experiment, training_page(experiment, found, curve), [curve] if curve else [], [], winner)
-
-
-def save_report(report: Report, folder: Path) -> list[Path]:
-    """Write page and pictures into a folder of their own, and remove those of an earlier report.
-
-    Returns:
-        The page, then the pictures in its order.
+def save_report(report: Report, folder: Path) -> Path:
+    """Write the page into a folder of its own and return its path; pictures of earlier versions are removed there.
 
     Raises:
         ExperimentError: it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = [picture.save(folder) for picture in report.pictures]
-        for old in set(folder.glob("*.png")) - set(written):
+        for old in folder.glob("*.png"):
             old.unlink()
         write_page(folder / PAGE_FILE, report.html)
     except OSError as error:
         raise ExperimentError(
             f"{folder}: cannot be written: {error.strerror or error}; --output FILE writes the page elsewhere"
         ) from error
-    return [folder / PAGE_FILE, *written]
+    return folder / PAGE_FILE
 
 
 def save_page(report: Report, path: Path) -> None:
@@ -110,14 +97,11 @@ def save_page(report: Report, path: Path) -> None:
         raise ExperimentError(f"--output {path}: cannot be written: {error.strerror or error}") from error
 
 
-def write_report(folder: ExperimentFolder, storage_option: str = "") -> list[Path]:
+def write_report(folder: ExperimentFolder, storage_option: str = "") -> Path:
     """The report of a search that has just ended in this process, in `report/` of its folder.
 
     Needs neither network nor Ray, unless the checkpoints are in an object store: their clips' errors are read from
     there, and left out where that fails.
-
-    Returns:
-        The page, then its pictures: for MLflow.
 
     Raises:
         ExperimentError: the experiment's files cannot be read, or the report cannot be written.

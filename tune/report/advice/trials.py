@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
-from tune.report.advice_words import Advice, last_line
 from tune.report.analysis import Analysis
+from tune.report.words import Advice, last_line
 
 _FAILED_SHARE = 0.1
 """Share of the trials that failed from which that is told; two failures at least."""
@@ -18,31 +19,29 @@ _SAVED_SHARE = 0.05
 """Share of the time from which what early stopping saved is told."""
 
 
-def trials_failed(analysis: Analysis) -> list[Advice]:
+def trials_failed(analysis: Analysis) -> Iterator[Advice]:
     """Several trials failed; what most of them failed of."""
     trials = analysis.experiment.trials
     failed = [trial for trial in trials if trial.status == "failed"]
     if len(failed) < 2 or len(failed) < _FAILED_SHARE * len(trials):
-        return []
+        return
     errors = Counter(last_line(trial.error).replace("`", "'") for trial in failed)
     ((error, count),) = errors.most_common(1)
     memory = "out of memory" in error.lower()
     which = "All" if count == len(failed) else f"{count} of them"
-    return [
-        Advice(
-            f"{len(failed)} of {len(trials)} trials failed. {which} with: {error.rstrip('.')}.",
-            "Search smaller values of `train_batch_size`, or `--set gradient_checkpointing=true`."
-            if memory
-            else "",
-        )
-    ]
+    yield Advice(
+        f"{len(failed)} of {len(trials)} trials failed. {which} with: {error.rstrip('.')}.",
+        "Search smaller values of `train_batch_size`, or `--set gradient_checkpointing=true`."
+        if memory
+        else "",
+    )
 
 
-def stopped_too_soon(analysis: Analysis) -> list[Advice]:
+def stopped_too_soon(analysis: Analysis) -> Iterator[Advice]:
     """A trial that was stopped at a rung would have come out ahead of all that went to the end."""
     whole = analysis.whole
     if not whole:
-        return []
+        return
     best = analysis.expected[whole[0].trial_id]
     ahead = [
         trial
@@ -52,22 +51,20 @@ def stopped_too_soon(analysis: Analysis) -> list[Advice]:
         and analysis.expected[trial.trial_id] < best - analysis.noise
     ]
     if not ahead:
-        return []
+        return
     trial = ahead[0]
-    return [
-        Advice(
-            f"Trial {trial.trial_id} was stopped early and might have won: by what others gained later it would have "
-            f"come to {analysis.expected[trial.trial_id]:.2f} %, the best whole trial has {best:.2f} %.",
-            "Early stopping may be too hard here: `reduction_factor: 2`, or a larger `min_trials_per_rung`.",
-        )
-    ]
+    yield Advice(
+        f"Trial {trial.trial_id} was stopped early and might have won: by what others gained later it would have "
+        f"come to {analysis.expected[trial.trial_id]:.2f} %, the best whole trial has {best:.2f} %.",
+        "Early stopping may be too hard here: `reduction_factor: 2`, or a larger `min_trials_per_rung`.",
+    )
 
 
-def rung_misleads(analysis: Analysis) -> list[Advice]:
+def rung_misleads(analysis: Analysis) -> Iterator[Advice]:
     """The winner was behind at a rung: had it come later, it would have been stopped there."""
     experiment, winner = analysis.experiment, analysis.experiment.winner
     if winner is None or experiment.space is None:
-        return []
+        return
     scheduler = experiment.space.scheduler
     curve = dict(winner.evaluations)
     for rung in experiment.rungs[:-1]:
@@ -78,59 +75,54 @@ def rung_misleads(analysis: Analysis) -> list[Advice]:
             continue
         cutoff = there[min(len(there), max(1, math.floor(population / scheduler.reduction_factor))) - 1]
         if curve[rung] > cutoff + analysis.pair_noise:
-            return [
-                Advice(
-                    f"The {analysis.who} was lucky to come early: it had {curve[rung]:.2f} % at {rung:,} samples, "
-                    f"where the cutoff came to be {cutoff:.2f} %.",
-                    "That rung misleads here: `reduction_factor: 2` or a larger `min_trials_per_rung` stops less.",
-                )
-            ]
-    return []
+            yield Advice(
+                f"The {analysis.who} was lucky to come early: it had {curve[rung]:.2f} % at {rung:,} samples, "
+                f"where the cutoff came to be {cutoff:.2f} %.",
+                "That rung misleads here: `reduction_factor: 2` or a larger `min_trials_per_rung` stops less.",
+            )
+            return
 
 
-def stopping_saved(analysis: Analysis) -> list[Advice]:
+def stopping_saved(analysis: Analysis) -> Iterator[Advice]:
     """What early stopping saved."""
     costs = analysis.costs
     stopped = sum(trial.status == "early_stopped" for trial in analysis.experiment.trials)
     if not stopped or costs.full is None or costs.saved < _SAVED_SHARE * costs.full:
-        return []
-    return [
-        Advice(
-            f"Early stopping ended {stopped} of {len(analysis.experiment.trials)} trials and saved about "
-            f"{100 * costs.saved / costs.full:.0f} % of their time: {costs.tell(costs.trials)} were spent, "
-            f"{costs.tell(costs.full)} would have been.",
-            change=False,
-        )
-    ]
+        return
+    yield Advice(
+        f"Early stopping ended {stopped} of {len(analysis.experiment.trials)} trials and saved about "
+        f"{100 * costs.saved / costs.full:.0f} % of their time: {costs.tell(costs.trials)} were spent, "
+        f"{costs.tell(costs.full)} would have been.",
+        change=False,
+    )
 
 
-def clips_dropped(analysis: Analysis) -> list[Advice]:
+def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
     """A good part of the data could not be used."""
     settings = analysis.experiment.settings
     dropped = sum(settings.get("dropped", {}).values())
     total = dropped + sum(settings["clips"].values())
     if not dropped or dropped < _DROPPED_SHARE * total:
-        return []
-    return [
-        Advice(
-            f"{dropped:,} of {total:,} clips ({100 * dropped / total:.0f} %) were left out.",
-            "They are listed under Data below and in `dropped_clips.jsonl`; mended they are training data.",
-        )
-    ]
+        return
+    yield Advice(
+        f"{dropped:,} of {total:,} clips ({100 * dropped / total:.0f} %) were left out.",
+        "They are listed under Data below and in `dropped_clips.jsonl`; mended they are training data.",
+    )
 
 
-def few_trials(analysis: Analysis) -> list[Advice]:
+def few_trials(analysis: Analysis) -> Iterator[Advice]:
     """Too few trials were measured."""
     experiment, measured = analysis.experiment, len(analysis.ranked)
     if experiment.state == "running" or measured >= _FEW:
-        return []
+        return
     if analysis.all_diverged:  # which is a lesson of its own
-        return []
+        return
     if not measured:
-        return [Advice("No trial reached an evaluation, so there is nothing to learn of the settings yet.")]
+        yield Advice("No trial reached an evaluation, so there is nothing to learn of the settings yet.")
+        return
     more = max(2 * len(experiment.trials), 16)
     command = f"tune-whisper --resume {experiment.name} --trials {more}{experiment.storage_option}"
     follows = f"`{command}` adds some."
     if not experiment.has_log:
         follows = f"`--warm-start {experiment.name}` lets another search learn from them."
-    return [Advice(f"{measured} measured trials tell little of so many settings.", follows)]
+    yield Advice(f"{measured} measured trials tell little of so many settings.", follows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainer.config import ConfigError, check_value
 from tune.parameters import ChoiceParameter, Parameter, show
-from tune.report.advice_words import Advice, all_diverged_words, listed
 from tune.report.analysis import Analysis
 from tune.report.scales import number, scale_of, tell
+from tune.report.words import Advice, all_diverged_words, listed
 from tune.search.records import TrialRecord
 
 _LEAST_TRIALS = 8
@@ -33,20 +33,18 @@ _ASTRAY_BELOW = 0.1
 _LEAST_ASTRAY = 3
 
 
-def at_bounds(analysis: Analysis) -> list[Advice]:
+def at_bounds(analysis: Analysis) -> Iterator[Advice]:
     """The best trials lie at the end of a range, and those elsewhere are worse by more than noise."""
     ranked = analysis.ranked
     if len(ranked) < _LEAST_TRIALS:
-        return []
+        return
     best = ranked[: max(_LEAST_BEST, math.ceil(_BEST_SHARE * len(ranked)))]
-    found = []
     for name, parameter in analysis.experiment.parameters.items():
         for end in ("lower", "upper"):
             there = [trial for trial in ranked if _is_at(parameter, name, trial, end)]
             beyond = _beyond(name, parameter, end)
             if beyond is not None and _is_better_there(analysis, parameter, best, there):
-                found.append(_widen(name, parameter, end, best, there, beyond))
-    return found
+                yield _widen(name, parameter, end, best, there, beyond)
 
 
 def _is_at(parameter: Parameter, name: str, trial: TrialRecord, end: str) -> bool:
@@ -121,42 +119,40 @@ def _widen(
     )
 
 
-def did_not_matter(analysis: Analysis) -> list[Advice]:
+def did_not_matter(analysis: Analysis) -> Iterator[Advice]:
     """Settings whose importance is small even at the upper end of its interval."""
     names = [found.name for found in analysis.importances if found.high < _UNIMPORTANT]
     winner = analysis.experiment.winner
     if not names or len(names) == len(analysis.importances) or winner is None:
-        return []
+        return
     one = len(names) == 1
     values = ", ".join(f"`{name}: {tell(winner.config[name])}`" for name in names)
-    return [
-        Advice(
-            f"{listed([f'`{name}`' for name in names])} did not matter here: less than {100 * _UNIMPORTANT:.0f} % of "
-            f"the differences in WER come from {'it' if one else 'each'}.",
-            f"Fix {'it' if one else 'them'} next time: {values}.",
-            change=False,
-        )
-    ]
+    yield Advice(
+        f"{listed([f'`{name}`' for name in names])} did not matter here: less than {100 * _UNIMPORTANT:.0f} % of "
+        f"the differences in WER come from {'it' if one else 'each'}.",
+        f"Fix {'it' if one else 'them'} next time: {values}.",
+        change=False,
+    )
 
 
-def all_diverged(analysis: Analysis) -> list[Advice]:
+def all_diverged(analysis: Analysis) -> Iterator[Advice]:
     """Every trial diverged: even the lowest learning rate was too high."""
     experiment, diverged = analysis.experiment, analysis.all_diverged
     if not diverged or (experiment.state == "running" and len(diverged) < _LEAST_ASTRAY):
-        return []
+        return
     shared = experiment.settings["train_config"]["learning_rate"]
     lowest = number(min(float(trial.config.get("learning_rate", shared)) for trial in diverged))
     follows = f"They had `learning_rate` {lowest}: set a lower one."
     if "learning_rate" in experiment.parameters:
         follows = f"Lower the range of `learning_rate`: search below {lowest}, the lowest that diverged."
-    return [Advice(f"{all_diverged_words(diverged)}: a loss or WER was no finite number.", follows)]
+    yield Advice(f"{all_diverged_words(diverged)}: a loss or WER was no finite number.", follows)
 
 
-def diverges_above(analysis: Analysis) -> list[Advice]:
+def diverges_above(analysis: Analysis) -> Iterator[Advice]:
     """Nearly all trials above some learning rate went astray, and hardly any below."""
     astray = [trial for trial in analysis.experiment.trials if _went_astray(trial)]
     if len(astray) < _LEAST_ASTRAY or "learning_rate" not in analysis.experiment.parameters:
-        return []
+        return
     judged = [trial for trial in analysis.experiment.trials if trial.evaluations or _went_astray(trial)]
     for rate in sorted(float(trial.config["learning_rate"]) for trial in astray):
         above = [trial for trial in judged if float(trial.config["learning_rate"]) >= rate]
@@ -168,14 +164,12 @@ def diverges_above(analysis: Analysis) -> list[Advice]:
             and stray <= _ASTRAY_BELOW * len(below)
             and below
         ):
-            return [
-                Advice(
-                    f"{bad} of {len(above)} trials with a `learning_rate` of {number(rate)} and more went astray "
-                    f"(diverged, or far above the base model), {stray} of {len(below)} below.",
-                    f"Lower the range: `high: {number(rate)}`; or search more warmup.",
-                )
-            ]
-    return []
+            yield Advice(
+                f"{bad} of {len(above)} trials with a `learning_rate` of {number(rate)} and more went astray "
+                f"(diverged, or far above the base model), {stray} of {len(below)} below.",
+                f"Lower the range: `high: {number(rate)}`; or search more warmup.",
+            )
+            return
 
 
 def _went_astray(trial: TrialRecord) -> bool:

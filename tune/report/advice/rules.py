@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from tune.report.advice_results import (
+from tune.report.advice.results import (
     few_clips,
     finalists_tie,
     gain_is_noise,
     order_is_noise,
     rises_at_the_end,
+    short_window,
     still_falling,
     usual_settings_do,
     worse_than_base,
 )
-from tune.report.advice_settings import all_diverged, at_bounds, did_not_matter, diverges_above
-from tune.report.advice_trials import (
+from tune.report.advice.settings import all_diverged, at_bounds, did_not_matter, diverges_above
+from tune.report.advice.trials import (
     clips_dropped,
     few_trials,
     rung_misleads,
@@ -23,11 +24,10 @@ from tune.report.advice_trials import (
     stopping_saved,
     trials_failed,
 )
-from tune.report.advice_window import short_window
-from tune.report.advice_words import Advice
 from tune.report.analysis import Analysis
+from tune.report.words import Advice
 
-RULES: tuple[Callable[[Analysis], list[Advice]], ...] = (
+RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     worse_than_base,
     short_window,
     trials_failed,

@@ -1,25 +1,16 @@
-"""What the pages of searches and of trainings have in common: state, data, the commands that come next."""
+"""What the pages of searches and of trainings have in common: state, test split, data, the commands that come next."""
 
 from __future__ import annotations
 
 import datetime
 import shlex
-from html import escape
+from typing import Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.scoring.normalizers import rates_note
 from tune.display import clock
-from tune.pages import page
-from tune.pages.page import Cell, Column
 from tune.report.known import Experiment, short_source
 
-_STATES = {
-    "finished": "finished",
-    "failed": "failed",
-    "running": "running",
-    "interrupted": "interrupted",
-    "unfinished": "not finished",
-}
 _MOST_DROPPED = 200
 """Dropped clips that are listed; the file has them all."""
 
@@ -27,8 +18,8 @@ _MOST_DROPPED = 200
 def state_text(experiment: Experiment) -> str:
     """How far it is: `finished, 32 of 32 trials ended in 3:20:11`."""
     ended = sum(trial.status not in ("running", "interrupted") for trial in experiment.trials)
-    trials = f"{ended} of {experiment.asked_trials} trials ended in {clock(experiment.seconds)}"
-    text = f"{_STATES[experiment.state]}, {trials}"
+    state = experiment.state.replace("unfinished", "not finished")
+    text = f"{state}, {ended} of {experiment.asked_trials} trials ended in {clock(experiment.seconds)}"
     if experiment.end:
         text += f" ({experiment.end})"
     if experiment.state in ("running", "unfinished") and experiment.heard:
@@ -37,29 +28,49 @@ def state_text(experiment: Experiment) -> str:
     return text
 
 
-def page_footer(experiment: Experiment) -> str:
-    """Who wrote the page, and when."""
-    version = experiment.settings.get("versions", {}).get("tune-whisper", "")
+def gain_tile(base: float, wer: float) -> tuple[str, str]:
+    """What was gained over the base model: a figure and what it is."""
+    gain = base - wer
+    if gain <= 0:
+        return f"{gain:.2f}", "points of WER: no gain over the base model"
+    return f"{gain:.2f}", f"points of WER gained: {100 * gain / base:.0f} % fewer errors"
+
+
+def test_tiles(experiment: Experiment) -> list[tuple[str, str]]:
+    """The model to be exported on the test split, which chose nothing, where it was measured."""
+    held = experiment.held_out
+    if held is None:
+        return []
+    before = f", {held.baseline['wer']:.2f} % before" if "wer" in held.baseline else ""
+    return [
+        (
+            f"{held.rates['wer']:.2f} %",
+            f"WER of run {held.run} on the test split, which chose nothing{before}",
+        )
+    ]
+
+
+def shared_parts(experiment: Experiment) -> dict[str, Any]:
+    """Footer, data and commands, as the templates name them."""
+    settings, dropped = experiment.settings, experiment.dropped
+    version = settings.get("versions", {}).get("tune-whisper", "")
     now = datetime.datetime.now().astimezone()
-    return f"Written by tune-whisper {version} on {now:%Y-%m-%d at %H:%M}; this file needs nothing else."
-
-
-def data_parts(experiment: Experiment) -> list[str]:
-    """What the trials learned from and were measured on, and which clips were left out."""
-    settings = experiment.settings
-    parts = [page.heading("Data")]
     clips = ", ".join(f"{count:,} {name}" for name, count in settings["clips"].items())
-    data = short_source(str(settings["train_config"]["data"]))
-    parts.append(page.paragraph(f"{data}: {clips} clips. {_rates_note(experiment)}"))
-    parts.append(page.bullets([str(note).removeprefix("WARNING: ") for note in settings.get("notes") or []]))
-    counts = settings.get("dropped") or {}
-    if not counts:
-        return [*parts, page.paragraph("No clip was left out.", "muted")]
-    rows: list[list[Cell]] = [[_reason(reason), f"{count:,}"] for reason, count in counts.items()]
-    parts += [page.heading("Clips left out", 3), page.table([Column("why"), Column("clips", True)], rows)]
-    if experiment.dropped:
-        parts.append(_dropped(experiment.dropped))
-    return parts
+    title = f"The {len(dropped):,} clips"
+    if len(dropped) > _MOST_DROPPED:
+        title = f"The first {_MOST_DROPPED} of {len(dropped):,} clips; dropped_clips.jsonl has all"
+    return {
+        "footer": f"Written by tune-whisper {version} on {now:%Y-%m-%d at %H:%M}; this file needs nothing else.",
+        "data": f"{short_source(str(settings['train_config']['data']))}: {clips} clips. {_rates_note(experiment)}",
+        "notes": [str(note).removeprefix("WARNING: ") for note in settings.get("notes") or []],
+        "left_out": [[_words(key), f"{count:,}"] for key, count in (settings.get("dropped") or {}).items()],
+        "dropped_title": title,
+        "dropped": [
+            [drop["name"], drop["split"], _words(drop["reason"]), drop["detail"]]
+            for drop in dropped[:_MOST_DROPPED]
+        ],
+        "commands": _commands(experiment),
+    }
 
 
 def _rates_note(experiment: Experiment) -> str:
@@ -70,20 +81,7 @@ def _rates_note(experiment: Experiment) -> str:
         return f"WER is counted with normaliser {config.get('normalizer')}."
 
 
-def _dropped(dropped: list[dict[str, str]]) -> str:
-    shown = dropped[:_MOST_DROPPED]
-    rows: list[list[Cell]] = [
-        [drop["name"], drop["split"], _reason(drop["reason"]), drop["detail"]] for drop in shown
-    ]
-    title = f"The {len(dropped):,} clips"
-    if len(shown) < len(dropped):
-        title = f"The first {len(shown)} of {len(dropped):,} clips; dropped_clips.jsonl has all"
-    return page.folded(
-        title, page.table([Column("clip"), Column("split"), Column("why"), Column("found")], rows)
-    )
-
-
-def _reason(reason: str) -> str:
+def _words(reason: str) -> str:
     return reason.replace("_", " ")
 
 
@@ -96,8 +94,8 @@ def _can_go_on(experiment: Experiment) -> bool:
     return experiment.state in ("interrupted", "unfinished")
 
 
-def commands(experiment: Experiment) -> str:
-    """The commands that come next."""
+def _commands(experiment: Experiment) -> str:
+    """The commands that come next, a line each."""
     name, option = shlex.quote(experiment.name), experiment.storage_option
     lines = []
     if experiment.has_ended and experiment.has_log and not experiment.is_training:
@@ -114,5 +112,4 @@ def commands(experiment: Experiment) -> str:
         lines.append((f"tune-whisper report {name}{option}", "this page anew"))
     lines.append((f"tune-whisper ui {name}{option}", "all runs in MLflow"))
     width = max(len(command) for command, _ in lines)
-    text = "\n".join(f"{command:<{width}}  # {what}" for command, what in lines)
-    return f"<pre>{escape(text)}</pre>"
+    return "\n".join(f"{command:<{width}}  # {what}" for command, what in lines)

@@ -1,0 +1,78 @@
+"""What a page of the project holds, read without a browser; whatever would fetch or run something fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+VOID = {"meta", "link", "br"}
+POLICY = r"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'nonce-[\w-]{40,}'"
+
+
+class Page(HTMLParser):
+    """Headings, texts and figures of a page, whose tags must be closed, and which must need nothing but itself."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.texts: list[str] = []
+        self.words: dict[str, list[str]] = {}
+        """Texts by the tag that they are directly in."""
+        self.figures: dict[str, dict[str, Any]] = {}
+        """What each figure is drawn from, by its name."""
+        self._open: list[str] = []
+        self._name = ""
+        policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+        assert policy and re.fullmatch(POLICY, policy[1])
+        self._nonce = policy[1].partition("nonce-")[2].rstrip("'")
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        assert tag not in ("iframe", "img", "object", "embed")
+        assert not any(name.startswith("on") for name in found), "no handlers"
+        assert all(str(found.get(name, "#")).startswith(("#", "data:")) for name in ("href", "src"))
+        if tag == "script":
+            assert found.get("nonce", self._nonce) == self._nonce
+            assert "nonce" in found or found["type"] == "application/json"
+        if found.get("class") == "plot":
+            self._name = str(found["id"])
+            assert found["aria-label"]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        tag = self._open[-1] if self._open else ""
+        if tag == "script" and self._name:
+            self.figures[self._name] = json.loads(data)
+            self._name = ""
+        elif data.strip() and tag not in ("style", "script"):
+            text = " ".join(data.split())
+            self.texts.append(text)
+            self.words.setdefault(tag, []).append(text)
+            if tag in ("h1", "h2", "h3"):
+                self.headings.append(text)
+
+    @property
+    def text(self) -> str:
+        """All texts in one line."""
+        return " ".join(self.texts)
+
+    @property
+    def labels(self) -> str:
+        """All that figures say, in one line."""
+        return " ".join(_strings(self.figures))
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for each in inside for text in _strings(each)]

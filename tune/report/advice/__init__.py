@@ -1,0 +1,1 @@
+"""What to do next, in plain words, where the numbers carry it."""
