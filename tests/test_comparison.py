@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tune.comparison import (
+from tune.search.finalists import (
     ClipErrors,
     Repeat,
     Standing,

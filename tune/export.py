@@ -16,7 +16,6 @@ from rich.table import Table
 
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import read_decoding
-from tune.comparison import ClipErrors, wer_interval
 from tune.display import say
 from tune.errors import DataError, ExperimentError
 from tune.experiments.saved import load_results
@@ -24,6 +23,7 @@ from tune.export_formats import FormatsOutcome, add_formats, print_formats
 from tune.model_card import CardFacts, Rates, model_card
 from tune.report.estimates import baseline_clips
 from tune.runs.finish import find_finished
+from tune.search.finalists import ClipErrors, wer_interval
 from tune.trainable import evaluate_model, export_model, prepare_data
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ import yaml
 from tune.errors import ExperimentError, SpaceError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.results import RESULTS_FILE
-from tune.finalists import choose_finalists
 from tune.report.scales import Scale, scale_of
+from tune.search.finalists import choose_finalists
 from tune.search.names import trial_of
 from tune.search.records import Records, TrialRecord
 from tune.search_space import load_space
 
 if TYPE_CHECKING:
-    from tune.comparison import Verdict
     from tune.experiment_folder import ExperimentFolder
+    from tune.search.finalists import Verdict
     from tune.search_space import Parameter, SearchSpace
 
 ExperimentState = Literal["finished", "failed", "running", "interrupted", "unfinished"]

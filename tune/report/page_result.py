@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from tune.comparison import describe_lowest
 from tune.display import clock
 from tune.pages import page
 from tune.pages.page import Cell, Column, Html
@@ -16,6 +15,7 @@ from tune.report.costs import OUTCOMES
 from tune.report.estimates import Contender
 from tune.report.known import Experiment
 from tune.report.scales import tell
+from tune.search.finalists import describe_lowest
 
 _SHORT_CODE = 28
 """Characters of a command or setting that are never broken into two lines."""
