@@ -27,9 +27,9 @@ from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisp
 from trainer.errors import ModelError
 from trainer.export import write_model
 from trainer.pretrained import DEMO_MODEL
-from tune.card_use import usage
 from tune.cli import main
-from tune.export_command import export_parser
+from tune.commands.export import export_parser
+from tune.export.model_card import usage
 
 for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf", "onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)

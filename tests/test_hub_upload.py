@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,10 +14,9 @@ import pytest
 from hub_server import READ, WRITE, DroppedError, Hub, RefusedError, serve
 
 from trainer.conversion.decoding import read_decoding
+from trainer.conversion.usage import PLACE
 from trainer.pretrained import DEMO_MODEL
-from tune.card_use import usage
-from tune.hub_upload import hub_card
-from tune.model_card import PLACE
+from tune.export.model_card import usage
 
 ROOT = Path(__file__).resolve().parents[1]
 CARD = f"---\nlicense: cc0-1.0\n---\n\nload {PLACE} or {PLACE}/onnx\n"
@@ -117,22 +117,28 @@ print(fetch_model("me/whisper-be", weights=True))
     ).read_bytes()
 
 
-def test_a_card_on_the_hub_downloads_what_takes_a_path() -> None:
+@pytest.mark.parametrize("formats", [(), ("ctranslate2", "ggml")])
+def test_a_card_on_the_hub_downloads_what_takes_a_path(
+    formats: tuple[str, ...], model: Path, hub: Hub, tmp_path: Path
+) -> None:
     """Only transformers, and the commands of this project, take the name of a repository."""
-    text = hub_card(usage(read_decoding(DEMO_MODEL), ("ctranslate2", "ggml")), "me/x")
+    (model / "README.md").write_text(f"# Ours\n\n{usage(read_decoding(model), formats)}\n")
+    (model / "evaluation.json").write_text(json.dumps({"formats": {name: {} for name in formats}}))
+    assert push(hub, tmp_path, "my-model", "me/x").returncode == 0
+    text = (hub.root / "models" / "me" / "x" / "main" / "README.md").read_text()
+    assert 'pipeline("automatic-speech-recognition", "me/x")' in text
+    assert PLACE not in text
     download = 'hf download me/x --include "{}/*" --local-dir .\n'
     for name, code in (
         ("ctranslate2", 'ShortWindow("ctranslate2")'),
         ("ggml", "whisper-cli -m ggml/ggml-model.bin"),
     ):
-        assert text.count(download.format(name)) == 1
-        assert text.index(download.format(name)) < text.index(code)
-    assert 'Model("ggml/ggml-model.bin"' in text
-    assert 'pipeline("automatic-speech-recognition", "me/x")' in text
-    assert "me/x/" not in text and PLACE not in text
-    text = hub_card(usage(read_decoding(DEMO_MODEL), ()), "me/x")
-    assert "export --from-model me/x --output whisper-ggml --format ggml" in text
-    assert "hf download" not in text
+        if formats:
+            assert text.count(download.format(name)) == 1
+            assert text.index(download.format(name)) < text.index(code)
+        else:
+            assert f"export --from-model me/x --output whisper-{name} --format {name}" in text
+    assert ("hf download" in text) == bool(formats)
 
 
 def test_again_updates_what_changed(hub: Hub, model: Path, tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from made_experiments import made_trial, write_experiment
 
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import Decoding
+from trainer.conversion.usage import PLACE
 from trainer.pretrained import DEMO_MODEL
 from tune.cli import main
-from tune.export_command import export_parser
-from tune.model_card import PLACE, CardFacts, model_card
+from tune.commands.export import export_parser
+from tune.export.model_card import CardFacts, model_card
 
 CONFIG = TrainConfig(
     model="openai/whisper-small",
@@ -87,9 +88,10 @@ def card(**changes: Any) -> str:
     given |= changes
     config = given["config"].replace(**TRIAL["config"])
     heard = decoding(config, window_seconds=given["window"])
-    return model_card(
+    made = model_card(
         given["settings"], given["results"], TRIAL, config, given["rates"], heard, facts=given["facts"]
     )
+    return str(made)
 
 
 def metadata(text: str) -> dict[str, Any]:

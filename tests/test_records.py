@@ -8,7 +8,7 @@ import pytest
 from folded import folded
 
 from tune.display import clock, key_settings, most_telling, time_left
-from tune.finalists import choose_finalists
+from tune.search.finalists import choose_finalists
 from tune.search.names import trial_order
 from tune.search.records import Records, Stop, TrialRecord
 

@@ -26,7 +26,7 @@ MODULES = (
     *("tune.search_command", "tune.runs.search", "tune.runs.finish", "tune.tracking.process"),
     *(
         "tune.report.writer",
-        "tune.export_command",
+        "tune.commands.export",
         "tune.train_command",
         "tune.commands.inspect",
         "trainer.prepared",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from trainer.config import ConfigError, UserError
 from tune.arguments import EXIT_INTERRUPTED, EXIT_USER_ERROR, Parser, add_storage
-from tune.export_command import export_parser
+from tune.commands.export import export_parser
 from tune.ray_token import use_token_if_there
 from tune.search_command import search, search_parser
 
@@ -32,13 +32,13 @@ COMMANDS = {
     "inspect": "tune.commands.inspect:inspect",
     "train": "tune.train_command:train",
     "evaluate": "tune.evaluate_command:evaluate",
-    "export": "tune.export_command:export",
-    "register": "tune.register_command:register",
+    "export": "tune.commands.export:export",
+    "register": "tune.commands.register:register",
     "ui": "tune.cli:_ui",
     "report": "tune.report_command:report",
     "sync": "tune.sync_command:sync",
     "transcribe": "tune.transcribe_command:transcribe",
-    "push": "tune.push_command:push",
+    "push": "tune.commands.export:push",
     "submit": "tune.commands.jobs:submit",
     "status": "tune.commands.jobs:status",
     "logs": "tune.commands.jobs:logs",

@@ -15,10 +15,10 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from tune.arguments import check_least
 from tune.display import short_path
 from tune.errors import ConfigError, ExperimentError
-from tune.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.scheduler import LEAST_STEPS, rung_grid
 from tune.search.budgets import Budgets
+from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search_space import ChoiceParameter, load_space
 from tune.storage import Storage
 

@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tune.comparison import describe_lowest
 from tune.display import clock, say, short_value, trial_table
 from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
+from tune.search.finalists import describe_lowest
 
 if TYPE_CHECKING:
-    from tune.comparison import Verdict
     from tune.runs.outcome import SearchOutcome
+    from tune.search.finalists import Verdict
     from tune.search.records import TrialRecord
 
 

@@ -8,7 +8,6 @@ independent either; where a test set has few speakers the true intervals are wid
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -74,6 +73,7 @@ def rate_interval(
         Low and high end, or None for fewer than five utterances.
     """
     import numpy as np
+    from scipy.stats import bootstrap
 
     used = lengths > 0
     errors, lengths = errors[used].astype(np.float64), lengths[used].astype(np.float64)
@@ -81,33 +81,30 @@ def rate_interval(
         return None
     if not errors.any():
         return 0.0, min(100.0, 300.0 / float(lengths.sum()))
-    drawn = np.concatenate(list(_resampled(np.stack([errors, lengths], axis=1), resamples, seed)))
-    rates = np.sort(drawn[:, 0] / drawn[:, 1])
+
+    def rate(some_errors: np.ndarray, some_lengths: np.ndarray, axis: int) -> np.ndarray:
+        return np.asarray(some_errors.sum(axis) / some_lengths.sum(axis))
+
+    # SciPy's own BCa draws a jackknife that is quadratic in the utterances: nine times as slow as ours at 10,000.
+    drawn = bootstrap(
+        (errors, lengths),
+        rate,
+        paired=True,
+        n_resamples=resamples,
+        batch=max(1, _BLOCK // len(errors)),
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).bootstrap_distribution
     total, length = errors.sum(), lengths.sum()
     left_out = (total - errors) / (length - lengths)
-    low, high = _bca_levels(rates, total / length, left_out, confidence)
-    return float(100.0 * np.quantile(rates, low)), float(100.0 * np.quantile(rates, high))
-
-
-def _resampled(columns: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Sums of the columns (n, k) over n rows drawn with replacement, so many times: blocks of shape (b, k)."""
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    n = len(columns)
-    block = max(1, min(resamples, _BLOCK // n))
-    for first in range(0, resamples, block):
-        size = min(block, resamples - first)
-        drawn = generator.integers(0, n, size=(size, n), dtype=np.int32).astype(np.intp)
-        drawn += n * np.arange(size)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
-        yield times @ columns
+    low, high = 100.0 * np.quantile(drawn, _bca_levels(drawn, total / length, left_out, confidence))
+    return float(low), float(high)
 
 
 def _bca_levels(
     rates: np.ndarray, rate: float, left_out: np.ndarray, confidence: float
 ) -> tuple[float, float]:
-    """The two quantiles of the sorted bootstrap rates that are the ends of the interval."""
+    """The two quantiles of the bootstrap rates that are the ends of the interval."""
     normal = NormalDist()
     below = float((rates < rate).mean() + 0.5 * (rates == rate).mean())
     tails = (1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0
@@ -143,7 +140,8 @@ def compare(first: np.ndarray, second: np.ndarray, lengths: np.ndarray, *, seed:
     used = lengths > 0
     differences = (first - second)[used]
     seen = abs(int(differences.sum()))
-    # Whole numbers, and so exact in float32, which is twice as fast.
+    # Whole numbers, and so exact in float32, which is twice as fast. SciPy's `permutation_test` takes 277 s for 100,000
+    # utterances where this takes 10: it permutes every pair on its own.
     nonzero = differences[differences != 0].astype(np.float32)
     width = -(-len(nonzero) // 8)
     generator = np.random.default_rng(seed)

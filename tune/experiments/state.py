@@ -25,7 +25,7 @@ from tune.experiments.events import (
     UnknownEvent,
     WeightsDropped,
 )
-from tune.finalists import choose_finalists
+from tune.search.finalists import choose_finalists
 from tune.search.names import trial_of
 from tune.search.records import Records, TrialRecord, rank
 

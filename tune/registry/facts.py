@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from tune.errors import ModelError
+from tune.util.files import read_object
 
 _SPLITS = ("validation", "test")
+_PAGE = Path(__file__).with_name("model_version.md.jinja")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +34,18 @@ class ModelFacts:
         """
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: is no model folder; give one that tune-whisper export wrote")
-        generation = _read(folder / "generation_config.json")
-        evaluation = _read(folder / "evaluation.json")
-        settings = _read(folder / "train_config.json")
-        source = str(settings.get("model") or _read(folder / "config.json").get("_name_or_path") or "")
+        generation = read_object(folder / "generation_config.json")
+        evaluation = read_object(folder / "evaluation.json")
+        settings = read_object(folder / "train_config.json")
+        evaluated = evaluation.get("evaluations") or {}
+        source = str(settings.get("model") or read_object(folder / "config.json").get("_name_or_path") or "")
         return cls(
             language=generation.get("language"),
             task=generation.get("task"),
             base_model=Path(source).name if source.startswith(("/", ".", "~")) else source,
             experiment=evaluation.get("experiment"),
             trial=evaluation.get("trial_id"),
-            rates=evaluation.get("evaluations") or {},
+            rates={split: evaluated[split] for split in _SPLITS if split in evaluated},
         )
 
     def figures(self) -> dict[str, float]:
@@ -89,43 +91,9 @@ class ModelFacts:
                 return f"WER {figures[f'{split}_wer']:.2f} % on {split}{than}"
         return ""
 
-    def description(self, serve_uri: str) -> str:
-        """The version's page in MLflow, as Markdown."""
-        lines = [f"{self.title()}."]
-        if self.trial and self.experiment:
-            lines.append(f"Trial {self.trial} of the experiment `{self.experiment}`.")
-        rows = []
-        for split in _SPLITS:
-            pair = self.rates.get(split, {})
-            for when, what in (("before", "base model"), ("after", "**this model**")):
-                if "wer" in pair.get(when, {}):
-                    rates = pair[when]
-                    cer = f"{rates['cer']:.2f}" if "cer" in rates else ""
-                    rows.append(
-                        f"| {split} | {rates.get('clips', '')} | {what} | {rates['wer']:.2f} | {cer} |"
-                    )
-        if rows:
-            lines += ["", "| split | clips | | WER % | CER % |", "| --- | --: | --- | --: | --: |", *rows]
-        lines += [
-            "",
-            "It takes audio files (WAV, FLAC, OGG, MP3 of any sample rate and length) and gives their text:",
-            "",
-            "```python",
-            f'model = mlflow.pyfunc.load_model("{serve_uri}")',
-            'model.predict(open("recording.wav", "rb").read())',
-            "```",
-        ]
-        return "\n".join(lines)
+    def description(self, uri: str) -> str:
+        """The version's page in MLflow, as Markdown; `uri` is what it is loaded by."""
+        from jinja2 import Template
 
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file. Raises `ModelError`."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path}: must hold a JSON object")
-    return content
+        page: str = Template(_PAGE.read_text(encoding="utf-8")).render(facts=self, uri=uri)
+        return page

@@ -1,17 +1,20 @@
-"""One MLflow store with its model registry; what fails half-way is taken back."""
+"""One MLflow store with its model registry, and the files of a model in it; what fails half-way is taken back."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import re
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config import TrainConfig
 from trainer.transcription.transcripts import WITHOUT_SPACES
-from tune.errors import TrackingError
-from tune.registry.model_files import save_model
+from tune.errors import ModelError, TrackingError, first_line
 from tune.tracking.mlflow_connection import (
     RecordRefusedError,
     RunGoneError,
@@ -20,11 +23,18 @@ from tune.tracking.mlflow_connection import (
     quiet_mlflow,
     system_tags,
 )
+from tune.trainable import find_model
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
+    from mlflow.models import Model, ModelSignature
 
     from tune.registry.facts import ModelFacts
+
+_TASK = "automatic-speech-recognition"
+_LOADER = "tune_whisper_speech"
+"""What `speech_model.py` is called inside a model: a name that hides no installed package."""
+_REQUIREMENTS = ("mlflow", "numpy", "silero-vad", "soundfile", "soxr", "torch", "transformers")
 
 
 class ModelStore(TrackingStore):
@@ -101,15 +111,9 @@ class ModelStore(TrackingStore):
             model_uuid=logged.model_id,
             run_id=logged.source_run_id,
             model_id=logged.model_id,
-        )
-        save_model(
-            folder,
-            target,
-            model,
             metadata=facts.metadata(),
-            base_model=facts.base_model or folder.name,
-            gap="" if facts.language in WITHOUT_SPACES else " ",
         )
+        save_model(folder, target, model, facts)
 
     def _tell_run(self, run_id: str, model_id: str, facts: ModelFacts) -> None:
         """The run names the model as its output, and both have the figures of the exported model."""
@@ -167,3 +171,108 @@ class ModelStore(TrackingStore):
         """What cannot be taken back either is not told: the first error is."""
         with contextlib.suppress(TrackingError), self._translated("undo a part in"):
             yield
+
+
+def save_model(folder: Path, target: Path, model: Model, facts: ModelFacts) -> None:
+    """Write a Hugging Face folder as an MLflow model: its transformers flavour, and a pyfunc that takes audio files.
+
+    MLflow 3.17's way to save such a folder without loading it fails with transformers 5.23 (`pipelines.check_task`
+    has become lazy), so the model is loaded. Its generation config is then copied as it is: language, task and
+    greedy decoding must not depend on what two libraries leave out as a default.
+
+    Args:
+        folder: weights, processor and generation config.
+        target: the folder to write; its parent must have room for both flavours.
+        model: the model to fill in.
+        facts: of the folder.
+
+    Raises:
+        ModelError: the folder holds no Whisper that can be loaded.
+    """
+    import mlflow
+
+    pipeline = _load_pipeline(folder)
+    requirements = [f"{name}=={_plain_version(name)}" for name in _REQUIREMENTS]
+    with tempfile.TemporaryDirectory(prefix=".parts-", dir=target.parent) as scratch:
+        weights, code = Path(scratch) / "transformers", Path(scratch) / f"{_LOADER}.py"
+        mlflow.transformers.save_model(
+            pipeline,
+            str(weights),
+            task=_TASK,
+            mlflow_model=model,
+            signature=_signature(),
+            model_card=_model_card(folder),
+            pip_requirements=requirements,
+        )
+        model.flavors["transformers"]["source_model_name"] = facts.base_model or folder.name
+        shutil.copyfile(Path(__file__).with_name("speech_model.py"), code)
+        mlflow.pyfunc.save_model(
+            target,
+            loader_module=_LOADER,
+            code_paths=[str(code)],
+            mlflow_model=model,
+            model_config={"gap": "" if facts.language in WITHOUT_SPACES else " "},
+            pip_requirements=requirements,
+        )
+        # Not its LICENSE.txt: without a repository on the hub it only says so, with the path of our folder in it.
+        for name in ("model", "components", "model_card.md", "model_card_data.yaml"):
+            if (weights / name).exists():
+                (weights / name).rename(target / name)
+    shutil.copyfile(folder / "generation_config.json", target / "model" / "generation_config.json")
+
+
+def _load_pipeline(folder: Path) -> Any:
+    """transformers' pipeline, on the CPU and in the precision that the weights have."""
+    import transformers
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    _spare_deepspeed()
+    find_model(TrainConfig(model=str(folder.absolute())))  # which refuses what must not be loaded
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder)
+        if config.model_type != "whisper" or not (folder / "generation_config.json").is_file():
+            raise ModelError(
+                f"{folder}: holds a {config.model_type} model"
+                + ("" if config.model_type != "whisper" else " without generation_config.json")
+                + "; give a folder that tune-whisper export wrote"
+            )
+        return transformers.pipeline(
+            _TASK, str(folder.absolute()), device="cpu", model_kwargs={"use_safetensors": True}
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"{folder}: cannot be loaded as a Whisper model: {first_line(error)}") from error
+
+
+def _spare_deepspeed() -> None:
+    """Keep accelerate from importing DeepSpeed, which prints on import, to save a model (see `trainer.deepspeed`)."""
+    from accelerate.utils import other
+
+    other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
+
+
+def _signature() -> ModelSignature:
+    """Audio files in, texts out; without names, so that `predict` takes a file's content as it is."""
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import ColSpec, DataType, Schema
+
+    return ModelSignature(
+        inputs=Schema([ColSpec(DataType.binary)]), outputs=Schema([ColSpec(DataType.string)])
+    )
+
+
+def _model_card(folder: Path) -> Any:
+    """The folder's README.md where its head can be read; MLflow would look on the hub for one."""
+    from huggingface_hub import ModelCard
+
+    card = folder / "README.md"
+    try:
+        return ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=True)
+    except (OSError, UnicodeDecodeError, ValueError):
+        return ModelCard("")
+
+
+def _plain_version(name: str) -> str:
+    """The installed version without a local part such as `+cpu`, which package indexes do not have."""
+    return importlib.metadata.version(name).split("+")[0]

@@ -5,16 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tune.mlflow_store import check_store
+from tune.display import say
+from tune.errors import ConfigError
+from tune.experiment_folder import RESULTS_FILE
+from tune.mlflow_store import absolute_tracking_uri, check_store, default_artifact_root, is_server
 from tune.registry.facts import ModelFacts
 from tune.registry.model_store import ModelStore
-from tune.registry.names import check_names
+from tune.runs.finish import find_finished
+from tune.ui import read_tracking_uri
+from tune.util.files import read_object
 from tune.util.redact import hide_password
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tune.experiment_folder import ExperimentFolder
+    from tune.storage import Storage
+
+_LONGEST_NAME = 256
+_LONGEST_ALIAS = 255
 _UPLOAD_SECONDS = "600"
 """For one answer of a tracking server: it gives it when a file of gigabytes has reached the server's own store."""
 
@@ -38,6 +53,96 @@ class Registered:
         return f"models:/{self.name}@{self.alias}" if self.alias else f"models:/{self.name}/{self.version}"
 
 
+def check_names(name: str, alias: str | None, *, name_option: str = "--name") -> None:
+    """Check both against the rules of MLflow's registry.
+
+    Raises:
+        ConfigError: one of them is not allowed.
+    """
+    if not name.strip() or len(name) > _LONGEST_NAME or re.search(r"[/:]", name) or name in (".", ".."):
+        raise ConfigError(
+            f"{name_option} {name!r}: must have 1 to {_LONGEST_NAME} characters, no / and no :; "
+            "a name such as whisper-be"
+        )
+    if alias is None:
+        return
+    if not re.fullmatch(r"[\w\-]+", alias) or len(alias) > _LONGEST_ALIAS:
+        raise ConfigError(
+            f"--alias {alias!r}: must have letters, digits, _ and - only; a name such as champion"
+        )
+    if alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias):
+        raise ConfigError(
+            f"--alias {alias}: MLflow keeps 'latest' and v1, v2, ... to itself; a name such as champion"
+        )
+
+
+def register_from(
+    model: Path,
+    storage: Storage,
+    name: str,
+    alias: str | None,
+    console: Console,
+    *,
+    tracking_uri: str | None = None,
+) -> Registered:
+    """Register an exported model in the store of its experiment, or another, and say how it is loaded and served.
+
+    Args:
+        model: the folder that was exported.
+        storage: where its experiment may be.
+        name: of the registered model; `check_names` checks it before anything is exported.
+        alias: that the new version takes over.
+        console: where it is said.
+        tracking_uri: the MLflow store; by default the experiment's, else MLFLOW_TRACKING_URI.
+
+    Raises:
+        ConfigError: name or alias is not allowed, or no store is known.
+        ModelError: the folder holds no Whisper model.
+        StorageError: the object store that holds the experiment cannot be read or written.
+        TrackingError: the MLflow store cannot be reached, or refuses.
+    """
+    facts = ModelFacts.read(model)
+    folder = None
+    if facts.experiment is not None and facts.experiment in storage.names():
+        folder = find_finished(facts.experiment, storage)
+    uri = _tracking_uri(tracking_uri, folder, facts, storage)
+    with console.status(f"registering {name} ..."):
+        done = register_model(
+            model,
+            tracking_uri=uri,
+            name=name,
+            alias=alias,
+            run_id=None if folder is None else _run_of(folder, facts),
+            artifact_root=None if folder is None or is_server(uri) else default_artifact_root(folder.path),
+        )
+        if folder is not None:
+            folder.upload()
+    for line in describe(done, uri):
+        say(console, line)
+    return done
+
+
+def _tracking_uri(
+    given: str | None, folder: ExperimentFolder | None, facts: ModelFacts, storage: Storage
+) -> str:
+    if given is None and folder is not None:
+        return read_tracking_uri(folder.path)
+    uri = given or os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
+        missing = "names no experiment"
+        if facts.experiment:
+            missing = f"is of experiment {facts.experiment!r}, which is not in {storage.text}"
+        raise ConfigError(f"--tracking-uri: is missing: the model {missing}; give an MLflow store")
+    return absolute_tracking_uri(uri)
+
+
+def _run_of(folder: ExperimentFolder, facts: ModelFacts) -> str | None:
+    """The MLflow run of the model's trial."""
+    results = read_object(folder.path / RESULTS_FILE)
+    runs = [*results.get("trials", []), *results.get("repeats", [])]
+    return next((run.get("mlflow_run_id") for run in runs if run["trial_id"] == facts.trial), None)
+
+
 def register_model(
     folder: Path,
     *,
@@ -45,7 +150,6 @@ def register_model(
     name: str,
     alias: str | None = None,
     run_id: str | None = None,
-    experiment: str | None = None,
     artifact_root: Path | None = None,
 ) -> Registered:
     """Log a model folder with MLflow's transformers flavour and register it.
@@ -58,8 +162,7 @@ def register_model(
         name: of the registered model, which is made where there is none.
         alias: moved to the new version from whichever had it.
         run_id: the run to log onto, the winner's.
-        experiment: MLflow experiment of a run of its own; that of the folder, else `registered models`.
-        artifact_root: where that experiment's artifacts go, if it has to be made in a database.
+        artifact_root: where the artifacts go of the MLflow experiment of a run of its own, if a database has none yet.
 
     Raises:
         ConfigError: name or alias is not allowed.
@@ -69,7 +172,7 @@ def register_model(
     check_names(name, alias)
     facts = ModelFacts.read(folder)
     check_store(tracking_uri)
-    store = ModelStore(tracking_uri, experiment or facts.experiment or "registered models", artifact_root)
+    store = ModelStore(tracking_uri, facts.experiment or "registered models", artifact_root)
     with _patience(), store.current():
         store.open(run_id)
         run = run_id if run_id and store.has_live_run(run_id) else store.own_run(folder.name)

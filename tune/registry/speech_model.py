@@ -3,27 +3,29 @@
 MLflow's transformers flavour has a pyfunc of its own. It hands bytes to transformers' pipeline (5.23), which wants the
 program ffmpeg to decode them, and which refuses audio that is longer than the model's window. This one decodes with
 soundfile and resamples with soxr, which come with the model's Python packages, as the training did; and it cuts long
-recordings at their pauses. The pipeline itself, and so the text, is the same.
+recordings at their pauses, which Silero VAD finds. The pipeline itself, and so the text, is the same.
 
-What is imported from `trainer` here travels along (see `model_files`); anything else must be a pinned requirement.
+Nothing of this project is imported here: what is, must be a pinned requirement of the model (see `model_store`).
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import io
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from trainer.audio import SAMPLE_RATE, AudioError, read_audio
-from trainer.transcription.pauses import find_spans, measure_levels
-
 if TYPE_CHECKING:
     import numpy as np
 
-PAUSE = 0.5
-"""Seconds of silence that part two pieces of a recording that is longer than the model's window."""
+_RATE = 16_000
+"""Samples a second that every Whisper hears."""
+_BLOCK = 1 << 20
+"""Samples of each channel that are read at once: libsndfile cannot seek in some formats, and so not tell how many."""
+_PAUSE, _MARGIN = 500, 200
+"""Milliseconds of silence that part two pieces of a long recording, and that are kept before and after speech."""
 
 
 class SpeechModel:
@@ -59,9 +61,7 @@ class SpeechModel:
         window = int(self._pipeline.feature_extractor.n_samples)
         if len(recording) <= window:
             return self._text(recording)
-        powers, samples = measure_levels([recording])
-        spans = find_spans(powers, samples, pause=PAUSE, longest=window / SAMPLE_RATE)
-        texts = [self._text(recording[start:end]) for start, end in spans]
+        texts = [self._text(recording[start:end]) for start, end in _speech(recording, window)]
         return self._gap.join(text for text in texts if text)
 
     def _text(self, clip: np.ndarray) -> str:
@@ -75,6 +75,21 @@ def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Speec
 
     logging.disable_progress_bar()
     return SpeechModel(mlflow.transformers.load_model(path), (model_config or {}).get("gap", " "))
+
+
+def _speech(recording: np.ndarray, longest: int) -> list[tuple[int, int]]:
+    """First sample of each stretch of speech and the one after its last, none longer than so many samples."""
+    import torch
+    from silero_vad import get_speech_timestamps, load_silero_vad
+
+    found = get_speech_timestamps(
+        torch.from_numpy(recording),
+        load_silero_vad(),  # its state is of one recording, and requests come at the same time
+        max_speech_duration_s=longest / _RATE,
+        min_silence_duration_ms=_PAUSE,
+        speech_pad_ms=_MARGIN,
+    )
+    return [(span["start"], span["end"]) for span in found]
 
 
 def _values(model_input: Any) -> list[Any]:
@@ -93,6 +108,7 @@ def _values(model_input: Any) -> list[Any]:
 
 def _read(number: int, value: Any) -> np.ndarray:
     """The samples of one recording; raises `MlflowException`, which names it by its number."""
+    import soundfile
     from mlflow.exceptions import MlflowException
 
     if isinstance(value, str):
@@ -103,9 +119,12 @@ def _read(number: int, value: Any) -> np.ndarray:
             f"got {type(value).__name__}"
         )
     try:
-        return read_audio(_decoded(bytes(value)))
-    except AudioError as error:
-        raise MlflowException.invalid_parameter_value(f"recording {number}: {error}") from error
+        return _samples(_decoded(bytes(value)))
+    except (soundfile.SoundFileError, ValueError) as error:
+        reason = str(getattr(error, "error_string", error)).rstrip(".")
+        raise MlflowException.invalid_parameter_value(
+            f"recording {number}: cannot be decoded as WAV, FLAC, OGG or MP3: {reason}"
+        ) from error
 
 
 def _decoded(content: bytes) -> bytes:
@@ -119,3 +138,23 @@ def _decoded(content: bytes) -> bytes:
         return base64.b64decode(b"".join(content.split()), validate=True)
     except binascii.Error:
         return content
+
+
+def _samples(content: bytes) -> np.ndarray:
+    """float32 (samples,), 16 kHz mono; raises `SoundFileError`, or `ValueError` where nothing can be heard."""
+    import numpy as np
+    import soundfile
+    import soxr
+
+    with soundfile.SoundFile(io.BytesIO(content)) as file:
+        rate, blocks = file.samplerate, [np.zeros((0, file.channels), dtype=np.float32)]
+        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+            blocks.append(block)
+    mono = np.concatenate(blocks).mean(axis=1)
+    if rate != _RATE:
+        mono = soxr.resample(mono, rate, _RATE, quality="HQ")
+    if not len(mono):
+        raise ValueError("no samples")
+    if not np.isfinite(mono).all():
+        raise ValueError("it has samples that are not finite numbers")
+    return np.ascontiguousarray(mono, dtype=np.float32)

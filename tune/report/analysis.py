@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tune.comparison import PRIOR_FREEDOM, Noise, gain_interval
 from tune.report.costs import Costs, find_costs
 from tune.report.estimates import (
     Contender,
@@ -17,6 +16,7 @@ from tune.report.estimates import (
 from tune.report.importances import Importance, find_importances
 from tune.report.known import Experiment
 from tune.report.projections import expected_wers
+from tune.search.finalists import PRIOR_FREEDOM, Noise, gain_interval
 from tune.search.records import TrialRecord
 
 

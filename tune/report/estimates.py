@@ -10,10 +10,10 @@ from pathlib import Path
 from trainer.scoring.intervals import Interval
 from tune.checkpoint_files import CheckpointFiles
 from tune.cloud_errors import cloud_errors
-from tune.comparison import ClipErrors, Noise, describe_mean, seed_noise, wer_interval
 from tune.experiments.settings_file import BASELINE_CLIPS_FILE
 from tune.object_store import StorageError
 from tune.report.known import Experiment
+from tune.search.finalists import ClipErrors, Noise, describe_mean, seed_noise, wer_interval
 from tune.search.records import TrialRecord
 from tune.trainable import UTTERANCES_FILE
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.saved import saved_space
-from tune.finalists import choose_finalists
 from tune.report.scales import Scale, scale_of
+from tune.search.finalists import choose_finalists
 from tune.search.names import trial_of
 from tune.search.records import Records, TrialRecord
 
 if TYPE_CHECKING:
-    from tune.comparison import Verdict
     from tune.experiment_folder import ExperimentFolder
     from tune.experiments.events import HeldOutMeasured
+    from tune.search.finalists import Verdict
     from tune.search_space import Parameter, SearchSpace
 
 ExperimentState = Literal["finished", "failed", "running", "interrupted", "unfinished"]

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.comparison import Verdict
 from tune.errors import ExperimentError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE
@@ -16,6 +15,7 @@ from tune.experiments.results import how_it_ended
 from tune.experiments.saved import full_settings, load_saved
 from tune.experiments.settings_file import DROPPED_FILE
 from tune.report.known import Experiment, ExperimentState
+from tune.search.finalists import Verdict
 from tune.search.records import TrialRecord
 from tune.util.files import is_locked
 

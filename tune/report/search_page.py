@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tune.comparison import describe_lowest
 from tune.display import SHORT_NAMES, best_rate, clock
 from tune.pages.page import Cell, render_page
 from tune.report.analysis import Analysis
@@ -18,6 +17,7 @@ from tune.report.known import Experiment, short_source
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.report.words import Advice, all_diverged_words, last_line
+from tune.search.finalists import describe_lowest
 from tune.search.names import trial_order
 from tune.search.records import TrialRecord
 

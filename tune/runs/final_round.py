@@ -13,16 +13,16 @@ from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.checkpoint_files import CheckpointFiles
 from tune.cloud_errors import cloud_errors
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
-from tune.finalists import repeat_settings
 from tune.object_store import StorageError
+from tune.search.finalists import repeat_settings
 from tune.search.names import trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tune.comparison import Repeat
     from tune.experiments.opened import OpenExperiment
     from tune.experiments.state import SearchState
+    from tune.search.finalists import Repeat
     from tune.search.records import TrialRecord
 
 _KEPT_FILES = (UTTERANCES_FILE, CONFIG_FILE)
@@ -119,7 +119,7 @@ def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> No
 
 def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
     """What the repeats that came to an end say. There is no verdict while a finalist has none."""
-    from tune.comparison import judge_finalists
+    from tune.search.finalists import judge_finalists
 
     names = list(state.final_round.finalists) if state.final_round else []
     # The winner of an earlier round defends its place.
@@ -140,7 +140,7 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
 def _repeat(run: TrialRecord, files: CheckpointFiles) -> Repeat:
     import numpy as np
 
-    from tune.comparison import Repeat
+    from tune.search.finalists import Repeat
 
     clips: dict[str, Any] = {}
     try:

@@ -6,8 +6,8 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-from tune.comparison import Verdict
 from tune.experiments.results import succeeded
+from tune.search.finalists import Verdict
 
 if TYPE_CHECKING:
     from tune.experiments.state import SearchState

@@ -36,7 +36,6 @@ from tune.experiments.events import (
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.settings_file import DROPPED_FILE, write_baseline_clips, write_search_file
 from tune.features import prepare_features
-from tune.finalists import describe_repeats
 from tune.mlflow_store import check_store, package_versions
 from tune.object_store import StorageError
 from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
@@ -45,6 +44,7 @@ from tune.runs.outcome import SearchOutcome
 from tune.runs.tracking import Tracking
 from tune.runs.trials import TrialRunner
 from tune.scheduler import describe_rungs
+from tune.search.finalists import describe_repeats
 from tune.share import start_share
 from tune.tracking.optuna_study import check_study
 from tune.trainable import count_clips, early_eval_clips, evaluation_ratio, local_folders

@@ -16,12 +16,12 @@ from tune.decisions import NEVER_STOP, Judge
 from tune.experiment_folder import TRIALS_FOLDER
 from tune.experiments.events import FinalRoundCut, FinalRoundPlanned, TrialsOver
 from tune.experiments.log import ExperimentLog, ProgressLog
-from tune.finalists import make_repeater
 from tune.head_watch import head_watched
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.runs.callback import SearchCallback
 from tune.scheduler import TRIAL_ID, make_scheduler
 from tune.search.budgets import Spent, final_round_cost, reached
+from tune.search.finalists import make_repeater
 from tune.searcher import make_searcher
 from tune.trainable import full_budget, make_trainable
 

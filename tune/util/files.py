@@ -1,11 +1,14 @@
-"""Locks on files, also where the disk knows none, as some network disks do."""
+"""Locks on files, also where the disk knows none, as some network disks do; JSON objects in files."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from tune.errors import ModelError, first_line
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
@@ -54,3 +57,20 @@ def _lock(file: IO[str] | int, how: int) -> bool | None:
             raise
         return None
     return True
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a model's folder; empty where there is no such file.
+
+    Raises:
+        ModelError: it cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: must hold a JSON object")
+    return content

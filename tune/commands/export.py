@@ -1,4 +1,4 @@
-"""`tune-whisper export`: a model to take away, as Hugging Face folder and in the formats of other runtimes."""
+"""`tune-whisper export`: a model to take away, as Hugging Face folder and in other formats; `push`: to the hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
 from tune.arguments import EXIT_FAILED, Parser, add_storage
-from tune.errors import ConfigError
+from tune.errors import ConfigError, ModelError
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
@@ -107,8 +107,9 @@ def export(words: list[str]) -> int:
     targets = resolve_targets(arguments.format or ["hf"], arguments.quantization)
     check_installed(targets)
     from tune.display import make_console
-    from tune.hub_upload import check_hub, push_to_hub
-    from tune.registry.names import check_names
+    from tune.export.export import export_existing, export_trial
+    from tune.export.hub import check_hub, push_to_hub
+    from tune.registry.register import check_names, register_from
 
     if arguments.register:
         check_names(arguments.register, arguments.alias, name_option="--register")
@@ -116,8 +117,6 @@ def export(words: list[str]) -> int:
     console = make_console()
     every_clip = arguments.check == "all"
     if arguments.from_model is not None:
-        from tune.export_existing import export_existing
-
         outcome = export_existing(
             arguments.from_model,
             arguments.output,
@@ -128,8 +127,6 @@ def export(words: list[str]) -> int:
             every_clip=every_clip,
         )
     else:
-        from tune.export import export_trial
-
         outcome = export_trial(
             arguments.storage,
             arguments.experiment,
@@ -140,8 +137,6 @@ def export(words: list[str]) -> int:
             every_clip=every_clip,
         )
     if arguments.register:
-        from tune.register_command import register_from
-
         register_from(arguments.output, arguments.storage, arguments.register, arguments.alias, console)
     if repo:
         print(
@@ -185,3 +180,36 @@ def _check_options(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--trial {arguments.trial}: goes with EXPERIMENT, not with --from-model")
     elif arguments.output is None and set(arguments.format) <= {"hf"}:
         raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")
+
+
+def push_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper push`."""
+    parser = Parser(
+        prog="tune-whisper push",
+        description="Upload an exported model to the Hugging Face hub; again to update it.",
+        epilog="The token is taken from HF_TOKEN or from `hf auth login`.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder that `tune-whisper export` wrote")
+    parser.add_argument("repo", metavar="REPO", help="NAME or NAMESPACE/NAME of the model on the hub")
+    parser.add_argument(
+        "--private", action="store_true", help="only members of the namespace see a new model"
+    )
+    parser.add_argument("--message", default="Upload from tune-whisper", metavar="TEXT", help="of the commit")
+    return parser
+
+
+def push(words: list[str]) -> int:
+    """Run `tune-whisper push`."""
+    arguments = push_parser().parse_args(words)
+    folder: Path = arguments.folder.expanduser()
+    if not (folder / "config.json").is_file():
+        what = "has no config.json" if folder.is_dir() else "no such folder"
+        raise ModelError(f"{arguments.folder}: {what}; give a folder that `tune-whisper export` wrote")
+    from tune.display import make_console, say
+    from tune.export.hub import check_hub, push_to_hub
+
+    console = make_console()
+    repo = check_hub(arguments.repo, private=arguments.private)
+    url = push_to_hub(folder, repo, private=arguments.private, message=arguments.message)
+    say(console, f"pushed {arguments.folder} to {url}")
+    return 0

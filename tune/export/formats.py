@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.conversion.check import Checker, FormatCheck
 
+EVALUATION_FILE = "evaluation.json"
+"""In an exported folder: error rates before and after, and the other formats with what they were checked by."""
+
 
 @dataclasses.dataclass
 class FormatsOutcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -12,16 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trainer.conversion.decoding import read_decoding
+from trainer.conversion.usage import PLACE
 from tune.errors import UserError, first_line
-from tune.model_card import PLACE
+from tune.export.formats import EVALUATION_FILE
+from tune.export.model_card import usage
+from tune.util.files import read_object
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.onnx", "*.onnx_data")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
 _NEVER = (".*", "*.partial", "__pycache__")
-_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-"""A piece of code in a card."""
-_BELOW = re.compile(rf"{PLACE}/([\w.-]+)")
-"""What lies below the model's folder: for other runtimes, which take paths and no names of the hub."""
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
 
@@ -117,24 +116,16 @@ def _with_hub_card(folder: Path, repo: str) -> Iterator[Path]:
         if card.is_file():
             text = card.read_text(encoding="utf-8")
             card.unlink()  # the link; writing through it would change the folder's own
-            card.write_text(hub_card(text, repo), encoding="utf-8")
+            card.write_text(hub_card(text, folder, repo), encoding="utf-8")
         yield staged
 
 
-def hub_card(text: str, repo: str) -> str:
-    """A model card that says how to load the model from the hub, where it said to give the folder's path.
-
-    What lies in a folder below the model is downloaded first, for only transformers takes the name of a repository.
-    """
-    fetched: set[str] = set()
-
-    def with_download(found: re.Match[str]) -> str:
-        folders = [name for name in dict.fromkeys(_BELOW.findall(found[0])) if name not in fetched]
-        fetched.update(folders)
-        lines = [f'hf download {repo} --include "{name}/*" --local-dir .\n' for name in folders]
-        return (f"```sh\n{''.join(lines)}```\n\n" if lines else "") + found[0]
-
-    return _BLOCK.sub(with_download, text).replace(f"{PLACE}/", "").replace(PLACE, repo)
+def hub_card(text: str, folder: Path, repo: str) -> str:
+    """A folder's model card as it stands on the hub: it says how to load the model from there."""
+    if PLACE in text and (made := read_object(folder / EVALUATION_FILE)):  # an export wrote it
+        decoding, formats = read_decoding(folder), made.get("formats", {})
+        text = text.replace(usage(decoding, formats), usage(decoding, formats, repo))
+    return text.replace(f"{PLACE}/", "").replace(PLACE, repo)
 
 
 def _check_repo_name(repo: str) -> None:

@@ -1,0 +1,59 @@
+"""`tune-whisper register`: an exported model into MLflow's registry, to be loaded by name and served."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tune.arguments import Parser, add_storage, add_tracking_uri
+
+_EPILOG = """\
+The model is logged onto the MLflow run of its trial, where the store has that, with the flavours "transformers" and
+"python_function"; docs/mlflow.md shows how it is loaded, served and called.
+
+example:
+  tune-whisper export EXPERIMENT --output whisper-be
+  tune-whisper register whisper-be --name whisper-be --alias champion
+"""
+
+
+def register_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper register`."""
+    parser = Parser(
+        prog="tune-whisper register",
+        description="Log an exported model in MLflow and register it under a name and an alias.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("model", type=Path, metavar="DIR", help="folder that tune-whisper export wrote")
+    parser.add_argument("--name", required=True, metavar="NAME", help="of the registered model")
+    parser.add_argument("--alias", metavar="ALIAS", help="name that this version takes over, as champion")
+    add_storage(parser)
+    add_tracking_uri(
+        parser, "MLflow store (default: the one of the model's experiment, else $MLFLOW_TRACKING_URI)"
+    )
+    return parser
+
+
+def register(words: list[str]) -> int:
+    """Run `tune-whisper register`; returns the exit code.
+
+    Raises:
+        ConfigError: name or alias is not allowed, or no store is known.
+        ModelError: the folder holds no Whisper model.
+        StorageError: the object store that holds the experiment cannot be read or written.
+        TrackingError: the MLflow store cannot be reached, or refuses.
+    """
+    arguments = register_parser().parse_args(words)
+    from tune.display import make_console
+    from tune.registry.register import check_names, register_from
+
+    check_names(arguments.name, arguments.alias)
+    register_from(
+        arguments.model,
+        arguments.storage,
+        arguments.name,
+        arguments.alias,
+        make_console(),
+        tracking_uri=arguments.tracking_uri,
+    )
+    return 0

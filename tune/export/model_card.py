@@ -1,0 +1,264 @@
+"""The model card of an exported model, `README.md` with the metadata that the Hugging Face hub reads: its facts.
+
+Its words are in `model_card.md.jinja`, and what it says of using the model in `usage.md.jinja`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import yaml
+
+from trainer.config import TrainConfig
+from trainer.conversion.decoding import Decoding
+from trainer.conversion.usage import PLACE, how_to_use
+from trainer.scoring.normalizers import describe_normalizer, unit_note
+from trainer.transcription.transcripts import language_name
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelCard, ModelCardData
+
+_TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+_USAGE = Path(__file__).with_name("usage.md.jinja")
+
+Rates: TypeAlias = dict[str, dict[str, dict[str, Any]]]
+"""Error rates in percent by split, `before` and `after`, with `wer_interval` and `cer_interval` where they are known:
+the low and the high end, of 95 %."""
+
+_LICENSES = {
+    "demo": "cc0-1.0",
+    "openai/whisper-large-v3-turbo": "mit",
+    **{
+        f"openai/whisper-{name}": "apache-2.0"
+        for name in (
+            *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
+            *("large", "large-v2", "large-v3"),
+        )
+    },
+}
+"""As the base models' own cards on the hub have it."""
+_HUB_CODES = {"jw": "jv"}
+"""Where Whisper's code of a language is not ISO 639's."""
+_DROPPED = {
+    "too_long_audio": "longer than the model's window",
+    "too_long_text": "text longer than the model can write",
+    "empty_text": "no text",
+    "empty_audio": "no audio",
+    "unreadable_audio": "unreadable",
+}
+"""In words; other reasons stand as they are, without their underscores."""
+_STATUS = {
+    "completed": "went to the end",
+    "early_stopped": "were stopped early",
+    "diverged": "diverged",
+    "failed": "failed",
+    "interrupted": "were interrupted",
+}
+_ALWAYS_SHOWN = (
+    *("learning_rate", "scheduler_type", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"),
+    *("epochs", "max_steps", "weight_decay", "precision", "seed"),
+)
+_NOT_SETTINGS = ("model", "data", "language", "task", "cache_dir", "output_dir", "evaluate_at")
+"""Told elsewhere, or of the machine that it ran on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CardFacts:
+    """What only some callers know."""
+
+    hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Hours of audio by split."""
+    longest_seconds: float | None = None
+    """Of the training clips."""
+    formats: Collection[str] = ()
+    """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
+
+
+def model_card(
+    settings: dict[str, Any],
+    results: dict[str, Any],
+    trial: dict[str, Any],
+    config: TrainConfig,
+    rates: Rates,
+    decoding: Decoding,
+    *,
+    facts: CardFacts | None = None,
+) -> ModelCard:
+    """The card, as it stands in the model's folder.
+
+    Args:
+        settings: the experiment's `experiment.yaml`.
+        results: its `results.json`.
+        trial: the exported trial's entry in it.
+        config: the exported trial's full settings.
+        rates: error rates by split, `before` and `after`.
+        decoding: how the exported model decodes.
+        facts: what else is known.
+    """
+    from huggingface_hub import ModelCard
+
+    facts = facts or CardFacts()
+    source, data = config.model_source, config.data
+    standings = (results.get("finalists") or {}).get("standings", [])
+    counts = Counter(each["status"] for each in results["trials"])
+    versions = settings.get("versions", {})
+    card: ModelCard = ModelCard.from_template(
+        _metadata(config, rates, results["experiment"]),
+        template_path=str(_TEMPLATE),
+        settings=settings,
+        results=results,
+        trial=trial,
+        config=config,
+        rates=rates,
+        decoding=decoding,
+        facts=facts,
+        alone=settings.get("kind") == "training",
+        language=language_name(config.language),
+        base_model=source if _is_hub_id(source) else None,
+        base_name=_short_name(source),
+        standing=next((found for found in standings if trial["trial_id"] in found["runs"]), None),
+        is_best=results["best"] is not None and results["best"].get("run") == trial["trial_id"],
+        normalizer_text=describe_normalizer(config)[1],
+        unit=unit_note(config),
+        intervals=any("wer_interval" in found for pair in rates.values() for found in pair.values()),
+        judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
+        usage=usage(decoding, facts.formats),
+        data=data.rstrip("/").rsplit("/", 1)[-1] if data.startswith("/") else data,
+        reasons=_DROPPED,
+        parameters=defaultdict(dict, settings.get("space", {}).get("parameters", {})),
+        fixed=_fixed_settings(config, trial["config"]),
+        outcomes=[(counts[status], words) for status, words in _STATUS.items() if counts[status]],
+        cost=_cost(settings, [*results["trials"], *results.get("repeats", [])]),
+        tools=", ".join(
+            f"{name} {versions[name]}"
+            for name in ("transformers", "torch", "ray", "optuna")
+            if name in versions
+        ),
+    )
+    return card
+
+
+def usage(decoding: Decoding, formats: Collection[str], repo: str | None = None) -> str:
+    """How to use an exported model in transformers, faster-whisper and whisper.cpp, and with ONNX where it was made.
+
+    Args:
+        decoding: how the model decodes.
+        formats: other formats that lie beside the model, each in a folder of its name.
+        repo: the model's name on the hub; None for a folder, which `PLACE` stands for. Of what lies on the hub, all
+            but transformers takes a path, so the examples download it first.
+
+    Returns:
+        Markdown.
+    """
+    from jinja2 import Template
+
+    text: str = Template(_USAGE.read_text(encoding="utf-8")).render(
+        decoding=decoding,
+        formats=formats,
+        place=repo or PLACE,
+        on_hub=repo is not None,
+        how_to_use=how_to_use,
+    )
+    return text
+
+
+def _metadata(config: TrainConfig, rates: Rates, experiment: str) -> ModelCardData:
+    """What the hub reads, by its own classes; `experiment` is the name by which it lists the results."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    language = config.language or "en"
+    codes = dict.fromkeys(
+        [_HUB_CODES.get(language, language), *(["en"] if config.task == "translate" else [])]
+    )
+    described: dict[str, Any] = _license(config.model_source)
+    if _is_hub_id(config.model_source):
+        described |= {"base_model": config.model_source, "base_model_relation": "finetune"}
+    if on_hub := _is_hub_id(config.data):
+        described["datasets"] = [config.data]
+    evaluations = [
+        EvalResult(
+            task_type="automatic-speech-recognition",
+            task_name="Automatic speech recognition",
+            dataset_type=config.data if on_hub else "local",  # the hub links the id of one of its data sets
+            dataset_name=_short_name(config.data),
+            dataset_config=config.data_config,
+            dataset_split=split,
+            dataset_args={"language": language},
+            metric_type=metric,
+            metric_name=metric.upper(),
+            metric_value=round(pair["after"][metric], 2),
+            metric_config=f"normalizer {config.normalizer_name}",
+        )
+        for split, pair in rates.items()
+        for metric in ("wer", "cer")
+    ]
+    return ModelCardData(
+        language=list(codes),
+        library_name="transformers",
+        pipeline_tag="automatic-speech-recognition",
+        tags=["whisper", "audio", "tune-whisper"],
+        metrics=["wer", "cer"],
+        model_name=experiment,
+        eval_results=evaluations,
+        **described,
+    )
+
+
+def _license(source: str) -> dict[str, Any]:
+    """The base model's licence, which its fine-tunings inherit."""
+    if source in _LICENSES:
+        return {"license": _LICENSES[source]}
+    if (own := _own_license(Path(source))) is not None:
+        return {"license": own}
+    if _is_hub_id(source):
+        name = f"as {source}"
+        return {"license": "other", "license_name": name, "license_link": f"https://huggingface.co/{source}"}
+    return {"license": "unknown"}
+
+
+def _own_license(folder: Path) -> str | None:
+    """What the card beside a local base model says."""
+    from huggingface_hub import ModelCard
+
+    if not (folder / "README.md").is_file():
+        return None
+    try:
+        found = ModelCard.load(folder / "README.md", ignore_metadata_errors=True).data.license
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _is_hub_id(source: str) -> bool:
+    """Of a model or a data set; the path of a local folder would mean nothing on the hub."""
+    return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and not Path(source).exists()
+
+
+def _short_name(source: str) -> str:
+    """A folder by its name only; hub ids as they are."""
+    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith(("/", ".", "~")) else source
+
+
+def _fixed_settings(config: TrainConfig, searched: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Names and values of what was not searched; of what stands at its default only what is asked for often."""
+    defaults = TrainConfig().to_dict()
+    return [
+        (name, value, "fixed" if value != defaults[name] else "default")
+        for name, value in config.to_dict().items()
+        if name not in searched and name not in _NOT_SETTINGS and value is not None
+        if name in _ALWAYS_SHOWN or value != defaults[name]
+    ]
+
+
+def _cost(settings: Mapping[str, Any], runs: list[dict[str, Any]]) -> str:
+    """Time that all runs held their devices."""
+    resources = settings.get("resources") or {}
+    seconds = sum(run.get("seconds") or 0.0 for run in runs)
+    gpus = float(resources.get("gpus") or 0.0)
+    each, device = (gpus, "GPU") if gpus else (float(resources.get("cpus") or 1.0), "CPU")
+    hours = each * seconds / 3600
+    return f"{hours:.1f} {device}-hours" if hours >= 2 else f"{60 * hours:.1f} {device}-minutes"
