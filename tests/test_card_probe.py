@@ -21,13 +21,13 @@ from warm_process import fork_workers
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.probe import Measured
-from tune.card_probe import Gate, probe_card
 from tune.cli import main
 from tune.errors import DataError, ResourceError
 from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.gpu_share import choose_share, find_share, heaviest, micro_batches, most_sharing, with_share
 from tune.job_arguments import read_request
-from tune.plan import SearchPlan, SearchRequest, make_plan
+from tune.runs.gpu_sharing import Gate, probe_card
 from tune.runs.resume import load_search
 from tune.runs.search import session_started
 from tune.storage import Storage
@@ -224,7 +224,7 @@ def probed(
     plan: SearchPlan, monkeypatch: pytest.MonkeyPatch, train_here: Callable[..., Any]
 ) -> tuple[SearchPlan, Any, str]:
     """What `probe_card` makes of a plan where this function takes the place of the training."""
-    monkeypatch.setattr("tune.card_probe.probe_shared", train_here)
+    monkeypatch.setattr("tune.runs.gpu_sharing.probe_shared", train_here)
     console = Console(file=io.StringIO(), width=200)
     found, resources = probe_card(plan, SimpleNamespace(), None, console)  # type: ignore[arg-type]
     return found, resources, console.file.getvalue()  # type: ignore[attr-defined]
@@ -307,7 +307,7 @@ def counting_gate() -> type[Gate]:
 def test_errors_of_the_trainings_are_passed_on(
     one_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, alone: bool
 ) -> None:
-    monkeypatch.setattr("tune.card_probe.Gate", counting_gate())
+    monkeypatch.setattr("tune.runs.gpu_sharing.Gate", counting_gate())
     with pytest.raises(type(error), match=str(error)) as caught:
         probed(plan_of(tmp_path), monkeypatch, failing(error, alone=alone))
     if isinstance(error, DataError):
@@ -315,7 +315,7 @@ def test_errors_of_the_trainings_are_passed_on(
 
 
 def test_without_a_gpu_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tune.card_probe.alive_nodes", lambda: [{"CPU": 4.0}])
+    monkeypatch.setattr("tune.runs.gpu_sharing.alive_nodes", lambda: [{"CPU": 4.0}])
     plan = plan_of(tmp_path)
     found, resources, said = probed(plan, monkeypatch, made(0, 0.0))
     assert said == "--gpus-per-trial auto: there is no GPU, trials have 0; nothing is measured\n"

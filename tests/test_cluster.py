@@ -11,7 +11,7 @@ import pytest
 
 from tune.cluster import TrialResources, check_address, trial_resources
 from tune.errors import ResourceError
-from tune.plan import SearchRequest
+from tune.experiments.plan import SearchRequest
 
 
 def request(**changes: Any) -> SearchRequest:

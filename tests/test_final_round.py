@@ -24,10 +24,10 @@ from tune.experiments.events import (
 )
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.results import RESULTS_FILE
 from tune.experiments.saved import load_results
 from tune.experiments.settings_file import write_search_file
-from tune.plan import SearchRequest, make_plan
 from tune.runs import finish as finish_module
 from tune.runs.final_round import plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish

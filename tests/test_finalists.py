@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tune.experiments.plan import SearchRequest, make_plan
 from tune.finalists import (
     choose_finalists,
     describe_repeats,
     make_repeater,
     repeat_settings,
 )
-from tune.plan import SearchRequest, make_plan
 from tune.scheduler import TRIAL_ID
 from tune.search.names import role_of
 from tune.search.records import Outcome, Records

@@ -92,7 +92,7 @@ def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
 
     code = (
         "import sys, tune.runs.search\n"
-        "from tune.plan import SearchRequest, make_plan\n"
+        "from tune.experiments.plan import SearchRequest, make_plan\n"
         "from tune.display import make_console\n"
         "from tune.runs.tracking import Tracking\n"
         "from tune.storage import Storage\n"

@@ -18,9 +18,9 @@ from planted_faults import Planter, Row, load_rows
 from trainer.config import TrainConfig
 from trainer.prepared import prepare
 from tune.cli import main
-from tune.features import _look_at
 from tune.inspect_command import inspect_parser
 from tune.inspect_files import write_files
+from tune.runs.data import _look_at
 
 ROOT = Path(__file__).resolve().parent.parent
 

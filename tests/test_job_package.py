@@ -141,7 +141,7 @@ def test_deepspeed_settings_go_along(here: Path) -> None:
 
 
 def test_a_training_takes_its_config_along(here: Path) -> None:
-    command = pytest.importorskip("tune.train_command")
+    command = pytest.importorskip("tune.commands.train")
     options = {option for action in command.train_parser()._actions for option in action.option_strings}
     place = ["--output" if "--output" in options else "--storage", "/mnt/shared/model"]
     (here / "small.yaml").write_text("learning_rate: 1e-4\n")

@@ -34,9 +34,9 @@ from tune.errors import ExperimentError, TrackingError
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
 from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
 from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.results import RESULTS_FILE, results_of
 from tune.experiments.settings_file import write_search_file
-from tune.plan import SearchRequest, make_plan
 from tune.runs import finish as finish_module
 from tune.runs import search as search_module
 from tune.runs.callback import SearchCallback

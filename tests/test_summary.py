@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tune.experiments.events import Entry, FinalistsCompared, HeldOutMeasured
 from tune.runs.outcome import SearchOutcome
-from tune.summary import print_summary
+from tune.runs.summary import print_summary
 
 SETTINGS = "learning_rate 0.0024, warmup_ratio 0.1, train_batch_size 8, gradient_accumulation_steps 1"
 

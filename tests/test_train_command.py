@@ -16,8 +16,8 @@ from warm_process import Command, tune_whisper
 
 from trainer.config import TrainConfig
 from tune.cli import main
-from tune.train_command import read_request, train_parser
-from tune.train_plan import TrainPlan, make_train_plan
+from tune.commands.train import read_request, train_parser
+from tune.experiments.training_plan import TrainPlan, make_train_plan
 
 FROZEN = {
     **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from tune.display import say
 from tune.errors import ResourceError
+from tune.experiments.plan import SearchPlan, SearchRequest
 from tune.head_node import attached_to_head
 from tune.mlflow_store import worker_environment
-from tune.plan import SearchPlan, SearchRequest
 from tune.util.redact import hide_password
 
 Node = Mapping[str, float]

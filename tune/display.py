@@ -20,7 +20,7 @@ from tune.search.names import trial_order
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
     from tune.search.records import Records, TrialRecord
 
 SHORT_NAMES = {

@@ -13,7 +13,7 @@ from tune.errors import ResourceError
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.probe import Measured
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
 
 COUNTS = (2, 4, 8)
 """Trials on a card that are tried."""

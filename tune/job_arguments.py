@@ -15,11 +15,11 @@ from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES
 from tune.errors import ConfigError
+from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.job_package import PACKAGED_SETTINGS
 from tune.job_secrets import check_words
 from tune.job_words import option_value, positional, replace_option, replace_setting, setting_value
 from tune.jobs import JobError
-from tune.plan import EXPERIMENT_NAME, dated_name
 
 _HOME_STORAGE = "~/experiments"
 _INPUTS = "inputs"
@@ -88,8 +88,8 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
 
 
 def _search(words: list[str], name: str | None) -> JobRequest:
-    from tune.plan import SearchRequest, check_numbers
-    from tune.search_command import check_what, search_parser, search_settings
+    from tune.commands.search import check_what, search_parser, search_settings
+    from tune.experiments.plan import SearchRequest, check_numbers
 
     arguments = search_parser().parse_args(words)
     check_what(arguments, words)
@@ -142,7 +142,7 @@ def _new_search(
 
 def _training(words: list[str], name: str | None) -> JobRequest:
     """The words of `train`, whose parser says what each is."""
-    parser: argparse.ArgumentParser = importlib.import_module("tune.train_command").train_parser()
+    parser: argparse.ArgumentParser = importlib.import_module("tune.commands.train").train_parser()
     arguments = vars(parser.parse_args(words[1:]))
     given = arguments.get("config")
     config = Path(given).expanduser() if given else None

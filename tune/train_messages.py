@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tune.worker_group import SECONDARY_ERRORS
+from tune.workers.worker_group import SECONDARY_ERRORS
 
 EVALUATION = "evaluation"
 EARLIER = "earlier evaluation"

@@ -11,7 +11,7 @@ from tune.display import clock, say, short_path, short_value
 from tune.errors import error_line
 from tune.experiments.results import RESULTS_FILE
 from tune.runs.outcome import SearchOutcome
-from tune.train_workers import TRIAL
+from tune.workers.ray_train import TRIAL
 
 if TYPE_CHECKING:
     from tune.search.records import TrialRecord

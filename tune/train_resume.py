@@ -9,9 +9,9 @@ from tune.errors import ExperimentError
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
-from tune.train_plan import TrainPlan, TrainRequest, check_gpus, no_space, search_request
+from tune.experiments.training_plan import TrainPlan, TrainRequest, check_gpus, no_space, search_request
 from tune.train_results import KIND
-from tune.train_workers import TRIAL
+from tune.workers.ray_train import TRIAL
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,12 @@ from tune.errors import error_line
 from tune.experiments.events import TrialEnded, TrialRecovered
 from tune.runs.callback import evaluation
 from tune.train_messages import EARLIER, EVALUATION, FAILURE, PROGRESS
-from tune.train_workers import TRIAL, checkpoint_name
+from tune.workers.ray_train import TRIAL, checkpoint_name
 
 if TYPE_CHECKING:
     from tune.experiments.log import ExperimentLog, ProgressLog
+    from tune.runs.training_display import TrainDisplay
     from tune.search.records import TrialRecord
-    from tune.train_display import TrainDisplay
 
 
 class TrainingWatch:

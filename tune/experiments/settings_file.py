@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainer.prepared import PreparedData
     from trainer.train import Evaluation
     from tune.cluster import TrialResources
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
     from tune.search.budgets import Budgets
 
 BASELINE_CLIPS_FILE = "baseline_utterances.json"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 from rich.markup import escape
 
-from tune.attempts import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 from tune.checkpoint_files import CheckpointFiles
 from tune.display import key_settings, short_path
 from tune.errors import error_line
@@ -21,7 +20,8 @@ from tune.object_store import StorageError
 from tune.scheduler import TRIAL_ID
 from tune.search.names import role_of
 from tune.search.records import Outcome, TrialRecord
-from tune.trainable import is_only_for_resume
+from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
+from tune.workers.trainable import is_only_for_resume
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig

@@ -10,8 +10,8 @@ from tune.comparison import Verdict
 from tune.experiments.results import succeeded
 
 if TYPE_CHECKING:
+    from tune.experiments.plan import SearchPlan
     from tune.experiments.state import SearchState
-    from tune.plan import SearchPlan
     from tune.search.budgets import End
     from tune.search.records import TrialRecord
 

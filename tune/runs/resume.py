@@ -11,8 +11,8 @@ from tune.arguments import TRACKERS
 from tune.errors import ExperimentError
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto, check_gpus
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
-from tune.plan import ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto, check_gpus
 from tune.runs.finish import is_owed
 from tune.search.budgets import Budgets
 from tune.warm_start import WarmStart

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from trainer.config import TrainConfig
-from tune.baseline import measure_baseline, measure_held_out
-from tune.card_probe import probe_card
 from tune.checkpoint_files import CheckpointFiles
 from tune.cloud_errors import cloud_errors
 from tune.cluster import (
@@ -35,24 +33,26 @@ from tune.experiments.events import (
 )
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.settings_file import DROPPED_FILE, write_baseline_clips, write_search_file
-from tune.features import prepare_features
 from tune.finalists import describe_repeats
 from tune.mlflow_store import check_store, package_versions
 from tune.object_store import StorageError
+from tune.runs.baseline import measure_baseline, measure_held_out
+from tune.runs.data import prepare_features
 from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
 from tune.runs.finish import finish
+from tune.runs.gpu_sharing import probe_card
 from tune.runs.outcome import SearchOutcome
 from tune.runs.tracking import Tracking
 from tune.runs.trials import TrialRunner
 from tune.scheduler import describe_rungs
 from tune.share import start_share
 from tune.tracking.optuna_study import check_study
-from tune.trainable import count_clips, early_eval_clips, evaluation_ratio, local_folders
 from tune.upload import Uploader
+from tune.workers.trainable import count_clips, early_eval_clips, evaluation_ratio, local_folders
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
     from tune.runs.resume import ResumedSearch
     from tune.search.records import Records
     from tune.searcher import EarlierTrial

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tune.experiments.opened import OpenExperiment
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
 
 _LAST_PATIENCE = 5.0
 """Seconds that a store is waited for where a session broke off."""

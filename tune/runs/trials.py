@@ -23,14 +23,14 @@ from tune.runs.callback import SearchCallback
 from tune.scheduler import TRIAL_ID, make_scheduler
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.searcher import make_searcher
-from tune.trainable import full_budget, make_trainable
+from tune.workers.trainable import full_budget, make_trainable
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.prepared import PreparedData
     from tune.display import SearchDisplay
     from tune.experiments.opened import OpenExperiment
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
     from tune.search.budgets import End
     from tune.search.records import Records
     from tune.searcher import EarlierTrial

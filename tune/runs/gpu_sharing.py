@@ -19,12 +19,12 @@ from tune.cluster import TrialResources, alive_nodes, trial_resources
 from tune.display import say
 from tune.errors import UserError
 from tune.gpu_share import COUNTS, find_share, heaviest, micro_batches, most_sharing, with_share
-from tune.trainable import probe_shared
+from tune.workers.trainable import probe_shared
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData
     from trainer.probe import Measured
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
 
 _SECONDS = 8.0
 """Training that is timed in each measurement."""

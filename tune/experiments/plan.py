@@ -152,7 +152,7 @@ class SearchPlan:
 
     def budget(self, n_train: int) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget."""
-        from tune.trainable import full_budget
+        from tune.workers.trainable import full_budget
 
         if self.base.max_steps is not None:
             return self.base.max_steps * self.batch_sizes[-1]
@@ -185,7 +185,7 @@ def make_plan(request: SearchRequest) -> SearchPlan:
     paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
     base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
     check_auto(request, base.deepspeed)
-    from tune.trainable import check_model
+    from tune.workers.trainable import check_model
 
     default = check_model(base)
     space = space.resolve(default).with_recipe(default)

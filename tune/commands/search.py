@@ -26,7 +26,7 @@ from tune.arguments import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tune.plan import SearchRequest
+    from tune.experiments.plan import SearchRequest
     from tune.runs.outcome import SearchOutcome
     from tune.search.budgets import Budgets
 
@@ -173,7 +173,7 @@ def search(words: list[str]) -> int:
     arguments = parser.parse_args(words)
 
     from tune.display import make_console
-    from tune.plan import SearchRequest, check_numbers, make_plan
+    from tune.experiments.plan import SearchRequest, check_numbers, make_plan
 
     check_what(arguments, words)
     request = SearchRequest(
@@ -208,7 +208,7 @@ def search(words: list[str]) -> int:
     with console.status("checking the space and the model ..."):
         plan = make_plan(request)
     if arguments.dry_run:
-        from tune.dry_run import show_plan
+        from tune.runs.dry_run import show_plan
 
         show_plan(plan, console)
         return 0
@@ -275,7 +275,7 @@ def _resume(
 
 def _finish(outcome: SearchOutcome, console: Console) -> int:
     """Print the results; the exit code of the search."""
-    from tune.summary import print_summary
+    from tune.runs.summary import print_summary
 
     print_summary(outcome, console)
     if outcome.tracking_problem:

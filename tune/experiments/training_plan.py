@@ -12,13 +12,13 @@ from trainer.config import TrainConfig
 from tune.arguments import check_least
 from tune.cluster import TrialResources, alive_nodes, trial_resources
 from tune.errors import ConfigError, ExperimentError, ResourceError
+from tune.experiments.plan import SearchPlan, SearchRequest, absolute_source, dated_name, new_experiment
 from tune.experiments.saved import load_results
-from tune.plan import SearchPlan, SearchRequest, absolute_source, dated_name, new_experiment
 from tune.runs.finish import find_finished
 from tune.search_space import SearchSpace
 from tune.space_settings import SchedulerSettings, SearcherSettings
 from tune.storage import Storage
-from tune.trainable import check_model, read_settings
+from tune.workers.trainable import check_model, read_settings
 
 _BUDGET = ("epochs", "max_steps")
 _NOT_TAKEN = ("evaluate_at", "workers", "output_dir")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tune.errors import UserError, first_line
 from tune.object_store import StorageError
 from tune.share import start_share
-from tune.trainable import evaluate_shared, keep_rates, local_folders, recall_rates
+from tune.workers.trainable import evaluate_shared, keep_rates, local_folders, recall_rates
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig

@@ -24,7 +24,7 @@ from tune.arguments import (
 )
 
 if TYPE_CHECKING:
-    from tune.train_plan import TrainRequest
+    from tune.experiments.training_plan import TrainRequest
 
 _EPILOG = """\
 examples:
@@ -96,17 +96,17 @@ def train(words: list[str]) -> int:
     request = read_request(arguments)
 
     # Before anything imports ray.train, which reads it then.
-    from tune.train_workers import use_train_v2
+    from tune.workers.ray_train import use_train_v2
 
     use_train_v2()
 
     from tune.display import make_console
-    from tune.train_plan import make_train_plan
+    from tune.experiments.training_plan import make_train_plan
 
     console = make_console()
     if arguments.resume is not None:
+        from tune.runs.training import resume_training
         from tune.train_resume import load_training
-        from tune.training import resume_training
 
         with console.status(f"looking at what {arguments.resume} left ..."):
             resumed = load_training(request, arguments.resume)
@@ -115,7 +115,7 @@ def train(words: list[str]) -> int:
         with console.status("checking the settings and the model ..."):
             plan = make_train_plan(request)
 
-        from tune.training import run_training
+        from tune.runs.training import run_training
 
         outcome = run_training(plan, console)
 
@@ -135,7 +135,7 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
     Raises:
         ConfigError: arguments that exclude each other, or a setting that is unknown or not allowed.
     """
-    from tune.train_plan import TrainRequest
+    from tune.experiments.training_plan import TrainRequest
 
     if arguments.resume is not None:
         given = [name for name in _FIXED if getattr(arguments, name) not in (None, [])]

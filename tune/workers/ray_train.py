@@ -108,7 +108,7 @@ def _work(config: TrainConfig, stored: Any, share: Any, mailbox: Any, cpus: floa
     import ray
     import ray.train
 
-    from tune.trainable import train_on_ray_train
+    from tune.workers.trainable import train_on_ray_train
 
     context, checkpoint = ray.train.get_context(), ray.train.get_checkpoint()
     leads = context.get_world_rank() == 0
@@ -173,7 +173,7 @@ def _scratch_folder(name: str, local_rank: int) -> Iterator[None]:
     import ray
     import torch
 
-    from tune.trainable import private_folder
+    from tune.workers.trainable import private_folder
 
     # Nodes may share their disk, as several on one machine do.
     whole = Path(tempfile.gettempdir()) / name

@@ -17,7 +17,7 @@ from trainer.scoring.normalizers import unit_note
 from tune.display import say, say_notes
 from tune.errors import UserError
 from tune.mailbox import MailboxReader, post, start_mailbox
-from tune.trainable import prepare_data
+from tune.workers.trainable import prepare_data
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData

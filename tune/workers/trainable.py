@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE, is_only_for_resume, seal
 from trainer.config import TrainConfig
 from trainer.distributed import private_folder
-from tune.attempts import train_persistently, with_earlier
 from tune.mailbox import post
 from tune.scheduler import TRIAL_ID
-from tune.worker_group import Report, train_on_workers
+from tune.workers.retries import train_persistently, with_earlier
+from tune.workers.worker_group import Report, train_on_workers
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData

@@ -14,8 +14,8 @@ from tune.display import LiveDisplay, clock, say, short_path, short_value
 
 if TYPE_CHECKING:
     from tune.cluster import TrialResources
+    from tune.experiments.training_plan import TrainPlan
     from tune.search.records import TrialRecord
-    from tune.train_plan import TrainPlan
 
 _EVERY_SECONDS = 30.0
 """Between two lines of progress where there is no terminal."""

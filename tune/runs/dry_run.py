@@ -23,11 +23,11 @@ from tune.search_space import FloatParameter
 from tune.searcher import make_searcher
 from tune.simulated_controller import Limits
 from tune.simulation import simulate_search
-from tune.trainable import checkpoint_bytes, count_clips, seconds_per_sample
+from tune.workers.trainable import checkpoint_bytes, count_clips, seconds_per_sample
 
 if TYPE_CHECKING:
     from tune.cluster import TrialResources
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
     from tune.search_space import SearchSpace
 
 _SAMPLES = 3

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from tune.baseline import measure_baseline
 from tune.cluster import check_precision, ray_session
 from tune.display import say, short_path
 from tune.errors import ExperimentError
@@ -20,9 +19,10 @@ from tune.experiments.events import BaselineMeasured, TrialEnded, TrialProposed,
 from tune.experiments.log import ProgressLog
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.settings_file import DROPPED_FILE, write_baseline_clips, write_training_file
-from tune.features import prepare_features
 from tune.mailbox import MailboxReader, start_mailbox
 from tune.mlflow_store import check_store
+from tune.runs.baseline import measure_baseline
+from tune.runs.data import prepare_features
 from tune.runs.finish import finish
 from tune.runs.search import (
     Session,
@@ -34,16 +34,16 @@ from tune.runs.search import (
     session_started,
 )
 from tune.runs.tracking import Tracking
+from tune.runs.training_display import TrainDisplay, describe_workers, print_train_plan
 from tune.share import start_share
-from tune.train_display import TrainDisplay, describe_workers, print_train_plan
 from tune.train_messages import FAILURE, root_failure
 from tune.train_results import ERROR_FILE, TrainingOutcome
 from tune.train_watch import TrainingWatch
-from tune.train_workers import TRIAL, make_ray_trainer, remove_scratch
-from tune.trainable import count_clips, evaluation_points, local_folders
+from tune.workers.ray_train import TRIAL, make_ray_trainer, remove_scratch
+from tune.workers.trainable import count_clips, evaluation_points, local_folders
 
 if TYPE_CHECKING:
-    from tune.train_plan import TrainPlan
+    from tune.experiments.training_plan import TrainPlan
     from tune.train_resume import ResumedTraining
 
 
