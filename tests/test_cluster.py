@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tune.cluster import TrialResources, check_address, trial_resources
+from tune.cluster import check_address
 from tune.errors import ResourceError
 from tune.experiments.plan import SearchRequest
+from tune.resources import TrialResources
 
 
 def request(**changes: Any) -> SearchRequest:
@@ -40,8 +41,7 @@ def request(**changes: Any) -> SearchRequest:
 )
 def test_resources(asked: dict[str, Any], available: Any, expected: TrialResources) -> None:
     assert (
-        trial_resources(request(**asked), available if isinstance(available, list) else [available])
-        == expected
+        request(**asked).resources.fit(available if isinstance(available, list) else [available]) == expected
     )
 
 
@@ -64,7 +64,7 @@ def test_resources(asked: dict[str, Any], available: Any, expected: TrialResourc
 )
 def test_asking_for_too_much(asked: dict[str, Any], available: Any, message: str) -> None:
     with pytest.raises(ResourceError) as caught:
-        trial_resources(request(**asked), available if isinstance(available, list) else [available])
+        request(**asked).resources.fit(available if isinstance(available, list) else [available])
     assert message in str(caught.value)
 
 
@@ -90,7 +90,7 @@ def test_asking_for_too_much(asked: dict[str, Any], available: Any, message: str
 )
 def test_resources_of_two_workers(asked: dict[str, Any], available: Any, expected: TrialResources) -> None:
     nodes = available if isinstance(available, list) else [available]
-    assert trial_resources(request(workers_per_trial=2, **asked), nodes) == expected
+    assert request(workers_per_trial=2, **asked).resources.fit(nodes) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_resources_of_two_workers(asked: dict[str, Any], available: Any, expecte
 )
 def test_too_many_workers(asked: dict[str, Any], available: dict[str, float], message: str) -> None:
     with pytest.raises(ResourceError) as caught:
-        trial_resources(request(workers_per_trial=2, **asked), [available])
+        request(workers_per_trial=2, **asked).resources.fit([available])
     assert message in str(caught.value)
 
 

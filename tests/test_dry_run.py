@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tune.cluster import TrialResources
+from tune.resources import TrialResources
 from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
 from tune.search_space import load_space
 

@@ -32,7 +32,7 @@ from tune.runs import finish as finish_module
 from tune.runs.final_round import plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import load_search
-from tune.runs.search import check_same_data, session_started
+from tune.runs.session import check_same_data, session_started
 from tune.search.budgets import Budgets
 from tune.storage import Storage
 

@@ -15,7 +15,7 @@ from tune.errors import ExperimentError, ModelError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.saved import load_results
 from tune.runs.finish import find_finished
-from tune.workers.trainable import find_model
+from tune.trainable import find_model
 
 if TYPE_CHECKING:
     from tune.storage import Storage

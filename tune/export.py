@@ -24,7 +24,7 @@ from tune.export_formats import FormatsOutcome, add_formats, print_formats
 from tune.model_card import CardFacts, Rates, model_card
 from tune.report.estimates import baseline_clips
 from tune.runs.finish import find_finished
-from tune.workers.trainable import evaluate_model, export_model, prepare_data
+from tune.trainable import evaluate_model, export_model, prepare_data
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target

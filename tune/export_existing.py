@@ -17,7 +17,7 @@ from tune.display import say
 from tune.errors import ConfigError, ExperimentError, ModelError
 from tune.export import new_folder
 from tune.export_formats import FormatsOutcome, add_formats, print_formats
-from tune.workers.trainable import check_model, export_model, find_model
+from tune.trainable import check_model, export_model, find_model
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target

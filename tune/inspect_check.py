@@ -50,7 +50,7 @@ class Judge:
         self, config: TrainConfig, on_progress: Callable[[str, int, int], None]
     ) -> dict[tuple[str, str, str], str]:
         from trainer.scoring.decoding import Decoder
-        from tune.workers.trainable import prepare_data
+        from tune.trainable import prepare_data
 
         data = prepare_data(config, functools.partial(on_progress, "computing features"))
         decoder = Decoder(config)

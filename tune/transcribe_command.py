@@ -154,7 +154,7 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
         return
     from tune.experiments.saved import load_results
     from tune.runs.finish import find_finished
-    from tune.workers.trainable import CONFIG_FILE, export_model
+    from tune.trainable import CONFIG_FILE, export_model
 
     experiment = find_finished(name, storage)
     settings, results = load_results(experiment)

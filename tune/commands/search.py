@@ -26,8 +26,8 @@ from tune.arguments import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tune.experiments.plan import SearchRequest
-    from tune.runs.outcome import SearchOutcome
+    from tune.experiments.plan import SearchPlan, SearchRequest
+    from tune.runs.outcome import Outcome
     from tune.search.budgets import Budgets
 
 _EPILOG = """\
@@ -172,8 +172,8 @@ def search(words: list[str]) -> int:
         return EXIT_USER_ERROR
     arguments = parser.parse_args(words)
 
-    from tune.display import make_console
     from tune.experiments.plan import SearchRequest, check_numbers, make_plan
+    from tune.util.console import make_console
 
     check_what(arguments, words)
     request = SearchRequest(
@@ -262,7 +262,7 @@ def read_budgets(arguments: argparse.Namespace) -> Budgets:
 
 def _resume(
     request: SearchRequest, name: str, given: frozenset[str], console: Console, *, take_over: bool
-) -> SearchOutcome:
+) -> Outcome[SearchPlan]:
     from tune.runs.resume import load_search
 
     with console.status(f"looking at what {name} left ..."):
@@ -273,9 +273,9 @@ def _resume(
     return finish_search(resumed, console) if resumed.only_finish else resume_search(resumed, console)
 
 
-def _finish(outcome: SearchOutcome, console: Console) -> int:
+def _finish(outcome: Outcome[SearchPlan], console: Console) -> int:
     """Print the results; the exit code of the search."""
-    from tune.runs.summary import print_summary
+    from tune.runs.search_display import print_summary
 
     print_summary(outcome, console)
     if outcome.tracking_problem:

@@ -95,38 +95,35 @@ def train(words: list[str]) -> int:
     arguments = train_parser().parse_args(words)
     request = read_request(arguments)
 
-    # Before anything imports ray.train, which reads it then.
+    from tune.experiments.training_plan import load_training, make_train_plan
+    from tune.runs.finish import find_finished
+    from tune.util.console import make_console
     from tune.workers.ray_train import use_train_v2
 
-    use_train_v2()
-
-    from tune.display import make_console
-    from tune.experiments.training_plan import make_train_plan
-
+    use_train_v2()  # before anything imports ray.train, which reads it then
     console = make_console()
     if arguments.resume is not None:
         from tune.runs.training import resume_training
-        from tune.train_resume import load_training
 
         with console.status(f"looking at what {arguments.resume} left ..."):
             resumed = load_training(request, arguments.resume)
         outcome = resume_training(resumed, console)
     else:
         with console.status("checking the settings and the model ..."):
-            plan = make_train_plan(request)
+            plan = make_train_plan(request, find_finished)
 
         from tune.runs.training import run_training
 
         outcome = run_training(plan, console)
 
-    from tune.train_results import print_training_summary
+    from tune.runs.training_display import print_training_summary
 
     print_training_summary(outcome, console)
     if outcome.tracking_problem:
         make_console(error=True).print(f"warning: {outcome.tracking_problem}", markup=False, soft_wrap=True)
     if outcome.interrupted:
         return EXIT_INTERRUPTED
-    return 0 if outcome.record.status == "completed" else EXIT_FAILED
+    return 0 if outcome.trials[0].status == "completed" else EXIT_FAILED
 
 
 def read_request(arguments: argparse.Namespace) -> TrainRequest:

@@ -1,25 +1,46 @@
-"""From the command line of `tune-whisper train` to a validated plan of one training."""
+"""From the command line of `tune-whisper train` to a validated plan of one training, new or resumed."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from trainer.config import TrainConfig
 from tune.arguments import check_least
-from tune.cluster import TrialResources, alive_nodes, trial_resources
-from tune.errors import ConfigError, ExperimentError, ResourceError
-from tune.experiments.plan import SearchPlan, SearchRequest, absolute_source, dated_name, new_experiment
-from tune.experiments.saved import load_results
-from tune.runs.finish import find_finished
-from tune.search_space import SearchSpace
-from tune.space_settings import SchedulerSettings, SearcherSettings
+from tune.errors import ExperimentError
+from tune.experiments.log import EVENTS_FILE
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import (
+    ASKED_RESOURCES,
+    Plan,
+    RunRequest,
+    absolute_source,
+    dated_name,
+    new_experiment,
+    usual_learning_rate,
+)
+from tune.experiments.saved import (
+    SavedExperiment,
+    find_experiment,
+    load_results,
+    old_form_error,
+    read_settings,
+)
+from tune.finalists import DEFAULT_REPEATS
+from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
+from tune.search.budgets import Budgets
 from tune.storage import Storage
-from tune.workers.trainable import check_model, read_settings
+from tune.util.console import short_path, short_value
 
+if TYPE_CHECKING:
+    from tune.experiment_folder import ExperimentFolder
+
+TRIAL = "001"
+"""A training is the only trial of its experiment."""
 _BUDGET = ("epochs", "max_steps")
 _NOT_TAKEN = ("evaluate_at", "workers", "output_dir")
 """What belongs to how a trial of a search ran, not to what it learned."""
@@ -33,136 +54,185 @@ _NOT_TOLD = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainRequest:
+class TrainRequest(RunRequest):
     """What was asked for on the command line, unchecked."""
 
-    config: Path | None
+    config: Path | None = None
     """YAML file of settings."""
-    origin: str | None
+    origin: str | None = None
     """The experiment whose best trial's settings are taken."""
-    trial: str | None
+    trial: str | None = None
     """Another trial of it than the best."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """`TrainConfig` fields given by flags and `--set`; they go before the file's, and those before `origin`'s."""
-    workers: int | None
-    gpus_per_worker: float | None
-    cpus_per_worker: float | None
-    storage: Storage
-    name: str | None
-    tracking_uri: str | None
-    address: str | None
-    max_failures: int
-    track: tuple[str, ...] = ("mlflow",)
-    """Where results are shown."""
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+    cpus_per_worker: float | None = None
+    name: str | None = None
     take_over: bool = False
     """Go on also where another machine seems to run it."""
 
+    def resources(self, workers: int) -> ResourceRequest:
+        """What so many workers take."""
+        return ResourceRequest(
+            gpus=self.gpus_per_worker, cpus=self.cpus_per_worker, workers=workers, options=TRAINING_OPTIONS
+        )
+
+    def check_numbers(self) -> None:
+        """Raise `ConfigError` where one of the request's own numbers is out of range."""
+        check_least(self, workers=1, max_failures=0)
+        self.resources(1).check_numbers()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainPlan(SearchPlan):
-    """One training: a search of one trial that has nothing left to search."""
+class TrainPlan(Plan):
+    """One training whose settings are known to be sound."""
 
+    request: TrainRequest
     trial_config: dict[str, Any]
     """The settings of the trial in `results.json` and on the screen."""
     notes: tuple[str, ...] = ()
     """What the user should know before it starts."""
-    gpus_per_worker: float | None = None
-    cpus_per_worker: float | None = None
+
+    kind = "training"
 
     @property
-    def is_training(self) -> bool:
-        """Nothing is searched."""
-        return True
+    def resources(self) -> ResourceRequest:
+        """What the workers take."""
+        return self.request.resources(self.base.workers)
 
-    def resources(self) -> TrialResources:
-        """What the workers take of the cluster. Ray must be running.
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, in the words of a search of one trial."""
+        return {
+            "trials": 1,
+            "finalists": 0,
+            "repeats": DEFAULT_REPEATS,
+            "budgets": dataclasses.asdict(Budgets()),
+            "keep_checkpoints": "best",
+            "asked_resources": {**dict.fromkeys(ASKED_RESOURCES), "max_failures": self.request.max_failures},
+        }
 
-        Raises:
-            ResourceError: there is not enough.
-        """
-        workers = self.base.workers
-        request = dataclasses.replace(
-            self.request,
-            gpus_per_trial=None if self.gpus_per_worker is None else self.gpus_per_worker * workers,
-            cpus_per_trial=None if self.cpus_per_worker is None else self.cpus_per_worker * workers,
-        )
-        try:
-            return trial_resources(request, alive_nodes())
-        except ResourceError as error:
-            text = str(error).replace(f"--workers-per-trial {workers}", f"--workers {workers}")
-            for kind in ("gpus", "cpus"):
-                # There each number is that of all workers together.
-                text = re.sub(
-                    rf"--{kind}-per-trial ([\d.e+-]+)",
-                    lambda found, kind=kind: f"--{kind}-per-worker {float(found[1]) / workers:g}",  # type: ignore[misc]
-                    text,
-                )
-            raise ResourceError(text) from error
+    def describe(self, resources: TrialResources | None = None) -> list[str]:
+        """What is trained, on what, with which settings; and the workers with the effective batch."""
+        base = self.base
+        lines = [
+            f"training {self.name} in {short_path(self.folder)}",
+            f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
+            ", ".join(f"{name} {short_value(value)}" for name, value in self.trial_config.items()),
+            *self.notes,
+        ]
+        if resources is not None:
+            workers = "1 worker" if base.workers == 1 else f"{base.workers} workers"
+            each = f"{resources.gpus_per_worker:g} GPU and {resources.cpus_per_worker:g} CPU each"
+            lines.append(
+                f"{workers} with {each}{', DeepSpeed' if base.deepspeed else ''}; effective batch "
+                f"{base.train_batch_size} x {base.gradient_accumulation_steps} x {base.workers} = "
+                f"{base.effective_batch_size} (micro-batch x accumulation x workers)"
+            )
+        return lines
 
 
-def make_train_plan(request: TrainRequest) -> TrainPlan:
+@dataclasses.dataclass(frozen=True)
+class ResumedTraining:
+    """What is known of a training that goes on."""
+
+    plan: TrainPlan
+    experiment: OpenExperiment
+    points: tuple[int, ...]
+    """Samples seen at which it is evaluated."""
+
+
+def make_train_plan(
+    request: TrainRequest, find: Callable[[str, Storage], ExperimentFolder] = find_experiment
+) -> TrainPlan:
     """Check everything that can be checked without reading audio or starting Ray.
+
+    Args:
+        request: what was asked for.
+        find: finds the experiment to take settings from, in its end where it has one.
 
     Raises:
         UserError: a setting, the file, the experiment to take settings from, the model or the name cannot be used.
     """
-    _check_numbers(request)
-    settings, notes, taken_batch = _merge(request)
-    workers = request.workers or settings.pop("workers", None) or 1
-    settings["workers"] = int(workers)
-    check_gpus(request, settings["workers"])
+    request.check_numbers()
+    settings, notes, taken_batch = _merge(request, find)
+    settings["workers"] = int(request.workers or settings.get("workers") or 1)
+    request.resources(settings["workers"]).check_gpus()
     base = TrainConfig.from_dict({"cache_dir": str(request.storage.feature_cache), **settings})
     base = base.replace(
         **{key: absolute_source(getattr(base, key)) for key in ("model", "data")},
         cache_dir=str(Path(base.cache_dir).expanduser().absolute()),
     )
-    name = _free_name(request, base)
-    default = check_model(base)
+    name = request.name or dated_name(f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}")
+    folder = new_experiment("--name", name, request.storage)
+    usual = usual_learning_rate(base)
     if base.learning_rate is None:
-        base = base.replace(learning_rate=default)
+        base = base.replace(learning_rate=usual)
     if taken_batch is not None:
-        notes += _notes_on_taken(request, base, taken_batch, default)
+        notes += _notes_on_taken(request, base, taken_batch, usual)
     return TrainPlan(
-        request=search_request(request, name, base),
+        request=request,
         name=name,
-        experiment_folder=request.storage.experiment(name),
-        space=no_space(settings),
+        experiment_folder=folder,
         base=base,
         trial_config=told_settings(base),
         notes=tuple(notes),
-        gpus_per_worker=request.gpus_per_worker,
-        cpus_per_worker=request.cpus_per_worker,
     )
 
 
-def search_request(request: TrainRequest, name: str, base: TrainConfig) -> SearchRequest:
-    """The training as a request for a search of one trial."""
-    return SearchRequest(
-        space="",
-        trials=1,
-        storage=request.storage,
-        experiment=name,
-        tracking_uri=request.tracking_uri,
-        workers_per_trial=base.workers,
-        address=request.address,
-        max_failures=request.max_failures,
-        seed=base.seed,
-        finalists=0,
-        track=request.track,
-    )
+def load_training(request: TrainRequest, name: str) -> ResumedTraining:
+    """The training `name` of `request.storage`, to go on with the request's resources and MLflow store.
+
+    Raises:
+        ExperimentError: there is no such training, it has ended, or it runs now.
+    """
+    request.check_numbers()
+    folder = find_experiment(name, request.storage)
+    settings = read_settings(folder.path)
+    if settings.get("kind") != TrainPlan.kind:
+        raise ExperimentError(
+            f"--resume {name}: is a search, not a training; tune-whisper --resume {name} goes on with it"
+        )
+    if not (folder.path / EVENTS_FILE).is_file():
+        raise old_form_error(folder, f"--resume {name}", "go on with it")
+    experiment = OpenExperiment(folder, take_over=request.take_over)
+    try:
+        return _resume(request, name, SavedExperiment(folder, settings, experiment.log.state), experiment)
+    except BaseException:
+        experiment.close()
+        raise
 
 
-def no_space(settings: Mapping[str, Any]) -> SearchSpace:
-    """A space with everything fixed."""
-    return SearchSpace(
-        parameters={},
-        fixed=dict(settings),
-        try_first=[],
-        scheduler=SchedulerSettings(),
-        searcher=SearcherSettings(),
-        path=Path("training"),
-        source_text="",
+def _resume(
+    request: TrainRequest, name: str, saved: SavedExperiment, experiment: OpenExperiment
+) -> ResumedTraining:
+    if TRIAL not in saved.state.records or saved.state.baseline is None:
+        raise ExperimentError(
+            f"--resume {name}: its training never began; remove {saved.folder.address} and start it anew"
+        )
+    record = saved.state.records[TRIAL]
+    if record.outcome not in ("running", "failed"):
+        raise ExperimentError(
+            f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
+        )
+    base = saved.base
+    request.resources(base.workers).check_gpus()
+    if not Path(base.cache_dir).is_dir():  # it ran elsewhere
+        base = base.replace(cache_dir=str(request.storage.feature_cache))
+    request = dataclasses.replace(
+        request,
+        tracking_uri=request.tracking_uri or saved.settings.get("asked_tracking_uri"),
+        track=tuple(saved.settings["track"]),
     )
+    plan = TrainPlan(
+        request=request,
+        name=name,
+        experiment_folder=saved.folder,
+        base=base,
+        trial_config=record.config,
+    )
+    return ResumedTraining(plan, experiment, saved.rungs)
 
 
 def told_settings(base: TrainConfig) -> dict[str, Any]:
@@ -176,10 +246,15 @@ def told_settings(base: TrainConfig) -> dict[str, Any]:
     return {name: getattr(base, name) for name in (*_TOLD, *changed)}
 
 
-def _merge(request: TrainRequest) -> tuple[dict[str, Any], list[str], int | None]:
+def _merge(
+    request: TrainRequest, find: Callable[[str, Storage], ExperimentFolder]
+) -> tuple[dict[str, Any], list[str], int | None]:
     """All settings by their precedence, notes on them, and the effective batch of the trial they are from."""
-    taken, batch = _taken(request) if request.origin is not None else ({}, None)
-    given = read_settings(request.config) if request.config is not None else {}
+    taken: dict[str, Any] = {}
+    batch = None
+    if request.origin is not None:
+        taken, batch = _taken(request, request.origin, find(request.origin, request.storage))
+    given = _given(request.config) if request.config is not None else {}
     notes = []
     if "output_dir" in given:
         notes.append(
@@ -195,14 +270,22 @@ def _merge(request: TrainRequest) -> tuple[dict[str, Any], list[str], int | None
     return settings, notes, batch
 
 
-def _taken(request: TrainRequest) -> tuple[dict[str, Any], int]:
+def _given(path: Path) -> dict[str, Any]:
+    """The settings that a YAML file gives, checked; `ConfigError` where it cannot be used."""
+    from trainer.__main__ import read_config
+
+    config = read_config(path)
+    named = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    return {name: getattr(config, name) for name in named}
+
+
+def _taken(request: TrainRequest, origin: str, folder: ExperimentFolder) -> tuple[dict[str, Any], int]:
     """The settings of a trial of an earlier experiment, and its effective batch.
 
     Raises:
-        ExperimentError: there is no such experiment or trial, or no trial reached an evaluation.
+        ExperimentError: there is no such trial, or no trial reached an evaluation.
     """
-    origin = str(request.origin)
-    settings, results = load_results(find_finished(origin, request.storage))
+    settings, results = load_results(folder)
     wanted = request.trial.zfill(3) if request.trial else (results["best"] or {}).get("trial_id")
     if wanted is None:
         raise ExperimentError(
@@ -218,7 +301,7 @@ def _taken(request: TrainRequest) -> tuple[dict[str, Any], int]:
     return values, trained.effective_batch_size
 
 
-def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, default: float) -> list[str]:
+def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, usual: float) -> list[str]:
     """What differs from the trial whose settings are taken in ways that are easily overlooked."""
     notes = []
     if base.effective_batch_size != batch:
@@ -226,38 +309,10 @@ def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, defaul
             f"note: the effective batch is {base.effective_batch_size} here, it was {batch} in {request.origin}; "
             "--set gradient_accumulation_steps=N or train_batch_size=N changes it"
         )
-    if (
-        "model" in request.settings
-        and "learning_rate" not in request.settings
-        and base.learning_rate != default
-    ):
+    own = "model" in request.settings and "learning_rate" not in request.settings
+    if own and base.learning_rate != usual:
         notes.append(
             f"note: learning_rate {base.learning_rate:g} is {request.origin}'s; {base.model} usually takes about "
-            f"{default:g}, as --set learning_rate=null does"
+            f"{usual:g}, as --set learning_rate=null does"
         )
     return notes
-
-
-def _free_name(request: TrainRequest, base: TrainConfig) -> str:
-    name = request.name or dated_name(f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}")
-    new_experiment("--name", name, request.storage)
-    return name
-
-
-def _check_numbers(request: TrainRequest) -> None:
-    check_least(request, workers=1, max_failures=0)
-    cpus = request.cpus_per_worker
-    if cpus is not None and not 0 < cpus < float("inf"):
-        raise ConfigError(f"--cpus-per-worker {cpus:g}: must be above 0")
-
-
-def check_gpus(request: TrainRequest, workers: int) -> None:
-    """Raise `ConfigError` where a worker would hold GPUs that it does not use, or several a share of one."""
-    gpus = request.gpus_per_worker
-    if gpus is None or gpus in (0, 1) or (workers == 1 and 0 < gpus < 1):
-        return
-    raise ConfigError(
-        f"--gpus-per-worker {gpus:g}: must be 1 or 0; several GPUs are used by as many --workers"
-        if workers == 1 or gpus > 1 or not gpus > 0
-        else f"--gpus-per-worker {gpus:g}: must be 1 or 0; a share of a GPU is only for a single worker"
-    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from tune.errors import ModelError
-from tune.workers.trainable import find_model
+from tune.trainable import find_model
 
 if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature

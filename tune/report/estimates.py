@@ -15,7 +15,7 @@ from tune.experiments.settings_file import BASELINE_CLIPS_FILE
 from tune.object_store import StorageError
 from tune.report.known import Experiment
 from tune.search.records import TrialRecord
-from tune.workers.trainable import UTTERANCES_FILE
+from tune.trainable import UTTERANCES_FILE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,66 +9,74 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console
-
-from tune.cluster import TrialResources, alive_nodes, trial_resources
-from tune.display import say
-from tune.errors import UserError
-from tune.gpu_share import COUNTS, find_share, heaviest, micro_batches, most_sharing, with_share
+from tune.cluster import alive_nodes
+from tune.errors import ResourceError, UserError
+from tune.resources import Node, TrialResources
+from tune.workers.inputs import TrialInputs
 from tune.workers.trainable import probe_shared
 
 if TYPE_CHECKING:
-    from trainer.prepared import PreparedData
+    from trainer.config import TrainConfig
     from trainer.probe import Measured
     from tune.experiments.plan import SearchPlan
+    from tune.runs.session import Session
 
 _SECONDS = 8.0
 """Training that is timed in each measurement."""
+COUNTS = (2, 4, 8)
+"""Trials on a card that are tried."""
+_GAIN = 1.1
+"""More trials must bring so many times the samples per second: below it each would only take longer."""
+_USABLE = 0.9
+"""Of a card's memory: what trials take moves about."""
+_HEAVIEST = {
+    "gradient_checkpointing": False,
+    "freeze_encoder": False,
+    "spec_augment": True,
+    "precision": "fp32",
+}
+_HEAVIER = ("dropout", "label_smoothing", "audio_window")
+"""Searched settings that change what a step takes: the value that takes most, and those of which more takes more."""
+Measure: TypeAlias = "Callable[[int, Sequence[int]], list[list[Measured]]]"
+"""Measures so many trainings at once, each with the first of these micro-batches that fits."""
 
 
-def probe_card(
-    plan: SearchPlan, data: PreparedData, share: Any, console: Console
-) -> tuple[SearchPlan, TrialResources]:
-    """The plan with what one card of the cluster says about its trials, and their resources. Ray must be running.
+def share_gpus(session: Session[SearchPlan]) -> None:
+    """Where that was asked for, have one card of the cluster say how many trials share it; plan and resources follow.
 
     Without any GPU nothing is measured, and the plan stays.
-
-    Args:
-        plan: of a search with `--gpus-per-trial auto`.
-        data: the prepared data.
-        share: serves the driver's folders to nodes that lack them.
-        console: is told what was found.
 
     Raises:
         UserError: a training cannot run; `ResourceError`: a card has too little memory for a single clip.
     """
-    import ray
-
+    plan = session.plan
+    if plan.request.gpus_per_trial != "auto":
+        return
+    if not session.resources.gpus:
+        session.say("--gpus-per-trial auto: there is no GPU, trials have 0; nothing is measured")
+        return
     nodes = alive_nodes()
-    whole = trial_resources(plan.request, nodes)
-    if not whole.gpus:
-        say(console, "--gpus-per-trial auto: there is no GPU, trials have 0; nothing is measured")
-        return plan, whole
     counts = [1, *(count for count in COUNTS if count <= most_sharing(plan, nodes))]
-    resources = {
-        count: trial_resources(dataclasses.replace(plan.request, gpus_per_trial=1 / count), nodes)
-        for count in counts
-    }
+    resources = {count: dataclasses.replace(plan.resources, gpus=1 / count).fit(nodes) for count in counts}
     cpus = max(count * resources[count].cpus for count in counts)
-    with console.status("measuring on one card how many trials share it ..."), _one_card(cpus) as card:
-        config, stored = heaviest(plan), ray.put(data)
+    with (
+        session.console.status("measuring on one card how many trials share it ..."),
+        _one_card(cpus) as card,
+    ):
+        inputs = session.inputs(heaviest(plan))
 
         def measure(count: int, sizes: Sequence[int]) -> list[list[Measured]]:
-            return _at_once(card, resources[count], count, (config, stored, share), sizes)
+            return _at_once(card, resources[count], count, inputs, sizes)
 
         found = find_share(measure, micro_batches(plan), counts[-1])
     for line in found.describe():
-        say(console, line)
-    return with_share(plan, found), resources[found.trials]
+        session.say(line)
+    session.plan, session.resources = with_share(plan, found), resources[found.trials]
 
 
 class Gate:
@@ -105,7 +113,7 @@ def _one_card(cpus: float) -> Iterator[Any]:
 
 
 def _at_once(
-    card: Any, resources: TrialResources, count: int, what: tuple[Any, ...], sizes: Sequence[int]
+    card: Any, resources: TrialResources, count: int, inputs: TrialInputs, sizes: Sequence[int]
 ) -> list[list[Measured]]:
     """So many trainings at the same time on one card, each with what a trial would have."""
     import ray
@@ -114,7 +122,8 @@ def _at_once(
     remote = ray.remote(
         num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=0, scheduling_strategy=card
     )(probe_shared)
-    tasks = [remote.remote(*what, resources.cpus, sizes, _SECONDS, gate) for _ in range(count)]
+    inputs = dataclasses.replace(inputs, cpus=resources.cpus)
+    tasks = [remote.remote(inputs, sizes, _SECONDS, gate) for _ in range(count)]
     try:
         return _gather(tasks, gate)
     finally:
@@ -148,3 +157,157 @@ def _gather(tasks: Sequence[Any], gate: Any) -> list[list[Measured]]:
             raise cause from failed
         raise failed
     return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CardShare:
+    """What the probe found."""
+
+    trials: int
+    """Trials that share a card."""
+    rates: Mapping[int, float | None]
+    """Samples per second of all together, by the number of trials at once; None where memory ran out."""
+    micro_batch: int
+    """Clips in a forward pass with which it was measured."""
+    too_large: int | None = None
+    """The smallest micro-batch that ran out of memory."""
+    peak_bytes: int | None = None
+    """Most memory of one trial; None where it is not known."""
+    total_bytes: int | None = None
+    """The card's memory."""
+
+    def describe(self) -> list[str]:
+        """A line of what was measured and chosen, and one of the micro-batch where that was cut."""
+        memory = ""
+        if self.peak_bytes is not None and self.total_bytes is not None:
+            memory = f" and {self.peak_bytes / 2**30:.1f} of {self.total_bytes / 2**30:.0f} GiB"
+        told = [f"1 trial {_describe_rate(self.rates[1])} samples/s{memory}"]
+        told += [f"{trials}: {_describe_rate(rate)}" for trials, rate in self.rates.items() if trials > 1]
+        chosen = (
+            f"{self.trials} trials share a card" if self.trials > 1 else "each trial has a card of its own"
+        )
+        lines = [f"card probe: {', '.join(told)}; {chosen}"]
+        if self.too_large is not None:
+            lines.append(
+                f"micro-batch: {self.too_large} clips ran out of memory, {self.micro_batch} fit; larger batches are "
+                "cut into equal passes, which changes no gradient"
+            )
+        return lines
+
+
+def choose_share(
+    rates: Mapping[int, float | None], *, peak_bytes: int | None, total_bytes: int | None, most: int
+) -> tuple[int, int | None]:
+    """How many trials share a card by what is measured so far, and how many at once are to be measured next.
+
+    Args:
+        rates: samples per second of all trials together, by their number, 1 among them; None where memory ran out.
+        peak_bytes: most memory of one trial; None where it is not known.
+        total_bytes: the card's memory; None where it is not known.
+        most: trials on a card at most, for other reasons.
+
+    Returns:
+        The number of trials, and the next one to measure; None where all is known.
+    """
+    best = 1
+    for trials in COUNTS:
+        too_large = (
+            peak_bytes is not None and total_bytes is not None and trials * peak_bytes > _USABLE * total_bytes
+        )
+        if trials > most or too_large:
+            break
+        if trials not in rates:
+            return best, trials
+        rate, before = rates[trials], rates[best]
+        if rate is None or before is None or rate < _GAIN * before:
+            break
+        best = trials
+    return best, None
+
+
+def with_share(plan: SearchPlan, found: CardShare) -> SearchPlan:
+    """The plan with what was found as if it had been asked for."""
+    request, limit = plan.request, plan.space.fixed.get("micro_batch")
+    settings = dict(request.settings)
+    if found.too_large is not None:
+        settings["micro_batch"] = limit = found.micro_batch
+    request = dataclasses.replace(request, gpus_per_trial=1 / found.trials, settings=settings)
+    return dataclasses.replace(plan, request=request, base=plan.base.replace(micro_batch=limit))
+
+
+def find_share(measure: Measure, sizes: Sequence[int], most: int) -> CardShare:
+    """Measure until it is clear how many trials share a card.
+
+    Args:
+        measure: does it.
+        sizes: micro-batches to try, the largest first, in the end 1.
+        most: trials on a card at most.
+
+    Raises:
+        ResourceError: not even one clip fits.
+    """
+    (alone,) = measure(1, sizes)
+    fitting = alone[-1]
+    if not fitting.fits:
+        raise ResourceError(
+            "--gpus-per-trial auto: not even a training in passes of one clip, with its evaluation, fits in the card's "
+            "memory; take a smaller model, --set eval_batch_size=1 or --set gradient_checkpointing=true"
+        )
+    rates: dict[int, float | None] = {1: fitting.samples_per_second}
+    choose = functools.partial(
+        choose_share, rates, peak_bytes=fitting.peak_bytes, total_bytes=fitting.total_bytes, most=most
+    )
+    trials, following = choose()
+    while following is not None:
+        found = [one[-1].samples_per_second for one in measure(following, [fitting.micro_batch]) if one]
+        fast = [rate for rate in found if rate is not None]
+        rates[following] = sum(fast) if len(fast) == following else None
+        trials, following = choose()
+    return CardShare(
+        trials=trials,
+        rates=rates,
+        micro_batch=fitting.micro_batch,
+        too_large=alone[-2].micro_batch if len(alone) > 1 else None,
+        peak_bytes=fitting.peak_bytes,
+        total_bytes=fitting.total_bytes,
+    )
+
+
+def most_sharing(plan: SearchPlan, nodes: Sequence[Node]) -> int:
+    """Trials on a card for which there are CPUs, one each unless asked otherwise, and for which it takes all cards."""
+    request = plan.request
+    able = [node for node in nodes if node.get("GPU", 0.0) >= 1]
+    cards = sum(int(node["GPU"]) for node in able)
+    by_cpus = min((node.get("CPU", 0.0) / node["GPU"] for node in able), default=0.0) / (
+        request.cpus_per_trial or 1.0
+    )
+    wanted = min(request.trials, request.max_concurrent or request.trials)
+    fitting = [count for count in COUNTS if count <= by_cpus + 1e-9 and count // 2 * cards < wanted]
+    return max(fitting, default=1)
+
+
+def micro_batches(plan: SearchPlan) -> list[int]:
+    """Sizes to try: the largest batch of the space, or the limit that was given for a forward pass; halves of it."""
+    size = min(plan.largest_batch, plan.space.fixed.get("micro_batch") or plan.largest_batch)
+    sizes = [size]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    return sizes
+
+
+def heaviest(plan: SearchPlan) -> TrainConfig:
+    """The settings of that trial of the space whose steps take most."""
+    changes: dict[str, Any] = {}
+    for name, parameter in plan.space.parameters.items():
+        if name in _HEAVIEST and parameter.contains(_HEAVIEST[name]):
+            changes[name] = _HEAVIEST[name]
+        elif name in _HEAVIER:
+            values = getattr(parameter, "values", None) or [getattr(parameter, "high", None)]
+            changes[name] = max((value for value in values if value is not None), default=None)
+    return plan.base.replace(**changes)
+
+
+def _describe_rate(rate: float | None) -> str:
+    if rate is None:
+        return "out of memory"
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"

@@ -11,7 +11,7 @@ from tune.arguments import TRACKERS
 from tune.errors import ExperimentError
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto, check_gpus
+from tune.experiments.plan import ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
 from tune.runs.finish import is_owed
 from tune.search.budgets import Budgets
@@ -100,7 +100,7 @@ def _load(
         tracking_uri=request.tracking_uri or settings.get("asked_tracking_uri"),
         **_as_before(asked, settings, request, given),
     )
-    check_gpus(request, resumed=True)
+    request.resources.check_gpus(begun=True)
     check_auto(request, settings["train_config"].get("deepspeed"))
     base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
     if not Path(base.cache_dir).is_dir():  # the search ran elsewhere

@@ -1,131 +1,99 @@
-"""One training outside any search, from its plan to its results: features, baseline, workers on Ray Train."""
+"""One training outside any search, from its plan to its results: baseline, workers on Ray Train, and what they tell."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from tune.cluster import check_precision, ray_session
-from tune.display import say, short_path
-from tune.errors import ExperimentError
-from tune.experiments.events import BaselineMeasured, TrialEnded, TrialProposed, TrialStarted
+from tune.checkpoint_files import CheckpointFiles
+from tune.cloud_errors import cloud_errors
+from tune.errors import ExperimentError, error_line
+from tune.experiments.events import TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.experiments.log import ProgressLog
-from tune.experiments.opened import OpenExperiment
-from tune.experiments.settings_file import DROPPED_FILE, write_baseline_clips, write_training_file
+from tune.experiments.settings_file import write_training_file
+from tune.experiments.training_plan import TRIAL, ResumedTraining, TrainPlan
 from tune.mailbox import MailboxReader, start_mailbox
-from tune.mlflow_store import check_store
+from tune.object_store import StorageError
 from tune.runs.baseline import measure_baseline
-from tune.runs.data import prepare_features
-from tune.runs.finish import finish
-from tune.runs.search import (
-    Session,
-    check_same_data,
-    check_shared_storage,
-    data_prepared,
-    finite,
-    new_folder,
-    session_started,
+from tune.runs.callback import evaluation
+from tune.runs.outcome import Outcome
+from tune.runs.session import Session
+from tune.runs.training_display import ERROR_FILE, TrainDisplay
+from tune.workers.ray_train import (
+    EARLIER,
+    EVALUATION,
+    FAILURE,
+    PROGRESS,
+    checkpoint_name,
+    make_ray_trainer,
+    remove_scratch,
+    root_failure,
 )
-from tune.runs.tracking import Tracking
-from tune.runs.training_display import TrainDisplay, describe_workers, print_train_plan
-from tune.share import start_share
-from tune.train_messages import FAILURE, root_failure
-from tune.train_results import ERROR_FILE, TrainingOutcome
-from tune.train_watch import TrainingWatch
-from tune.workers.ray_train import TRIAL, make_ray_trainer, remove_scratch
-from tune.workers.trainable import count_clips, evaluation_points, local_folders
 
 if TYPE_CHECKING:
-    from tune.experiments.training_plan import TrainPlan
-    from tune.train_resume import ResumedTraining
+    from tune.search.records import TrialRecord
 
 
-def run_training(plan: TrainPlan, console: Console) -> TrainingOutcome:
+def run_training(plan: TrainPlan, console: Console) -> Outcome[TrainPlan]:
     """Run the planned training; everything it leaves is in `plan.experiment_folder`.
 
     Raises:
         UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
     """
-    with _session(plan, console) as session:
-        data = session.data
-        points = evaluation_points(plan.base, len(data.splits["train"]))
-        with new_folder(plan):
-            experiment = OpenExperiment(plan.experiment_folder)
-            session.stack.callback(experiment.close)
-            check_shared_storage(plan)
-            session.tracking.connect()
-            if data.drops:
-                data.write_dropped(plan.folder / DROPPED_FILE)
-                say(console, f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
-            measured = time.time()
-            baseline = measure_baseline(plan.base, session)
-            write_baseline_clips(plan.folder, baseline)
-            write_training_file(plan, plan.base, points, data, session.resources)
-            experiment.log.append(
-                session_started(session, experiment, kind="training"),
-                data_prepared(data),
-                BaselineMeasured(rates=finite(baseline.rates()), seconds=time.time() - measured),
-                TrialProposed(
-                    trial_id=TRIAL, config=plan.trial_config, effective_batch=plan.base.effective_batch_size
-                ),
-            )
-            session.take(experiment)
-        return _train(plan, session, experiment, points)
+    from trainer.train import plan_batches
+
+    with _scratch_removed(plan), Session.open(plan, console) as session:
+        points = plan_batches(plan.base, len(session.data.splits["train"])).points
+        with session.new_experiment():
+            measure_baseline(session)
+            write_training_file(plan, points, session.data, session.resources)
+            batch = plan.base.effective_batch_size
+            session.begin(TrialProposed(trial_id=TRIAL, config=plan.trial_config, effective_batch=batch))
+        train_on_ray(session, points)
+        return session.finish()
 
 
-def resume_training(resumed: ResumedTraining, console: Console) -> TrainingOutcome:
+def resume_training(resumed: ResumedTraining, console: Console) -> Outcome[TrainPlan]:
     """Go on with an interrupted or failed training from its last checkpoint.
 
     Raises:
         UserError: the data, the cluster or the tracking store cannot be used; the experiment stays as it is.
     """
     plan, experiment = resumed.plan, resumed.experiment
-    with contextlib.closing(experiment), _session(plan, console) as session:
-        check_same_data(plan.name, experiment, session.data)
-        session.tracking.connect()
-        state = experiment.log.state
-        experiment.log.append(session_started(session, experiment, kind="training"))
-        session.take(experiment)
-        record = state.records[TRIAL]
+    with (
+        contextlib.closing(experiment),
+        _scratch_removed(plan),
+        Session.open(plan, console, resumed=True) as session,
+    ):
+        session.go_on(experiment)
+        record = session.state.records[TRIAL]
         seen = record.evaluations[-1][0] if record.evaluations else 0
-        say(console, f"the training goes on after {seen:,} samples" if seen else "the training starts again")
-        return _train(plan, session, experiment, resumed.points)
+        session.say(f"the training goes on after {seen:,} samples" if seen else "the training starts again")
+        train_on_ray(session, resumed.points)
+        return session.finish()
 
 
 @contextlib.contextmanager
-def _session(plan: TrainPlan, console: Console) -> Iterator[Session]:
-    """The stores' followers, Ray, the workers' resources and the prepared data."""
-    began = time.time()
-    with contextlib.ExitStack() as outer:
-        tracking = outer.enter_context(Tracking(plan, console))
-        with console.status("looking at the data and the MLflow store ..."):
-            count_clips(plan.base)  # mistakes in the data show here, before anything starts
-            if "mlflow" in plan.trackers:
-                check_store(plan.tracking_uri)
-        outer.callback(remove_scratch, plan.experiment_folder)  # after Ray
-        outer.enter_context(ray_session(console, plan.request.address))
-        stack = outer.enter_context(contextlib.ExitStack())
-        resources = plan.resources()
-        check_precision(plan, resources)
-        print_train_plan(plan, console)
-        say(console, describe_workers(plan, resources))
-        data = prepare_features(plan.base, console)
-        share = start_share(local_folders(plan.base, data))
-        yield Session(console, plan, resources, data, share, tracking, stack, began)
+def _scratch_removed(plan: TrainPlan) -> Iterator[None]:
+    """In the end, when Ray is gone, what killed workers have left goes."""
+    try:
+        yield
+    finally:
+        remove_scratch(plan.experiment_folder)
 
 
-def _train(
-    plan: TrainPlan, session: Session, experiment: OpenExperiment, points: tuple[int, ...]
-) -> TrainingOutcome:
-    """The workers and what comes of them."""
-    log, state = experiment.log, experiment.log.state
+def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
+    """The workers, until they have ended, failed too often or are interrupted; the log tells what came of them.
+
+    `points` are the samples seen at which the training is evaluated.
+    """
+    plan, log, state = session.plan, session.experiment.log, session.state
     session.say(f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n")
     log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
     with TrainDisplay(
@@ -134,8 +102,8 @@ def _train(
         baseline=state.baseline.rates["wer"] if state.baseline else 0.0,
         trouble=lambda: session.tracking.problem,
     ) as display:
-        watch = TrainingWatch(log, ProgressLog(plan.folder), display, plan.request.max_failures)
-        result = _fit(plan, session, watch, display)
+        watch = TrainingWatch(session, display)
+        result = _fit(session, watch)
     record = state.records[TRIAL]
     if result == "failed":
         log.append(
@@ -144,28 +112,109 @@ def _train(
         (plan.folder / ERROR_FILE).write_text(f"{watch.error}\n", encoding="utf-8")
     elif result is not None and record.status == "running":
         log.append(TrialEnded(trial_id=TRIAL, status="completed", samples_seen=record.samples_now))
-    finish(experiment, session.say, storage_option=plan.request.storage.option)
-    return TrainingOutcome(plan, state, tracking_problem=session.tracking.finish(experiment))
+    if record.status in ("completed", "diverged"):
+        _remove_replaced(session, record)
 
 
-def _fit(plan: TrainPlan, session: Session, watch: TrainingWatch, display: TrainDisplay) -> Any:
+def _remove_replaced(session: Session[TrainPlan], record: TrialRecord) -> None:
+    """Of a training that has come to its end the best checkpoint and the last stay."""
+    try:
+        session.experiment.before_deletion()
+        kept = {path for path in (record.checkpoint, record.last_checkpoint) if path}
+        CheckpointFiles(session.experiment.folder).set_aside(kept, remove=True)
+    except cloud_errors(StorageError) as error:
+        session.say(f"warning: checkpoints that nobody needs stay: {error}")
+
+
+class TrainingWatch:
+    """Takes in what workers and Ray Train's controller tell, in the reader's thread: events, progress, the screen."""
+
+    def __init__(self, session: Session[TrainPlan], display: TrainDisplay) -> None:
+        self._log = session.experiment.log
+        self._progress_log = ProgressLog(session.plan.folder)
+        self._display = display
+        self._failures, self._max_failures = 0, session.plan.request.max_failures
+        self.error: str | None = None
+        """The last failure, whole."""
+
+    @property
+    def record(self) -> TrialRecord:
+        """The training's only trial."""
+        return self._log.state.records[TRIAL]
+
+    def receive(self, kind: str, metrics: dict[str, float], timestamp: float) -> None:
+        """Take in one message."""
+        if kind == PROGRESS:
+            self.record.add_progress(metrics)
+            self._progress_log.add(TRIAL, metrics, timestamp)
+            self._display.update(self.record, metrics)
+        elif kind == EVALUATION and metrics.get("diverged"):
+            seen = int(metrics["samples_seen"])
+            self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen))
+        elif kind == EVALUATION:
+            self._evaluated(metrics)
+        elif kind == EARLIER:  # before the checkpoint from which the workers go on
+            if int(metrics["samples_seen"]) not in {seen for seen, _ in self.record.evaluations}:
+                self._add(metrics)
+        elif kind.startswith(FAILURE):
+            self.failed(kind.removeprefix(FAILURE))
+
+    def flush_progress(self) -> None:
+        """Write what came in the last second."""
+        try:
+            self._progress_log.flush()
+        except OSError as error:  # it may be lost
+            self._display.event(f"[yellow]losses between evaluations are not kept[/]: {escape(str(error))}")
+
+    def lost(self, error: Exception) -> None:
+        """No more messages can be had."""
+        self._display.event(f"what the workers said last was lost: {escape(str(error))}")
+
+    def failed(self, report: str) -> None:
+        """Take in a failure, after which the training goes on unless it is one too many."""
+        record = self.record
+        self._failures += 1
+        self.error = report
+        record.progress = {}
+        if self._failures > self._max_failures:
+            return  # the summary tells of it
+        self._log.append(TrialRecovered(trial_id=TRIAL, reason=error_line(report)))
+        where = (
+            f"goes on from its checkpoint at {record.samples_seen:,} samples"
+            if record.evaluations
+            else "starts again"
+        )
+        self._display.event(
+            f"[yellow]the training failed and {where}[/]: {escape(error_line(report).rstrip('.'))}"
+        )
+        self._display.restart()
+
+    def _evaluated(self, metrics: dict[str, float]) -> None:
+        record = self.record
+        self._add(metrics)
+        if record.wer is None:
+            return
+        best = ", best so far" if record.wer == record.best_wer else ""
+        self._display.event(f"epoch {record.epoch:.2f}: WER {record.wer:.2f} %{best}")
+        self._display.update(record, metrics)
+        if not metrics["finished"]:
+            self._display.told()
+
+    def _add(self, metrics: dict[str, float]) -> None:
+        named = {**metrics, "checkpoint_dir_name": checkpoint_name(metrics["step"])}
+        self._log.append(evaluation(TRIAL, named, None, TRIAL))
+
+
+def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
     """Ray Train's result; `"failed"` after a failure that was one too many, None after an interruption."""
     import ray
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    mailbox = start_mailbox()
+    plan, mailbox = session.plan, start_mailbox()
     reader = MailboxReader(mailbox, watch.receive, watch.flush_progress)
     reader.start()
-    trainer = make_ray_trainer(
-        plan.base,
-        session.data,
-        session.share,
-        mailbox,
-        session.resources,
-        plan.experiment_folder,
-        plan.request.max_failures,
-    )
-    fit = _Fit(trainer)
+    inputs, folder = session.inputs(plan.base), plan.experiment_folder
+    fit = _Fit(make_ray_trainer(inputs, mailbox, session.resources, folder, plan.request.max_failures))
     try:
         result = fit.wait(lambda: reader.error)
     except KeyboardInterrupt:
@@ -177,11 +226,11 @@ def _fit(plan: TrainPlan, session: Session, watch: TrainingWatch, display: Train
     finally:
         reader.stop()
         if reader.error is not None:
-            display.event(f"what the workers said last was lost: {escape(str(reader.error))}")
+            watch.lost(reader.error)
     if result is None:
         ray.shutdown()  # else the workers would train on while the results are written
     if result == "failed" and watch.error is None:
-        watch.receive(FAILURE + text, {}, time.time())
+        watch.failed(text)
     return result
 
 

@@ -1,8 +1,9 @@
-"""The only place where the search meets the training: what runs inside Ray's worker processes."""
+"""The training as Ray runs it: one worker's part, a trial of Ray Tune, and what is measured beside trainings."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import gc
@@ -11,243 +12,74 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE, is_only_for_resume, seal
-from trainer.config import TrainConfig
-from trainer.distributed import private_folder
+from trainer.checkpoints import seal
 from tune.mailbox import post
 from tune.scheduler import TRIAL_ID
 from tune.workers.retries import train_persistently, with_earlier
 from tune.workers.worker_group import Report, train_on_workers
 
 if TYPE_CHECKING:
-    from trainer.prepared import PreparedData
+    from trainer.config import TrainConfig
     from trainer.probe import Measured
     from trainer.train import Evaluation, TrainResult
-    from tune.cluster import TrialResources
-
-__all__ = [
-    "CONFIG_FILE",
-    "UTTERANCES_FILE",
-    "check_model",
-    "checkpoint_bytes",
-    "count_clips",
-    "early_eval_clips",
-    "evaluate_model",
-    "evaluate_shared",
-    "evaluation_points",
-    "evaluation_ratio",
-    "export_model",
-    "fetch_shared",
-    "find_model",
-    "full_budget",
-    "is_only_for_resume",
-    "keep_rates",
-    "local_folders",
-    "make_trainable",
-    "prepare_data",
-    "private_folder",
-    "probe_shared",
-    "read_settings",
-    "recall_rates",
-    "restore_evaluation",
-    "seconds_per_sample",
-    "train_on_ray_train",
-]
+    from tune.resources import TrialResources
+    from tune.workers.inputs import TrialInputs
 
 _MEASURED_STEPS = 5
 """The first is not counted: it warms up."""
-_TEXT_SETTINGS = ("lowercase", "remove_punctuation")
-"""Searchable settings that change the labels, and so need them made anew (the features stay)."""
 
 
-def prepare_data(config: TrainConfig, on_progress: Callable[[int, int], None] | None = None) -> PreparedData:
-    """Find or compute the features of `config.data`; raises `DataError` or `ModelError`."""
-    from trainer.prepared import prepare
-
-    return prepare(config, on_progress)
-
-
-def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
-    """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
-    from trainer.data import load_clips
-
-    table = load_clips(config)
-    notes = list(table.notes)
-    if table.drops:
-        notes.append(f"{len(table.drops)} clips have no text and are left out")
-    return {name: len(split) for name, split in table.splits.items()}, notes
-
-
-def check_model(config: TrainConfig) -> float:
-    """The learning rate known to be good for the model's size; `ModelError` where the model cannot be tuned so."""
-    from trainer.model import default_learning_rate
-    from trainer.processor import load_processor
-
-    load_processor(config)
-    return default_learning_rate(config)
-
-
-def find_model(config: TrainConfig) -> Path:
-    """The folder that has the model's settings, fetched from the hub where it is not here; raises `ModelError`."""
-    from trainer.hub_models import fetch_model
-    from trainer.pretrained import model_path
-
-    path = model_path(config)
-    return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=False))
-
-
-def full_budget(config: TrainConfig, n_train: int) -> int:
-    """The budget of one trial in samples seen."""
-    from trainer.train import budget_samples
-
-    return budget_samples(config, n_train)
-
-
-def evaluate_model(
-    config: TrainConfig, split: str, cpus: float, *, data: PreparedData | None = None
-) -> Evaluation:
-    """Error rates of `config.model` as it is on a split, with `cpus` threads."""
-    from trainer.train import evaluate
-
-    _set_threads(cpus)
-    return evaluate(config, split, data=data)
-
-
-def recall_rates(config: TrainConfig, data: PreparedData, device: str, split: str) -> Evaluation | None:
-    """The base model's rates where they were measured before."""
-    from trainer import known_rates
-
-    return known_rates.recall_rates(config, data, device, split)
-
-
-def keep_rates(config: TrainConfig, data: PreparedData, device: str, split: str, found: Evaluation) -> None:
-    """Write down the base model's rates; raises `OSError`."""
-    from trainer import known_rates
-
-    known_rates.keep_rates(config, data, device, split, found)
-
-
-def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:
-    """Validation clips that early rungs measure, as asked for or as many as their decisions need; 0 is all."""
-    from trainer.early_clips import enough_clips
-
-    if config.early_eval_clips is not None:
-        return config.early_eval_clips if config.early_eval_clips < baseline.clips else 0
-    return enough_clips(baseline.utterances) or 0 if baseline.utterances else 0
-
-
-def evaluate_shared(
-    base: TrainConfig, data: PreparedData, share: Any, cpus: float, split: str = "validation"
-) -> Evaluation:
-    """Error rates of `base.model` as it is on a split, on whatever node this runs."""
-    data, config = fetch_shared(base, data, share)
-    return evaluate_model(config, split, cpus, data=data)
-
-
-def evaluation_ratio(config: TrainConfig, data: PreparedData) -> float:
-    """How much longer an evaluation on whole windows takes than one on those that trainings have."""
-    from trainer.model import load_model_config
-    from trainer.window import window_frames
-
-    full = 2 * int(load_model_config(config).max_source_positions)
-    return full / window_frames(config, data, full)
-
-
-def probe_shared(
-    base: TrainConfig,
-    data: PreparedData,
-    share: Any,
-    cpus: float,
-    micro_batches: Sequence[int],
-    seconds: float,
-    gate: Any,
-) -> list[Measured]:
-    """Train for some seconds with the largest micro-batch that fits, on whatever node this runs.
+def train_worker(
+    inputs: TrialInputs,
+    report: Report,
+    *,
+    checkpoint: Any = None,
+    progress: Callable[[Mapping[str, float]], None],
+    own_group: bool = True,
+) -> TrainResult:
+    """One worker's part of a training, in whatever process it has.
 
     Args:
-        base: the settings.
-        data: the prepared data.
-        share: serves the driver's folders to nodes that lack them.
-        cpus: threads of a trial.
-        micro_batches: sizes to try.
-        seconds: of training that are timed.
-        gate: an actor at which several wait until all of them train; None where this one is alone.
+        inputs: what is trained.
+        report: called with each evaluation and its checkpoint's folder.
+        checkpoint: Ray's, to go on from.
+        progress: called with what the training tells between evaluations.
+        own_group: whether the process group that the training makes is left in the end; Ray Train has its own.
     """
-    import ray
+    from trainer.distributed import leave_group
+    from trainer.train import train
 
-    from trainer.probe import probe_step
+    _free_memory()
+    config, data = inputs.open()
 
-    _set_threads(cpus)
-    data, config = fetch_shared(base, data, share)
-    return probe_step(
-        config,
-        data,
-        micro_batches=micro_batches,
-        seconds=seconds,
-        evaluated=gate is None,
-        ready=lambda: gate is None or bool(ray.get(gate.wait.remote())),
-    )
+    def pass_on(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
+        if checkpoint_dir is not None:
+            return report(metrics, checkpoint_dir)
+        progress(metrics)
+        return None
 
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings that a YAML file of them gives, checked; `ConfigError` where it cannot be used."""
-    import yaml
-
-    from trainer.__main__ import read_config
-
-    config = read_config(path)
-    given = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    return {name: getattr(config, name) for name in given}
-
-
-def evaluation_points(config: TrainConfig, n_train: int) -> tuple[int, ...]:
-    """Samples seen at which a training outside a search is evaluated; the last one is its budget."""
-    from trainer.train import plan_batches
-
-    return plan_batches(config, n_train).points
-
-
-def restore_evaluation(rates: Mapping[str, Any]) -> Evaluation:
-    """An evaluation from the figures that its `rates` gave, without transcripts."""
-    from trainer.train import Evaluation
-
-    return Evaluation(**rates, predictions=[])
-
-
-def export_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
-    """Write a checkpoint as a plain Hugging Face folder; raises `ModelError`."""
-    from trainer.export import write_model
-
-    write_model(config, checkpoint, output)
+    try:
+        with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as folder:
+            return train(config, pass_on, data=data, resume_from=Path(folder) if folder else None)
+    finally:
+        if own_group:
+            leave_group()
 
 
 def make_trainable(
-    base: TrainConfig,
-    data: PreparedData,
-    mailbox: Any,
-    resources: TrialResources,
-    share: Any,
-    starts: Mapping[str, Sequence[Any]],
+    inputs: TrialInputs, mailbox: Any, resources: TrialResources, starts: Mapping[str, Sequence[Any]]
 ) -> Any:
     """The function that Ray runs for a trial, with the resources that a trial takes.
 
     One worker trains in the trial's own process; several are processes of the trial's placement group.
 
     Args:
-        base: what all trials share.
-        data: the prepared data.
+        inputs: what all trials share.
         mailbox: receives progress.
         resources: what each trial gets.
-        share: serves the driver's folders to nodes that lack them.
         starts: checkpoints of an interrupted search from which trials, by number, go on; first choice first.
-
-    `data` goes through the object store once: a trial that looked for it anew would read the tables, ask the
-    hub and look at every audio file again, and see other data if those had changed meanwhile.
     """
-    import ray
     import ray.tune
-
-    stored = ray.put(data)
 
     def whisper_trial(sampled: dict[str, Any]) -> None:
         import ray.tune
@@ -257,6 +89,7 @@ def make_trainable(
         values = dict(sampled)
         trial_id = values.pop(TRIAL_ID)
         tell = functools.partial(post, mailbox, trial_id)
+        trial = inputs.with_settings(values)
 
         def checkpoints() -> list[Any]:
             last = ray.tune.get_checkpoint()
@@ -264,21 +97,17 @@ def make_trainable(
 
         def work(config: TrainConfig, checkpoint: Any) -> TrainResult:
             part = functools.partial(
-                _train_here,
-                config,
-                base,
-                stored,
-                share,
-                cpus=resources.cpus_per_worker,
+                train_worker,
+                dataclasses.replace(trial, config=config),
                 checkpoint=checkpoint,
                 progress=tell,
             )
             # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
-            return _run(part, _report_to_tune, resources, reuse=base.deepspeed is None)
+            return _run(part, _report_to_tune, resources, reuse=config.deepspeed is None)
 
         result = train_persistently(
             work,
-            base.replace(**values),
+            trial.config,
             checkpoints=checkpoints,
             broken=_is_broken,
             out_of_memory=is_out_of_memory,
@@ -293,11 +122,38 @@ def make_trainable(
     return ray.tune.with_resources(whisper_trial, resources.request())
 
 
-def checkpoint_bytes(config: TrainConfig) -> int:
-    """What a checkpoint of the model will take on disk, optimiser included."""
-    from trainer.disk_space import estimated_checkpoint_bytes
+def evaluate_shared(inputs: TrialInputs, split: str = "validation") -> Evaluation:
+    """Error rates of the settings' model as it is on a split, on whatever node this runs."""
+    from trainer.train import evaluate
 
-    return estimated_checkpoint_bytes(config)
+    config, data = inputs.open()
+    return evaluate(config, split, data=data)
+
+
+def probe_shared(
+    inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: Any
+) -> list[Measured]:
+    """Train for some seconds with the largest micro-batch that fits, on whatever node this runs.
+
+    Args:
+        inputs: what is trained.
+        micro_batches: sizes to try.
+        seconds: of training that are timed.
+        gate: an actor at which several wait until all of them train; None where this one is alone.
+    """
+    import ray
+
+    from trainer.probe import probe_step
+
+    config, data = inputs.open()
+    return probe_step(
+        config,
+        data,
+        micro_batches=micro_batches,
+        seconds=seconds,
+        evaluated=gate is None,
+        ready=lambda: gate is None or bool(ray.get(gate.wait.remote())),
+    )
 
 
 def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
@@ -310,13 +166,15 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
     Returns:
         None where the features are not computed yet.
     """
+    import torch
+
     from trainer.prepared import is_prepared, prepare
     from trainer.train import train
 
     if not is_prepared(config):
         return None
     data = prepare(config)
-    _set_threads(cpus)
+    torch.set_num_threads(max(1, int(cpus)))
 
     seen: list[tuple[float, float]] = []
 
@@ -390,87 +248,6 @@ def _run(
         reuse=reuse,
     )
     return result
-
-
-def _train_here(
-    config: TrainConfig,
-    base: TrainConfig,
-    stored: Any,
-    share: Any,
-    report: Report,
-    *,
-    cpus: float,
-    checkpoint: Any,
-    progress: Callable[[Mapping[str, float]], None],
-) -> TrainResult:
-    """One worker's part of a trial, in whatever process it has."""
-    import ray
-
-    from trainer.distributed import leave_group
-    from trainer.train import train
-
-    _set_threads(cpus)
-    _free_memory()
-    data, local = fetch_shared(config, ray.get(stored), share)
-    if any(getattr(config, name) != getattr(base, name) for name in _TEXT_SETTINGS):
-        data = data.with_texts(config)
-
-    def pass_on(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
-        if checkpoint_dir is not None:
-            return report(metrics, checkpoint_dir)
-        progress(metrics)
-        return None
-
-    try:
-        with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as folder:
-            return train(local, pass_on, data=data, resume_from=Path(folder) if folder else None)
-    finally:
-        leave_group()
-
-
-def train_on_ray_train(
-    config: TrainConfig,
-    data: PreparedData,
-    share: Any,
-    *,
-    cpus: float,
-    checkpoint: Any,
-    report: Report,
-) -> TrainResult:
-    """One Ray Train worker's part of a training outside a search; its process group is Ray's and stays."""
-    from trainer.train import train
-
-    def pass_on(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
-        return report(metrics, checkpoint_dir)
-
-    _set_threads(cpus)
-    data, local = fetch_shared(config, data, share)
-    with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as folder:
-        return train(local, pass_on, data=data, resume_from=Path(folder) if folder else None)
-
-
-def local_folders(base: TrainConfig, data: PreparedData) -> list[Path]:
-    """Folders of this machine that trials read: the features, and the model where it is one."""
-    return [data.folder, *([Path(base.model)] if Path(base.model).is_absolute() else [])]
-
-
-def fetch_shared(config: TrainConfig, data: PreparedData, share: Any) -> tuple[PreparedData, TrainConfig]:
-    """Data and settings with the folders that this node has: the driver's own, or copies fetched once a node."""
-    from tune.share import localize
-
-    folder = localize(share, data.folder)
-    if folder != data.folder:
-        data = data.moved_to(folder)
-    if Path(config.model).is_absolute():
-        config = config.replace(model=str(localize(share, Path(config.model))))
-    return data, config
-
-
-def _set_threads(cpus: float) -> None:
-    """Let PyTorch use the CPUs that Ray gave the process (Ray itself sets one thread for all)."""
-    import torch
-
-    torch.set_num_threads(max(1, int(cpus)))
 
 
 def _free_memory() -> None:
