@@ -17,7 +17,8 @@ from warm_process import Command, tune_whisper
 from trainer.config import TrainConfig
 from tune.cli import main
 from tune.commands.train import read_request, train_parser
-from tune.experiments.training_plan import TrainPlan, make_train_plan
+from tune.experiments.training_plan import TRIAL, TrainPlan, make_train_plan
+from tune.workers.ray_train import checkpoint_name, checkpoints_kept
 
 FROZEN = {
     **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},
@@ -193,6 +194,25 @@ def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
     assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [16, 32]
 
 
+def test_the_best_that_the_log_names_stays_until_the_driver_hears_of_a_better_one(tmp_path: Path) -> None:
+    """Ray Train removes checkpoints at once, and a driver may be killed before it has written down the next best."""
+    from ray.train import Checkpoint
+    from ray.train._internal.session import _TrainingResult
+    from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
+    from ray.train.v2._internal.execution.storage import StorageContext
+
+    manager = CheckpointManager(checkpoints_kept(), StorageContext(str(tmp_path), TRIAL))
+    named: dict[float, Path] = {}
+    for step, wer in enumerate([60.0, 40.0, 50.0, 30.0, 20.0]):
+        folder = tmp_path / TRIAL / checkpoint_name(step)
+        folder.mkdir(parents=True)
+        manager.register_checkpoint(_TrainingResult(Checkpoint.from_directory(folder), {"wer": wer}))
+        assert folder.is_dir(), "what the workers go on from"
+        assert not named or named[min(named)].is_dir(), "what the log names as the best so far"
+        named[wer] = folder
+    assert len(list((tmp_path / TRIAL).glob("checkpoint-*"))) == 2
+
+
 def wait_for_evaluation(process: Command, experiment: Path) -> None:
     deadline = time.monotonic() + 560
     while not any(trial["evaluations"] for trial in state(experiment).values()):
@@ -220,6 +240,8 @@ def test_retraining_with_deepspeed_goes_on_after_its_driver_was_killed(trained: 
     assert trial["best_wer"] < results(folder, "one")["best"]["wer"]
     parts = {path.name for path in Path(trial["checkpoint"]).rglob("*optim_states.pt")}
     assert len(parts) == 2, "a part of each worker"
+    kept = list(Path(trial["checkpoint"]).parent.glob("checkpoint-*"))
+    assert len(kept) <= 2, "the best and the last"
     again = tune_whisper("train", "--resume", "two", cwd=folder)
     assert again.returncode == 2
     assert "completed" in again.stderr
