@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +19,7 @@ from tune.arguments import (
     add_track,
     add_tracking_uri,
     add_training,
+    named_fields,
     read_settings,
 )
 
@@ -176,28 +176,9 @@ def search(words: list[str]) -> int:
     from tune.util.console import make_console
 
     check_what(arguments, words)
-    request = SearchRequest(
-        space=arguments.space or "",
-        trials=arguments.trials,
-        storage=arguments.storage,
-        experiment=arguments.experiment,
-        tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
-        settings=search_settings(arguments),
-        gpus_per_trial=arguments.gpus_per_trial,
-        cpus_per_trial=arguments.cpus_per_trial,
-        max_concurrent=arguments.max_concurrent,
-        workers_per_trial=arguments.workers_per_trial,
-        address=arguments.address,
-        max_failures=arguments.max_failures,
-        seed=arguments.seed,
-        budgets=read_budgets(arguments),
-        finalists=arguments.finalists,
-        repeats=arguments.repeats,
-        warm_start=arguments.warm_start,
-        optuna_storage=arguments.optuna_storage,
-        keep_checkpoints=arguments.keep_checkpoints,
-        track=tuple(arguments.track),
-    )
+    fields = named_fields(arguments, SearchRequest)
+    fields |= {"space": arguments.space or "", "settings": search_settings(arguments)}
+    request = SearchRequest(**fields, budgets=read_budgets(arguments))
     check_numbers(request, resumed=arguments.resume is not None)
     console = make_console()
     if arguments.resume:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from tune.arguments import (
     add_track,
     add_tracking_uri,
     add_training,
+    named_fields,
     option_name,
     read_settings,
 )
@@ -95,7 +95,7 @@ def train(words: list[str]) -> int:
     arguments = train_parser().parse_args(words)
     request = read_request(arguments)
 
-    from tune.experiments.training_plan import load_training, make_train_plan
+    from tune.experiments.training_plan import make_train_plan
     from tune.runs.finish import find_finished
     from tune.util.console import make_console
     from tune.workers.ray_train import use_train_v2
@@ -103,6 +103,7 @@ def train(words: list[str]) -> int:
     use_train_v2()  # before anything imports ray.train, which reads it then
     console = make_console()
     if arguments.resume is not None:
+        from tune.runs.resume import load_training
         from tune.runs.training import resume_training
 
         with console.status(f"looking at what {arguments.resume} left ..."):
@@ -143,22 +144,7 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
             )
     elif arguments.trial is not None and arguments.origin is None:
         raise ConfigError("--trial: goes with --from EXPERIMENT, whose trial it names; add that or remove it")
-    return TrainRequest(
-        config=arguments.config,
-        origin=arguments.origin,
-        trial=arguments.trial,
-        settings=_settings(arguments),
-        workers=arguments.workers,
-        gpus_per_worker=arguments.gpus_per_worker,
-        cpus_per_worker=arguments.cpus_per_worker,
-        storage=arguments.storage,
-        name=arguments.name,
-        tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
-        address=arguments.address,
-        max_failures=arguments.max_failures,
-        track=tuple(arguments.track),
-        take_over=arguments.take_over,
-    )
+    return TrainRequest(**named_fields(arguments, TrainRequest), settings=_settings(arguments))
 
 
 def _option(name: str) -> str:

@@ -1,4 +1,4 @@
-"""From the command line of `tune-whisper train` to a validated plan of one training, new or resumed."""
+"""From the command line of `tune-whisper train` to a validated plan of one training."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import yaml
 from trainer.config import TrainConfig
 from tune.arguments import check_least
 from tune.errors import ExperimentError
-from tune.experiments.log import EVENTS_FILE
-from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import (
     ASKED_RESOURCES,
     Plan,
@@ -23,13 +21,7 @@ from tune.experiments.plan import (
     new_experiment,
     usual_learning_rate,
 )
-from tune.experiments.saved import (
-    SavedExperiment,
-    find_experiment,
-    load_results,
-    old_form_error,
-    read_settings,
-)
+from tune.experiments.saved import find_experiment, load_results
 from tune.finalists import DEFAULT_REPEATS
 from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 from tune.search.budgets import Budgets
@@ -133,16 +125,6 @@ class TrainPlan(Plan):
         return lines
 
 
-@dataclasses.dataclass(frozen=True)
-class ResumedTraining:
-    """What is known of a training that goes on."""
-
-    plan: TrainPlan
-    experiment: OpenExperiment
-    points: tuple[int, ...]
-    """Samples seen at which it is evaluated."""
-
-
 def make_train_plan(
     request: TrainRequest, find: Callable[[str, Storage], ExperimentFolder] = find_experiment
 ) -> TrainPlan:
@@ -179,60 +161,6 @@ def make_train_plan(
         trial_config=told_settings(base),
         notes=tuple(notes),
     )
-
-
-def load_training(request: TrainRequest, name: str) -> ResumedTraining:
-    """The training `name` of `request.storage`, to go on with the request's resources and MLflow store.
-
-    Raises:
-        ExperimentError: there is no such training, it has ended, or it runs now.
-    """
-    request.check_numbers()
-    folder = find_experiment(name, request.storage)
-    settings = read_settings(folder.path)
-    if settings.get("kind") != TrainPlan.kind:
-        raise ExperimentError(
-            f"--resume {name}: is a search, not a training; tune-whisper --resume {name} goes on with it"
-        )
-    if not (folder.path / EVENTS_FILE).is_file():
-        raise old_form_error(folder, f"--resume {name}", "go on with it")
-    experiment = OpenExperiment(folder, take_over=request.take_over)
-    try:
-        return _resume(request, name, SavedExperiment(folder, settings, experiment.log.state), experiment)
-    except BaseException:
-        experiment.close()
-        raise
-
-
-def _resume(
-    request: TrainRequest, name: str, saved: SavedExperiment, experiment: OpenExperiment
-) -> ResumedTraining:
-    if TRIAL not in saved.state.records or saved.state.baseline is None:
-        raise ExperimentError(
-            f"--resume {name}: its training never began; remove {saved.folder.address} and start it anew"
-        )
-    record = saved.state.records[TRIAL]
-    if record.outcome not in ("running", "failed"):
-        raise ExperimentError(
-            f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
-        )
-    base = saved.base
-    request.resources(base.workers).check_gpus()
-    if not Path(base.cache_dir).is_dir():  # it ran elsewhere
-        base = base.replace(cache_dir=str(request.storage.feature_cache))
-    request = dataclasses.replace(
-        request,
-        tracking_uri=request.tracking_uri or saved.settings.get("asked_tracking_uri"),
-        track=tuple(saved.settings["track"]),
-    )
-    plan = TrainPlan(
-        request=request,
-        name=name,
-        experiment_folder=saved.folder,
-        base=base,
-        trial_config=record.config,
-    )
-    return ResumedTraining(plan, experiment, saved.rungs)
 
 
 def told_settings(base: TrainConfig) -> dict[str, Any]:

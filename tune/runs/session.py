@@ -237,12 +237,17 @@ def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -
     )
 
 
-def set_aside_leftovers(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
-    """Checkpoints that no event names, such as those that a killed process had written: of a folder they go."""
+def set_aside_leftovers(
+    experiment: OpenExperiment, say: Callable[[str], None], *, ended: bool = False
+) -> None:
+    """Checkpoints that no event names, such as those that a killed process had written: of a folder they go.
+
+    In an object store, where another machine may still write, they are kept aside unless all has `ended`.
+    """
     known = {path for run in experiment.log.state.runs for path in run.checkpoints}
     try:
         experiment.before_deletion()
-        CheckpointFiles(experiment.folder).set_aside(known, remove=not experiment.folder.remote)
+        CheckpointFiles(experiment.folder).set_aside(known, remove=ended or not experiment.folder.remote)
     except cloud_errors(StorageError) as error:
         say(f"warning: checkpoints that nobody needs stay: {error}")
 

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from tune.checkpoint_files import CheckpointFiles
-from tune.cloud_errors import cloud_errors
 from tune.errors import ExperimentError, error_line
 from tune.experiments.events import TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.experiments.log import ProgressLog
 from tune.experiments.settings_file import write_training_file
-from tune.experiments.training_plan import TRIAL, ResumedTraining, TrainPlan
+from tune.experiments.training_plan import TRIAL, TrainPlan
 from tune.mailbox import MailboxReader, start_mailbox
-from tune.object_store import StorageError
 from tune.runs.baseline import measure_baseline
 from tune.runs.callback import evaluation
 from tune.runs.outcome import Outcome
-from tune.runs.session import Session
+from tune.runs.session import Session, set_aside_leftovers
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
 from tune.workers.ray_train import (
     EARLIER,
@@ -37,6 +34,7 @@ from tune.workers.ray_train import (
 )
 
 if TYPE_CHECKING:
+    from tune.runs.resume import ResumedTraining
     from tune.search.records import TrialRecord
 
 
@@ -113,17 +111,7 @@ def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
     elif result is not None and record.status == "running":
         log.append(TrialEnded(trial_id=TRIAL, status="completed", samples_seen=record.samples_now))
     if record.status in ("completed", "diverged"):
-        _remove_replaced(session, record)
-
-
-def _remove_replaced(session: Session[TrainPlan], record: TrialRecord) -> None:
-    """Of a training that has come to its end the best checkpoint and the last stay."""
-    try:
-        session.experiment.before_deletion()
-        kept = {path for path in (record.checkpoint, record.last_checkpoint) if path}
-        CheckpointFiles(session.experiment.folder).set_aside(kept, remove=True)
-    except cloud_errors(StorageError) as error:
-        session.say(f"warning: checkpoints that nobody needs stay: {error}")
+        set_aside_leftovers(session.experiment, session.say, ended=True)
 
 
 class TrainingWatch:
