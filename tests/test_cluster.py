@@ -12,7 +12,7 @@ import pytest
 from tune.cluster import check_address
 from tune.errors import ResourceError
 from tune.experiments.plan import SearchRequest
-from tune.resources import TrialResources
+from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 
 
 def request(**changes: Any) -> SearchRequest:
@@ -125,3 +125,20 @@ def test_an_address_where_a_web_server_answers() -> None:
             ResourceError, match="is a web server, as Ray's dashboard is; a search joins HOST:6379"
         ):
             check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {"gpus": 1.0, "workers": 2},
+            "--gpus-per-worker 1: this machine has 0 GPUs; use 0 to train on the CPU",
+        ),
+        ({"cpus": 8.0, "workers": 2}, "--cpus-per-worker 8: this machine has 4 CPUs; lower it"),
+        ({"workers": 5}, "--workers 5: there is room for 4 of 0 GPU and 1 CPU each; lower it"),
+    ],
+)
+def test_a_training_is_told_in_the_words_of_its_own_options(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ResourceError) as caught:
+        ResourceRequest(**asked, options=TRAINING_OPTIONS).fit([{"CPU": 4.0}])
+    assert str(caught.value) == message

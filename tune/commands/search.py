@@ -183,20 +183,24 @@ def search(words: list[str]) -> int:
     console = make_console()
     if arguments.resume:
         given = frozenset(word.split("=")[0] for word in words if word.startswith("--"))
-        return _finish(
-            _resume(request, arguments.resume, given, console, take_over=arguments.take_over), console
-        )
-    with console.status("checking the space and the model ..."):
-        plan = make_plan(request)
-    if arguments.dry_run:
-        from tune.runs.dry_run import show_plan
+        outcome = _resume(request, arguments.resume, given, console, take_over=arguments.take_over)
+    else:
+        with console.status("checking the space and the model ..."):
+            plan = make_plan(request)
+        if arguments.dry_run:
+            from tune.runs.dry_run import show_plan
 
-        show_plan(plan, console)
-        return 0
+            show_plan(plan, console)
+            return 0
 
-    from tune.runs.search import run_search
+        from tune.runs.search import run_search
 
-    return _finish(run_search(plan, console), console)
+        outcome = run_search(plan, console)
+
+    from tune.runs.search_display import print_summary
+
+    print_summary(outcome, console)
+    return exit_code(outcome)
 
 
 _FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
@@ -254,17 +258,12 @@ def _resume(
     return finish_search(resumed, console) if resumed.only_finish else resume_search(resumed, console)
 
 
-def _finish(outcome: Outcome[SearchPlan], console: Console) -> int:
-    """Print the results; the exit code of the search."""
-    from tune.runs.search_display import print_summary
-
-    print_summary(outcome, console)
+def exit_code(outcome: Outcome[Any]) -> int:
+    """Of a search or a training; warns of what was not delivered to the stores."""
     if outcome.tracking_problem:
         print(f"warning: {outcome.tracking_problem}", file=sys.stderr)
     if outcome.interrupted:
         return EXIT_INTERRUPTED
-    if outcome.end is not None and outcome.end.reason == "failures":
-        return EXIT_FAILED
     return 0 if outcome.succeeded else EXIT_FAILED
 
 

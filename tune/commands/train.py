@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError
 from tune.arguments import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
     Parser,
     add_deepspeed,
     add_running,
@@ -22,6 +20,7 @@ from tune.arguments import (
     option_name,
     read_settings,
 )
+from tune.commands.search import exit_code
 
 if TYPE_CHECKING:
     from tune.experiments.training_plan import TrainRequest
@@ -120,11 +119,7 @@ def train(words: list[str]) -> int:
     from tune.runs.training_display import print_training_summary
 
     print_training_summary(outcome, console)
-    if outcome.tracking_problem:
-        make_console(error=True).print(f"warning: {outcome.tracking_problem}", markup=False, soft_wrap=True)
-    if outcome.interrupted:
-        return EXIT_INTERRUPTED
-    return 0 if outcome.trials[0].status == "completed" else EXIT_FAILED
+    return exit_code(outcome)
 
 
 def read_request(arguments: argparse.Namespace) -> TrainRequest:

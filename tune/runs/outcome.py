@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tune.comparison import Verdict
 from tune.experiments.plan import Plan
-from tune.experiments.results import succeeded
+from tune.experiments.results import outcome
 
 if TYPE_CHECKING:
     from tune.experiments.state import SearchState
@@ -79,8 +79,10 @@ class Outcome(Generic[PlanT]):
 
     @property
     def succeeded(self) -> bool:
-        """Whether there is something to export, or a budget ended the search before there could be."""
-        return succeeded(self.state)
+        """Whether there is something to export, or a budget ended the search before there could be; of a training,
+        whether it came to its end.
+        """
+        return outcome(self.state, self.end.reason if self.end else None) == "finished"
 
     @property
     def wer(self) -> float | None:
