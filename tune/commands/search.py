@@ -173,6 +173,7 @@ def search(words: list[str]) -> int:
     arguments = parser.parse_args(words)
 
     from tune.experiments.plan import SearchRequest, check_numbers, make_plan
+    from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
     check_what(arguments, words)
@@ -186,7 +187,7 @@ def search(words: list[str]) -> int:
         outcome = _resume(request, arguments.resume, given, console, take_over=arguments.take_over)
     else:
         with console.status("checking the space and the model ..."):
-            plan = make_plan(request)
+            plan = make_plan(request, find_finished)
         if arguments.dry_run:
             from tune.runs.dry_run import show_plan
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from tune.arguments import check_least
 from tune.errors import ConfigError, ExperimentError, ResourceError
+from tune.experiments.saved import Find, find_experiment
 from tune.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.resources import ResourceRequest, TrialResources
@@ -274,8 +275,12 @@ class SearchPlan(Plan):
         )
 
 
-def make_plan(request: SearchRequest) -> SearchPlan:
+def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPlan:
     """Check everything that can be checked without reading audio or starting Ray.
+
+    Args:
+        request: what was asked for.
+        find: finds the experiment to learn from.
 
     Raises:
         UserError: the space, a setting, the model or the experiment's name cannot be used.
@@ -297,7 +302,7 @@ def make_plan(request: SearchRequest) -> SearchPlan:
     if request.warm_start is not None:
         from tune.warm_start import read_warm_start
 
-        warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict())
+        warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict(), find)
     return SearchPlan(
         request=request, name=name, experiment_folder=folder, space=space, base=base, warm_start=warm_start
     )

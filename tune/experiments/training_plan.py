@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,10 @@ from tune.experiments.plan import (
     new_experiment,
     usual_learning_rate,
 )
-from tune.experiments.saved import find_experiment, load_results
+from tune.experiments.saved import Find, find_experiment, load_results
 from tune.finalists import DEFAULT_REPEATS
 from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 from tune.search.budgets import Budgets
-from tune.storage import Storage
 from tune.util.console import short_path, short_value
 
 if TYPE_CHECKING:
@@ -125,9 +124,7 @@ class TrainPlan(Plan):
         return lines
 
 
-def make_train_plan(
-    request: TrainRequest, find: Callable[[str, Storage], ExperimentFolder] = find_experiment
-) -> TrainPlan:
+def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> TrainPlan:
     """Check everything that can be checked without reading audio or starting Ray.
 
     Args:
@@ -174,9 +171,7 @@ def told_settings(base: TrainConfig) -> dict[str, Any]:
     return {name: getattr(base, name) for name in (*_TOLD, *changed)}
 
 
-def _merge(
-    request: TrainRequest, find: Callable[[str, Storage], ExperimentFolder]
-) -> tuple[dict[str, Any], list[str], int | None]:
+def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str], int | None]:
     """All settings by their precedence, notes on them, and the effective batch of the trial they are from."""
     taken: dict[str, Any] = {}
     batch = None
