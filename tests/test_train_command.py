@@ -61,48 +61,39 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """Arguments of each mistake, and what its line must say."""
-    (folder / "wrong.yaml").write_text("learning_rat: 1e-4\n")
-    (folder / "range.yaml").write_text("dropout: 2\n")
-    (folder / "good.yaml").write_text("dropout: 0.1\n")
-    earlier_search(folder)
-    return {
-        "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
-        "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
-        "value out of range": (["range.yaml"], ["range.yaml", "dropout", "0.9"]),
-        "unknown set": (["--set", "drop_out=1"], ["drop_out", "dropout"]),
-        "workers by set": (["--set", "workers=2"], ["--workers"]),
-        "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
-        "workers and resume": (["--resume", "earlier", "--workers", "2"], ["--workers", "--resume"]),
-        "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
-        "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
-        "from nothing": (["--from", "earler"], ["earler", "earlier"]),
-        "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
-        "trial alone": (["--trial", "7"], ["--trial", "--from"]),
-        "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
-        "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
-        "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "single"]),
-        "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
-        "bad name": (["--name", "a b"], ["--name 'a b'"]),
-        "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
-        "missing data": (["--data", "/no/such/data"], ["/no/such/data"]),
-        "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
-        "store away": (["--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
-    }
+MISTAKES: dict[str, tuple[list[str], list[str]]] = {
+    "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
+    "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
+    "value out of range": (["range.yaml"], ["range.yaml", "dropout", "0.9"]),
+    "unknown set": (["--set", "drop_out=1"], ["drop_out", "dropout"]),
+    "workers by set": (["--set", "workers=2"], ["--workers"]),
+    "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
+    "workers and resume": (["--resume", "earlier", "--workers", "2"], ["--workers", "--resume"]),
+    "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
+    "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
+    "from nothing": (["--from", "earler"], ["earler", "earlier"]),
+    "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
+    "trial alone": (["--trial", "7"], ["--trial", "--from"]),
+    "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
+    "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
+    "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "single"]),
+    "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
+    "bad name": (["--name", "a b"], ["--name 'a b'"]),
+    "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
+    "missing data": (["--data", "/no/such/data"], ["/no/such/data"]),
+    "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
+    "store away": (["--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
+}
+"""Arguments of each mistake, and what its line must say."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("file missing", "unknown setting", "value out of range", "unknown set", "workers by set"),
-        *("file and resume", "workers and resume", "resume of a search", "resume of nothing", "from nothing"),
-        *("no such trial", "trial alone", "no workers", "two gpus each", "shared gpu", "name taken"),
-        *("bad name", "unknown model", "missing data", "no deepspeed file", "store away"),
-    ],
-)
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_clear_line(name: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words, expected = mistakes(here)[name]
+    (here / "wrong.yaml").write_text("learning_rat: 1e-4\n")
+    (here / "range.yaml").write_text("dropout: 2\n")
+    (here / "good.yaml").write_text("dropout: 0.1\n")
+    earlier_search(here)
+    words, expected = MISTAKES[name]
     before = sorted(here.rglob("*"))
     assert main(["train", *words]) == 2
     printed = capfd.readouterr()
@@ -126,16 +117,7 @@ def test_flags_go_before_the_file_and_that_before_the_experiment(here: Path) -> 
     assert (both.learning_rate, both.dropout, both.train_batch_size, both.workers) == (5e-4, 0.1, 4, 2)
     assert (both.epochs, both.max_steps) == (None, 7), "the file's budget takes the place of the other"
 
-    words = [
-        "--set",
-        "learning_rate=null",
-        "--set",
-        "max_train_clips=null",
-        "--epochs",
-        "1",
-        "--workers",
-        "3",
-    ]
+    words = ["--set", "learning_rate=null", "--set", "max_train_clips=null", "--epochs=1", "--workers=3"]
     flags = plan_of("own.yaml", "--from", "earlier", *words).base
     assert (flags.dropout, flags.max_train_clips, flags.workers) == (0.1, None, 3)
     assert (flags.epochs, flags.max_steps) == (1.0, None)
