@@ -14,7 +14,6 @@ from typing import Any, get_args
 import numpy as np
 
 from trainer.drops import Drop
-from tune.cluster import TrialResources
 from tune.curves import FamilyName, LearningCurves, draw_curves
 from tune.experiment_folder import ExperimentFolder
 from tune.experiments.events import (
@@ -32,13 +31,14 @@ from tune.experiments.events import (
 )
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
 from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import succeeded, write_results
 from tune.experiments.segments import SegmentUploader
 from tune.experiments.settings_file import write_search_file
 from tune.object_store import ObjectStore
-from tune.plan import SearchPlan, SearchRequest, make_plan
+from tune.resources import TrialResources
 from tune.runs.final_round import choose_export
-from tune.runs.outcome import SearchOutcome
+from tune.runs.outcome import Outcome
 from tune.search.records import Records, Stop, TrialRecord
 from tune.simulated_controller import Limits
 from tune.simulation import simulate_search
@@ -157,7 +157,7 @@ def write_experiment(
             finalists=request.n_finalists,
             repeats=request.repeats,
             budgets=dataclasses.asdict(request.budgets),
-            asked_resources=plan.asked_resources,
+            asked_resources=plan.asked["asked_resources"],
             gpus_per_trial=gpus,
         ),
         DataPrepared(features_key="made", clips={"train": 800, "validation": CLIPS, "test": CLIPS}),
@@ -322,7 +322,7 @@ def _repeat(
         _tell(log, clock, record)
 
 
-def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> SearchOutcome:
+def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Outcome[Any]:
     """What a search of 12 trials came to, of which the first has the usual settings, and 003 and 004 are finalists.
 
     Args:
@@ -342,7 +342,7 @@ def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Sea
         experiment="made",
         finalists=len(kinds["repeats"]),
     )
-    return SearchOutcome(make_plan(request), read_log(written.path / EVENTS_FILE))
+    return Outcome(make_plan(request), read_log(written.path / EVENTS_FILE))
 
 
 def bring(made: ExperimentFolder, store: ObjectStore) -> None:

@@ -23,9 +23,9 @@ from tune.experiments.events import (
     TrialStarted,
 )
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog
+from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.saved import SavedExperiment, read_settings
 from tune.mlflow_store import default_artifact_root, default_tracking_uri, is_server
-from tune.plan import SearchRequest, make_plan
 from tune.search.records import Stop
 from tune.storage import Storage
 from tune.tracking.follower import StoreFollower

@@ -18,10 +18,10 @@ from typing import Any
 from trainer.checkpoints import seal
 from trainer.config import TrainConfig
 from trainer.memory import halve_micro_batch, is_out_of_memory
-from tune.attempts import train_persistently, with_earlier
 from tune.curves import FamilyName, draw_curves
 from tune.mailbox import post
 from tune.scheduler import TRIAL_ID
+from tune.workers.retries import train_persistently, with_earlier
 
 DEFAULT_RATE = 1e-3
 """Of the demo's model."""
@@ -66,16 +66,9 @@ def _is_finite(row: Mapping[str, float]) -> bool:
 
 
 def make_trainable(curve: str) -> Callable[..., Any]:
-    """What takes the place of `tune.trainable.make_trainable`; checkpoints hold the samples seen."""
+    """What takes the place of `tune.workers.trainable.make_trainable`; checkpoints hold the samples seen."""
 
-    def make(
-        base: TrainConfig,
-        data: Any,
-        mailbox: Any,
-        resources: Any,
-        share: Any,
-        starts: Mapping[str, Sequence[Any]],
-    ) -> Any:
+    def make(inputs: Any, mailbox: Any, resources: Any, starts: Mapping[str, Sequence[Any]]) -> Any:
         import ray.tune
 
         def synthetic_trial(sampled: dict[str, Any]) -> None:
@@ -90,7 +83,7 @@ def make_trainable(curve: str) -> Callable[..., Any]:
 
             train_persistently(
                 functools.partial(_train, curve),
-                base.replace(**values),
+                inputs.config.replace(**values),
                 checkpoints=checkpoints,
                 broken=lambda error: False,
                 out_of_memory=is_out_of_memory,

@@ -19,17 +19,26 @@ from rich.console import Console
 from search_process import QUICK, Search
 from warm_process import fork_workers
 
+import tune.runs.gpu_sharing
 from trainer.config import ConfigError, TrainConfig
 from trainer.probe import Measured
-from tune.card_probe import Gate, probe_card
 from tune.cli import main
 from tune.commands.job_request import read_request
 from tune.errors import DataError, ResourceError
 from tune.experiments.log import EVENTS_FILE, read_log
-from tune.gpu_share import choose_share, find_share, heaviest, micro_batches, most_sharing, with_share
-from tune.plan import SearchPlan, SearchRequest, make_plan
+from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
+from tune.runs.gpu_sharing import (
+    Gate,
+    choose_share,
+    find_share,
+    heaviest,
+    micro_batches,
+    most_sharing,
+    share_gpus,
+    with_share,
+)
 from tune.runs.resume import load_search
-from tune.runs.search import session_started
+from tune.runs.session import Session, session_started
 from tune.storage import Storage
 
 GIB = 2**30
@@ -223,11 +232,14 @@ def one_gpu() -> Iterator[None]:
 def probed(
     plan: SearchPlan, monkeypatch: pytest.MonkeyPatch, train_here: Callable[..., Any]
 ) -> tuple[SearchPlan, Any, str]:
-    """What `probe_card` makes of a plan where this function takes the place of the training."""
-    monkeypatch.setattr("tune.card_probe.probe_shared", train_here)
+    """What `share_gpus` makes of a plan where this function takes the place of the training."""
+    monkeypatch.setattr("tune.runs.gpu_sharing.probe_shared", train_here)
     console = Console(file=io.StringIO(), width=200)
-    found, resources = probe_card(plan, SimpleNamespace(), None, console)  # type: ignore[arg-type]
-    return found, resources, console.file.getvalue()  # type: ignore[attr-defined]
+    resources = plan.resources.fit(tune.runs.gpu_sharing.alive_nodes())
+    nothing: Any = SimpleNamespace()
+    session = Session(console, plan, resources, nothing, None, nothing, nothing, 0.0)
+    share_gpus(session)
+    return session.plan, session.resources, console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def made(fits: int, rate: float) -> Callable[..., Any]:
@@ -236,9 +248,7 @@ def made(fits: int, rate: float) -> Callable[..., Any]:
     It is defined in a function, so that Ray sends it along.
     """
 
-    def train_here(
-        base: Any, data: Any, share: Any, cpus: float, sizes: Any, seconds: float, gate: Any
-    ) -> Any:
+    def train_here(inputs: Any, sizes: Any, seconds: float, gate: Any) -> Any:
         from types import SimpleNamespace
 
         import ray
@@ -275,14 +285,12 @@ def failing(error: Exception, *, alone: bool) -> Callable[..., Any]:
     """Fails: alone, or the first of two, while the second one waits for it."""
     work = made(16, 40.0)
 
-    def train_here(
-        base: Any, data: Any, share: Any, cpus: float, sizes: Any, seconds: float, gate: Any
-    ) -> Any:
+    def train_here(inputs: Any, sizes: Any, seconds: float, gate: Any) -> Any:
         import ray
 
         if alone or (gate is not None and ray.get(gate.first.remote())):
             raise error
-        return work(base, data, share, cpus, sizes, seconds, gate)
+        return work(inputs, sizes, seconds, gate)
 
     return train_here
 
@@ -307,7 +315,7 @@ def counting_gate() -> type[Gate]:
 def test_errors_of_the_trainings_are_passed_on(
     one_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, alone: bool
 ) -> None:
-    monkeypatch.setattr("tune.card_probe.Gate", counting_gate())
+    monkeypatch.setattr("tune.runs.gpu_sharing.Gate", counting_gate())
     with pytest.raises(type(error), match=str(error)) as caught:
         probed(plan_of(tmp_path), monkeypatch, failing(error, alone=alone))
     if isinstance(error, DataError):
@@ -315,7 +323,7 @@ def test_errors_of_the_trainings_are_passed_on(
 
 
 def test_without_a_gpu_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tune.card_probe.alive_nodes", lambda: [{"CPU": 4.0}])
+    monkeypatch.setattr("tune.runs.gpu_sharing.alive_nodes", lambda: [{"CPU": 4.0}])
     plan = plan_of(tmp_path)
     found, resources, said = probed(plan, monkeypatch, made(0, 0.0))
     assert said == "--gpus-per-trial auto: there is no GPU, trials have 0; nothing is measured\n"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tune.cluster import TrialResources, check_address, trial_resources
+from tune.cluster import check_address
 from tune.errors import ResourceError
-from tune.plan import SearchRequest
+from tune.experiments.plan import SearchRequest
+from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 
 
 def request(**changes: Any) -> SearchRequest:
@@ -40,8 +41,7 @@ def request(**changes: Any) -> SearchRequest:
 )
 def test_resources(asked: dict[str, Any], available: Any, expected: TrialResources) -> None:
     assert (
-        trial_resources(request(**asked), available if isinstance(available, list) else [available])
-        == expected
+        request(**asked).resources.fit(available if isinstance(available, list) else [available]) == expected
     )
 
 
@@ -64,7 +64,7 @@ def test_resources(asked: dict[str, Any], available: Any, expected: TrialResourc
 )
 def test_asking_for_too_much(asked: dict[str, Any], available: Any, message: str) -> None:
     with pytest.raises(ResourceError) as caught:
-        trial_resources(request(**asked), available if isinstance(available, list) else [available])
+        request(**asked).resources.fit(available if isinstance(available, list) else [available])
     assert message in str(caught.value)
 
 
@@ -90,7 +90,7 @@ def test_asking_for_too_much(asked: dict[str, Any], available: Any, message: str
 )
 def test_resources_of_two_workers(asked: dict[str, Any], available: Any, expected: TrialResources) -> None:
     nodes = available if isinstance(available, list) else [available]
-    assert trial_resources(request(workers_per_trial=2, **asked), nodes) == expected
+    assert request(workers_per_trial=2, **asked).resources.fit(nodes) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_resources_of_two_workers(asked: dict[str, Any], available: Any, expecte
 )
 def test_too_many_workers(asked: dict[str, Any], available: dict[str, float], message: str) -> None:
     with pytest.raises(ResourceError) as caught:
-        trial_resources(request(workers_per_trial=2, **asked), [available])
+        request(workers_per_trial=2, **asked).resources.fit([available])
     assert message in str(caught.value)
 
 
@@ -125,3 +125,20 @@ def test_an_address_where_a_web_server_answers() -> None:
             ResourceError, match="is a web server, as Ray's dashboard is; a search joins HOST:6379"
         ):
             check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {"gpus": 1.0, "workers": 2},
+            "--gpus-per-worker 1: this machine has 0 GPUs; use 0 to train on the CPU",
+        ),
+        ({"cpus": 8.0, "workers": 2}, "--cpus-per-worker 8: this machine has 4 CPUs; lower it"),
+        ({"workers": 5}, "--workers 5: there is room for 4 of 0 GPU and 1 CPU each; lower it"),
+    ],
+)
+def test_a_training_is_told_in_the_words_of_its_own_options(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ResourceError) as caught:
+        ResourceRequest(**asked, options=TRAINING_OPTIONS).fit([{"CPU": 4.0}])
+    assert str(caught.value) == message

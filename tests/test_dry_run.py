@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tune.cluster import TrialResources
-from tune.dry_run import Estimate, describe_cost, estimate_samples
+from tune.resources import TrialResources
+from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
 from tune.search_space import load_space
 
 RUNGS = (1024, 3072, 9216)

@@ -15,8 +15,8 @@ import yaml
 from warm_process import tune_whisper
 
 from tune.cli import main
+from tune.experiments.training_plan import TrainRequest, make_train_plan
 from tune.storage import Storage
-from tune.train_plan import TrainRequest, make_train_plan
 
 SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-2, log: true}

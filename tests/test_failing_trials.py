@@ -15,7 +15,7 @@ from search_process import QUICK, Search, results, state
 
 from trainer.config import TrainConfig
 from trainer.memory import halve_micro_batch, is_out_of_memory
-from tune.attempts import ACCUMULATION, MICRO_BATCH, train_persistently
+from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 BATCHES = """\
 learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}

@@ -25,14 +25,14 @@ from tune.experiments.events import (
 )
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.saved import load_results
 from tune.experiments.settings_file import write_search_file
-from tune.plan import SearchRequest, make_plan
 from tune.runs import finish as finish_module
 from tune.runs.final_round import plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import load_search
-from tune.runs.search import check_same_data, session_started
+from tune.runs.session import check_same_data, session_started
 from tune.search.budgets import Budgets
 from tune.storage import Storage
 

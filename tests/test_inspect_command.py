@@ -21,8 +21,8 @@ from trainer.config import TrainConfig
 from trainer.prepared import prepare
 from tune.cli import main
 from tune.commands.inspect import inspect_parser
-from tune.features import _look_at
 from tune.inspection.files import write_files
+from tune.runs.data import _look_at
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
-from tune.display import SearchDisplay
+from tune.runs.search_display import SearchDisplay
 from tune.search.records import Records
 
 

@@ -21,7 +21,7 @@ from trainer.prepared import PreparedData, prepare
 from trainer.probe import Measured, probe_step
 from trainer.processor import load_processor
 from trainer.train import train
-from tune.attempts import ACCUMULATION, MICRO_BATCH, train_persistently
+from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 # ----- the micro-batch -----
 

@@ -7,10 +7,11 @@ import math
 import pytest
 from folded import folded
 
-from tune.display import clock, key_settings, most_telling, time_left
+from tune.runs.search_display import most_telling, time_left
 from tune.search.finalists import choose_finalists
 from tune.search.names import trial_order
 from tune.search.records import Records, Stop, TrialRecord
+from tune.util.console import clock, key_settings
 
 
 def evaluation(samples: int, wer: float) -> dict[str, float]:

@@ -14,8 +14,8 @@ import pytest
 from trainer.config import TrainConfig
 from trainer.distributed import scratch_folder
 from trainer.errors import ConfigError
-from tune.train_workers import _scratch_folder
-from tune.worker_group import Worker
+from tune.workers.ray_train import _scratch_folder
+from tune.workers.worker_group import Worker
 
 SOMEBODY = 12345
 NAME = "tune-whisper-0-guessed"

@@ -20,7 +20,7 @@ from trainer.config import TrainConfig
 from trainer.prepared import PreparedData, prepare
 from tune.cluster import check_shared
 from tune.errors import ResourceError
-from tune.features import prepare_features
+from tune.runs.data import prepare_features
 from tune.share import ShareError, list_folder, localize, start_share
 
 SMALL = {"max_train_clips": 24, "max_eval_clips": 8}

@@ -28,18 +28,18 @@ from optuna.storages.journal import JournalFileBackend
 
 import tune.experiments.log as log_module
 from tune.checkpoint_files import CheckpointFiles
-from tune.cluster import TrialResources
 from tune.decisions import NEVER_STOP, Judge
 from tune.errors import ExperimentError, TrackingError
 from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
 from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
 from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.results import results_of
 from tune.experiments.settings_file import write_search_file
-from tune.plan import SearchRequest, make_plan
+from tune.resources import TrialResources
 from tune.runs import finish as finish_module
-from tune.runs import search as search_module
+from tune.runs import session as session_module
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
 from tune.runs.finish import finish, finish_if_owed
@@ -291,7 +291,7 @@ class SearchMachine(RuleBasedStateMachine):
     def session_started(self) -> Any:
         session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=self.clock.now)
         assert self.experiment is not None
-        return search_module.session_started(session, self.experiment)
+        return session_module.session_started(session, self.experiment)
 
     def look(self) -> None:
         """Choose the records that this stage works on, as `run_trials` and `run_repeats` do."""
@@ -306,10 +306,9 @@ class SearchMachine(RuleBasedStateMachine):
         self.callback = SearchCallback(self.plan.base, self.experiment, records, judge, progress, display)
         runner: Any = TrialRunner(
             plan=self.plan,
-            base=self.plan.base,
-            data=None,  # type: ignore[arg-type]
+            inputs=SimpleNamespace(config=self.plan.base),
+            n_train=800,
             resources=RESOURCES,
-            share=None,
             experiment=self.experiment,
             window_ratio=2.0,
         )
@@ -551,7 +550,7 @@ class SearchMachine(RuleBasedStateMachine):
                 return
             self.experiment.log.append(self.session_started())
             remove_dropped(self.experiment, self.refuse)
-            search_module.set_aside_leftovers(self.experiment, self.refuse)
+            session_module.set_aside_leftovers(self.experiment, self.refuse)
             self.look()
 
     def check_request(self, asked: Any, given: set[str], seconds: float | None) -> None:

@@ -10,13 +10,13 @@ from made_experiments import search_outcome
 from rich.console import Console
 
 from tune.experiments.events import Entry, FinalistsCompared, HeldOutMeasured
-from tune.runs.outcome import SearchOutcome
-from tune.summary import print_summary
+from tune.runs.outcome import Outcome
+from tune.runs.search_display import print_summary
 
 SETTINGS = "learning_rate 0.0024, warmup_ratio 0.1, train_batch_size 8, gradient_accumulation_steps 1"
 
 
-def printed(outcome: SearchOutcome) -> list[str]:
+def printed(outcome: Outcome) -> list[str]:
     """The lines after the table of trials."""
     console = Console(file=io.StringIO(), width=200)
     print_summary(outcome, console)
@@ -29,11 +29,11 @@ def labels(lines: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> SearchOutcome:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return search_outcome(tmp_path_factory.mktemp("made"))
 
 
-def test_the_winners_mean_and_its_interval_lead(outcome: SearchOutcome) -> None:
+def test_the_winners_mean_and_its_interval_lead(outcome: Outcome) -> None:
     assert outcome.verdict is not None
     low, high = outcome.verdict.standing.mean_interval or (0.0, 0.0)
     lines = printed(outcome)

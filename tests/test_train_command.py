@@ -16,8 +16,9 @@ from warm_process import Command, tune_whisper
 
 from trainer.config import TrainConfig
 from tune.cli import main
-from tune.train_command import read_request, train_parser
-from tune.train_plan import TrainPlan, make_train_plan
+from tune.commands.train import read_request, train_parser
+from tune.experiments.training_plan import TRIAL, TrainPlan, make_train_plan
+from tune.workers.ray_train import checkpoint_name, checkpoints_kept
 
 FROZEN = {
     **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},
@@ -60,48 +61,39 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mistakes(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """Arguments of each mistake, and what its line must say."""
-    (folder / "wrong.yaml").write_text("learning_rat: 1e-4\n")
-    (folder / "range.yaml").write_text("dropout: 2\n")
-    (folder / "good.yaml").write_text("dropout: 0.1\n")
-    earlier_search(folder)
-    return {
-        "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
-        "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
-        "value out of range": (["range.yaml"], ["range.yaml", "dropout", "0.9"]),
-        "unknown set": (["--set", "drop_out=1"], ["drop_out", "dropout"]),
-        "workers by set": (["--set", "workers=2"], ["--workers"]),
-        "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
-        "workers and resume": (["--resume", "earlier", "--workers", "2"], ["--workers", "--resume"]),
-        "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
-        "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
-        "from nothing": (["--from", "earler"], ["earler", "earlier"]),
-        "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
-        "trial alone": (["--trial", "7"], ["--trial", "--from"]),
-        "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
-        "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
-        "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "single"]),
-        "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
-        "bad name": (["--name", "a b"], ["--name 'a b'"]),
-        "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
-        "missing data": (["--data", "/no/such/data"], ["/no/such/data"]),
-        "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
-        "store away": (["--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
-    }
+MISTAKES: dict[str, tuple[list[str], list[str]]] = {
+    "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
+    "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
+    "value out of range": (["range.yaml"], ["range.yaml", "dropout", "0.9"]),
+    "unknown set": (["--set", "drop_out=1"], ["drop_out", "dropout"]),
+    "workers by set": (["--set", "workers=2"], ["--workers"]),
+    "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
+    "workers and resume": (["--resume", "earlier", "--workers", "2"], ["--workers", "--resume"]),
+    "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
+    "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
+    "from nothing": (["--from", "earler"], ["earler", "earlier"]),
+    "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
+    "trial alone": (["--trial", "7"], ["--trial", "--from"]),
+    "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
+    "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
+    "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "single"]),
+    "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
+    "bad name": (["--name", "a b"], ["--name 'a b'"]),
+    "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
+    "missing data": (["--data", "/no/such/data"], ["/no/such/data"]),
+    "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
+    "store away": (["--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
+}
+"""Arguments of each mistake, and what its line must say."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("file missing", "unknown setting", "value out of range", "unknown set", "workers by set"),
-        *("file and resume", "workers and resume", "resume of a search", "resume of nothing", "from nothing"),
-        *("no such trial", "trial alone", "no workers", "two gpus each", "shared gpu", "name taken"),
-        *("bad name", "unknown model", "missing data", "no deepspeed file", "store away"),
-    ],
-)
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_clear_line(name: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words, expected = mistakes(here)[name]
+    (here / "wrong.yaml").write_text("learning_rat: 1e-4\n")
+    (here / "range.yaml").write_text("dropout: 2\n")
+    (here / "good.yaml").write_text("dropout: 0.1\n")
+    earlier_search(here)
+    words, expected = MISTAKES[name]
     before = sorted(here.rglob("*"))
     assert main(["train", *words]) == 2
     printed = capfd.readouterr()
@@ -125,16 +117,7 @@ def test_flags_go_before_the_file_and_that_before_the_experiment(here: Path) -> 
     assert (both.learning_rate, both.dropout, both.train_batch_size, both.workers) == (5e-4, 0.1, 4, 2)
     assert (both.epochs, both.max_steps) == (None, 7), "the file's budget takes the place of the other"
 
-    words = [
-        "--set",
-        "learning_rate=null",
-        "--set",
-        "max_train_clips=null",
-        "--epochs",
-        "1",
-        "--workers",
-        "3",
-    ]
+    words = ["--set", "learning_rate=null", "--set", "max_train_clips=null", "--epochs=1", "--workers=3"]
     flags = plan_of("own.yaml", "--from", "earlier", *words).base
     assert (flags.dropout, flags.max_train_clips, flags.workers) == (0.1, None, 3)
     assert (flags.epochs, flags.max_steps) == (1.0, None)
@@ -193,6 +176,25 @@ def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
     assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [16, 32]
 
 
+def test_the_best_that_the_log_names_stays_until_the_driver_hears_of_a_better_one(tmp_path: Path) -> None:
+    """Ray Train removes checkpoints at once, and a driver may be killed before it has written down the next best."""
+    from ray.train import Checkpoint
+    from ray.train._internal.session import _TrainingResult
+    from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
+    from ray.train.v2._internal.execution.storage import StorageContext
+
+    manager = CheckpointManager(checkpoints_kept(), StorageContext(str(tmp_path), TRIAL))
+    named: dict[float, Path] = {}
+    for step, wer in enumerate([60.0, 40.0, 50.0, 30.0, 20.0]):
+        folder = tmp_path / TRIAL / checkpoint_name(step)
+        folder.mkdir(parents=True)
+        manager.register_checkpoint(_TrainingResult(Checkpoint.from_directory(folder), {"wer": wer}))
+        assert folder.is_dir(), "what the workers go on from"
+        assert not named or named[min(named)].is_dir(), "what the log names as the best so far"
+        named[wer] = folder
+    assert len(list((tmp_path / TRIAL).glob("checkpoint-*"))) == 2
+
+
 def wait_for_evaluation(process: Command, experiment: Path) -> None:
     deadline = time.monotonic() + 560
     while not any(trial["evaluations"] for trial in state(experiment).values()):
@@ -220,6 +222,8 @@ def test_retraining_with_deepspeed_goes_on_after_its_driver_was_killed(trained: 
     assert trial["best_wer"] < results(folder, "one")["best"]["wer"]
     parts = {path.name for path in Path(trial["checkpoint"]).rglob("*optim_states.pt")}
     assert len(parts) == 2, "a part of each worker"
+    kept = list(Path(trial["checkpoint"]).parent.glob("checkpoint-*"))
+    assert len(kept) <= 2, "the best and the last"
     again = tune_whisper("train", "--resume", "two", cwd=folder)
     assert again.returncode == 2
     assert "completed" in again.stderr

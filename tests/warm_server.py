@@ -23,11 +23,11 @@ import warm_workers
 from mlflow_tables import copy_tables
 
 MODULES = (
-    *("tune.search_command", "tune.runs.search", "tune.runs.finish", "tune.tracking.process"),
+    *("tune.commands.search", "tune.runs.search", "tune.runs.finish", "tune.tracking.process"),
     *(
         "tune.report.writer",
         "tune.commands.export",
-        "tune.train_command",
+        "tune.commands.train",
         "tune.commands.inspect",
         "trainer.prepared",
     ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -170,6 +172,14 @@ def add_vertex(group: Any, when: str = "") -> None:
 def option_name(name: str) -> str:
     """How a field's flag is written."""
     return f"--{name.replace('_', '-')}"
+
+
+def named_fields(arguments: argparse.Namespace, request: type[Any]) -> dict[str, Any]:
+    """The arguments after which fields of a request are named, with what all requests take from the environment."""
+    names = [field.name for field in dataclasses.fields(request) if hasattr(arguments, field.name)]
+    given = {name: getattr(arguments, name) for name in names}
+    uri = arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    return given | {"tracking_uri": uri, "track": tuple(arguments.track)}
 
 
 def read_flags(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

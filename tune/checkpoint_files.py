@@ -12,7 +12,8 @@ from tune.experiment_folder import TRIALS_FOLDER
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
 
-_PREFIX = "checkpoint_"
+_PREFIXES = ("checkpoint_", "checkpoint-")
+"""Of the folders of Ray Tune's checkpoints, and of a training's."""
 
 
 class CheckpointFiles:
@@ -64,7 +65,7 @@ class CheckpointFiles:
                 continue
             for entry in self._entries(f"{TRIALS_FOLDER}/{trial.base_name}"):
                 path = f"{TRIALS_FOLDER}/{trial.base_name}/{entry.base_name}"
-                if entry.is_file or not entry.base_name.startswith(_PREFIX) or path in wanted:
+                if entry.is_file or not entry.base_name.startswith(_PREFIXES) or path in wanted:
                     continue
                 if remove:
                     self._filesystem.delete_dir(entry.path)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from trainer.config import ConfigError, UserError
 from tune.arguments import EXIT_INTERRUPTED, EXIT_USER_ERROR, Parser, add_storage
 from tune.commands.export import export_parser
+from tune.commands.search import search, search_parser
 from tune.ray_token import use_token_if_there
-from tune.search_command import search, search_parser
 
 __all__ = ["COMMANDS", "export_parser", "main", "search_parser", "ui_parser"]
 
@@ -30,7 +30,7 @@ def ui_parser() -> argparse.ArgumentParser:
 
 COMMANDS = {
     "inspect": "tune.commands.inspect:inspect",
-    "train": "tune.train_command:train",
+    "train": "tune.commands.train:train",
     "evaluate": "tune.evaluate_command:evaluate",
     "export": "tune.commands.export:export",
     "register": "tune.commands.register:register",

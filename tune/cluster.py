@@ -1,16 +1,14 @@
-"""Starting or joining Ray, and what a trial gets of it."""
+"""Starting or joining Ray, and what its nodes have."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
-import math
 import os
 import signal
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,56 +18,11 @@ from tune.display import say
 from tune.errors import ResourceError
 from tune.head_node import attached_to_head
 from tune.mlflow_store import worker_environment
-from tune.plan import SearchPlan, SearchRequest
+from tune.resources import Node
 from tune.util.redact import hide_password
 
-Node = Mapping[str, float]
-"""Ray's resources of a node: `CPU`, `GPU` and others."""
-_MOST_CPUS = 8.0
-"""CPUs of a worker by default at most: beyond that a GPU's data loading gains nothing."""
 _PROBE_SECONDS = 5.0
 _LOOK_SECONDS = 60.0
-
-
-@dataclasses.dataclass(frozen=True)
-class TrialResources:
-    """What each trial holds while it runs, and how many run at once."""
-
-    gpus: float
-    """GPUs of all workers of a trial together."""
-    cpus: float
-    """CPUs of all workers of a trial together."""
-    concurrent: int
-    workers: int = 1
-    """Processes that train a trial together."""
-
-    @property
-    def gpus_per_worker(self) -> float:
-        """GPUs of one process."""
-        return self.gpus / self.workers
-
-    @property
-    def cpus_per_worker(self) -> float:
-        """CPUs of one process."""
-        return self.cpus / self.workers
-
-    def request(self) -> Any:
-        """What Ray Tune is asked for.
-
-        With several workers: a bundle each, packed on as few nodes as can be. The empty one in front puts the
-        trial's own process, which takes nothing, beside the first worker, whose checkpoints it hands on.
-        """
-        from ray.tune import PlacementGroupFactory
-
-        if self.workers == 1:
-            return {"cpu": self.cpus, "gpu": self.gpus}
-        bundle = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
-        return PlacementGroupFactory([{}, *[bundle] * self.workers], strategy="PACK")
-
-    def fitting(self, nodes: Sequence[Node]) -> int:
-        """Trials that these nodes can run at once."""
-        each = [_fitting(node, self.gpus_per_worker, self.cpus_per_worker) for node in nodes]
-        return sum(each) if self.workers == 1 else sum(each) // self.workers
 
 
 @contextlib.contextmanager
@@ -248,79 +201,8 @@ def check_shared(folder: Path, storage: str) -> None:
         )
 
 
-def trial_resources(request: SearchRequest, nodes: Sequence[Node]) -> TrialResources:
-    """Resources of a trial and the number of trials at once, from the resources of each node.
-
-    A share of a GPU that is still to be measured (`auto`) counts as a whole one where there are any.
-
-    Raises:
-        ResourceError: a trial asks for more than there is, so the search could never start.
-    """
-    workers = request.workers_per_trial
-    most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
-    given = request.gpus_per_trial
-    gpus = given if given is not None and given != "auto" else (workers if most_gpus else 0.0)
-    each = gpus / workers
-    if each > most_gpus:
-        have = f"{most_gpus:g} GPU{'' if most_gpus == 1 else 's'}"
-        raise ResourceError(
-            f"--gpus-per-trial {gpus:g}: {_where(nodes)} {have}; "
-            f"{'lower it' if most_gpus else 'use 0 to train on the CPU'}"
-        )
-    able = [node for node in nodes if node.get("GPU", 0.0) >= each]
-    most_cpus = max((node.get("CPU", 0.0) for node in able), default=0.0)
-    asked = request.cpus_per_trial
-    cpus = asked / workers if asked is not None else _default_cpus(each, able)
-    if cpus > most_cpus:
-        raise ResourceError(
-            f"--cpus-per-trial {cpus * workers:g}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
-        )
-    resources = TrialResources(gpus=gpus, cpus=cpus * workers, concurrent=1, workers=workers)
-    fitting = resources.fitting(nodes)
-    if workers > 1 and not fitting:
-        room = sum(_fitting(node, each, cpus) for node in able)
-        raise ResourceError(
-            f"--workers-per-trial {workers}: there is room for {room} of {each:g} GPU and {cpus:g} CPU each; lower it"
-        )
-    concurrent = max(1, min(fitting, request.max_concurrent or fitting, request.trials))
-    return dataclasses.replace(resources, concurrent=concurrent)
-
-
-def _default_cpus(gpus: float, able: Sequence[Node]) -> float:
-    """CPUs of a worker: its share of the node's beside its share of the GPUs, a fraction where there are fewer."""
-    if not gpus:
-        return 1.0
-    share = min(_MOST_CPUS, *(node.get("CPU", 0.0) * gpus / node["GPU"] for node in able))
-    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
-
-
-def _where(nodes: Sequence[Node]) -> str:
-    return "this machine has" if len(nodes) == 1 else "no node of the cluster has more than"
-
-
-def _fitting(node: Node, gpus: float, cpus: float) -> int:
-    """Workers that run on a node at once; fractions share a card but do not spread over two."""
-    by_cpus = int(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else 10**6
-    if not gpus:
-        return by_cpus
-    cards = int(node.get("GPU", 0.0))
-    return min(by_cpus, cards * int(1 / gpus + 1e-9) if gpus <= 1 else int(cards / gpus))
-
-
 def this_machine() -> dict[str, float]:
     """CPUs and GPUs here, as Ray would count them, without starting it."""
     import torch
 
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
-
-
-def check_precision(plan: SearchPlan, resources: TrialResources) -> None:
-    """Refuse what no trial could run.
-
-    Raises:
-        ResourceError: half precision is fixed or searched, and trials have no GPU.
-    """
-    parameter = plan.space.parameters.get("precision")
-    values = getattr(parameter, "values", [plan.base.precision])
-    if "fp16" in values and not resources.gpus:
-        raise ResourceError("precision='fp16': needs a GPU, and trials have none; use auto, fp32 or bf16")

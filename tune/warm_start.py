@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tune.errors import ExperimentError
-from tune.experiments.saved import load_results
-from tune.runs.finish import find_finished
+from tune.experiments.saved import Find, find_experiment, load_results
 from tune.searcher import EarlierTrial
 
 if TYPE_CHECKING:
@@ -80,7 +79,9 @@ class WarmStart:
         return cls(trials=trials, **saved)
 
 
-def read_warm_start(name: str, storage: Storage, space: SearchSpace, ours: dict[str, Any]) -> WarmStart:
+def read_warm_start(
+    name: str, storage: Storage, space: SearchSpace, ours: dict[str, Any], find: Find = find_experiment
+) -> WarmStart:
     """Take from a finished experiment what fits.
 
     Args:
@@ -88,11 +89,12 @@ def read_warm_start(name: str, storage: Storage, space: SearchSpace, ours: dict[
         storage: where it is.
         space: what is searched now, bounds resolved.
         ours: this search's settings, all of `TrainConfig`.
+        find: finds the experiment, in its end where it has one.
 
     Raises:
         ExperimentError: there is no such experiment, it has no results, or nothing of it fits.
     """
-    settings, results = load_results(find_finished(name, storage))
+    settings, results = load_results(find(name, storage))
     theirs = settings["train_config"]
     usable = [trial for trial in results["trials"] if trial["status"] in ("completed", "early_stopped")]
     trials: list[EarlierTrial] = []

@@ -13,7 +13,7 @@ from typing import Any
 from trainer.config import MODEL_SHORT_NAMES
 from tune.arguments import option_name
 from tune.errors import ConfigError
-from tune.plan import EXPERIMENT_NAME, dated_name
+from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.jobs import JobRequest
 from tune.remote.package import refuse_password
@@ -70,8 +70,8 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
 
 
 def _search(words: Sequence[str], name: str | None) -> JobRequest:
-    from tune.plan import SearchRequest, check_numbers
-    from tune.search_command import check_what, read_budgets, search_parser, search_settings
+    from tune.commands.search import check_what, read_budgets, search_parser, search_settings
+    from tune.experiments.plan import SearchRequest, check_numbers
     from tune.search_space import load_space
 
     arguments = _parse(search_parser(), words)
@@ -104,8 +104,8 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
 
 
 def _training(words: Sequence[str], name: str | None) -> JobRequest:
-    from tune.train_command import read_request as read_training
-    from tune.train_command import train_parser
+    from tune.commands.train import read_request as read_training
+    from tune.commands.train import train_parser
     from tune.trainable import read_settings
 
     arguments = _parse(train_parser(), words)

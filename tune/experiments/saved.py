@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
@@ -108,6 +108,10 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
         )
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4) or names[-3:]
     raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")
+
+
+Find: TypeAlias = "Callable[[str, Storage], ExperimentFolder]"
+"""Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""
 
 
 def load_results(folder: ExperimentFolder) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.prepared import PreparedData
     from trainer.train import Evaluation
-    from tune.cluster import TrialResources
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import Plan, SearchPlan
+    from tune.experiments.training_plan import TrainPlan
+    from tune.resources import TrialResources
     from tune.search.budgets import Budgets
 
 BASELINE_CLIPS_FILE = "baseline_utterances.json"
@@ -58,22 +59,20 @@ def write_search_file(
 
 
 def write_training_file(
-    plan: SearchPlan,
-    base: TrainConfig,
-    points: tuple[int, ...],
-    data: PreparedData,
-    resources: TrialResources,
+    plan: TrainPlan, points: tuple[int, ...], data: PreparedData, resources: TrialResources
 ) -> None:
     """Write what a single training resolved: enough to run it again, to go on with it and to export from it.
 
     `points` are the samples seen at which it is evaluated.
     """
+    base = plan.base
     again = f"tune-whisper train --from {plan.name} --workers {base.workers}{plan.request.storage.option}"
-    _write(plan, base, points, data, resources, kind="training", run_again=again, seed=base.seed, space={})
+    more = {"kind": plan.kind, "run_again": again, "seed": base.seed, "space": {}}
+    _write(plan, base, points, data, resources, **more)
 
 
 def _write(
-    plan: SearchPlan,
+    plan: Plan,
     base: TrainConfig,
     points: tuple[int, ...],
     data: PreparedData,

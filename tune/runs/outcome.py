@@ -1,26 +1,29 @@
-"""What a search came to, for the screen: read from the log's state."""
+"""What a search or a training came to, for the screen: read from the log's state."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tune.experiments.results import succeeded
+from tune.experiments.plan import Plan
+from tune.experiments.results import outcome
 from tune.search.finalists import Verdict
 
 if TYPE_CHECKING:
     from tune.experiments.state import SearchState
-    from tune.plan import SearchPlan
     from tune.search.budgets import End
     from tune.search.records import TrialRecord
 
 
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
 @dataclasses.dataclass
-class SearchOutcome:
+class Outcome(Generic[PlanT]):
     """A session that has ended. Error rates in percent."""
 
-    plan: SearchPlan
+    plan: PlanT
     state: SearchState
     tracking_problem: str | None = None
     """What was not delivered to MLflow and the other stores, in one line."""
@@ -76,8 +79,10 @@ class SearchOutcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether there is something to export, or a budget ended the search before there could be."""
-        return succeeded(self.state)
+        """Whether there is something to export, or a budget ended the search before there could be; of a training,
+        whether it came to its end.
+        """
+        return outcome(self.state, self.end.reason if self.end else None) == "finished"
 
     @property
     def wer(self) -> float | None:

@@ -1,25 +1,29 @@
-"""`--resume`: a plan from what an interrupted search left in its experiment's folder, and its log, open."""
+"""`--resume`: a plan from what an interrupted search or training left in its experiment's folder, and its log, open."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tune.arguments import TRACKERS
 from tune.errors import ExperimentError
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import ASKED_RESOURCES, RunRequest, SearchPlan, SearchRequest, check_auto
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
-from tune.plan import ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto, check_gpus
+from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
 from tune.runs.finish import is_owed
 from tune.search.budgets import Budgets
 from tune.warm_start import WarmStart
 
 if TYPE_CHECKING:
+    from trainer.config import TrainConfig
     from tune.experiments.events import SessionStarted
     from tune.experiments.state import SearchState
+    from tune.storage import Storage
 
 _BUDGET_OPTIONS = {
     "seconds": "--time-budget",
@@ -43,6 +47,17 @@ class ResumedSearch:
     """Whether nothing is left but the end of it."""
 
 
+@dataclasses.dataclass(frozen=True)
+class ResumedTraining:
+    """What is known of a training that goes on."""
+
+    plan: TrainPlan
+    experiment: OpenExperiment
+    """Nobody else runs it meanwhile."""
+    points: tuple[int, ...]
+    """Samples seen at which it is evaluated."""
+
+
 def load_search(
     request: SearchRequest, name: str, given: Collection[str], *, take_over: bool = False
 ) -> ResumedSearch:
@@ -58,20 +73,74 @@ def load_search(
     Raises:
         ExperimentError: there is no such experiment, it never began, it runs now, or nothing is left to do.
     """
-    folder = find_experiment(name, request.storage)
-    if not (folder.path / EVENTS_FILE).is_file():
+    with _opened(name, request.storage, SearchPlan.kind, take_over) as (saved, experiment):
+        return _load(request, name, given, saved, experiment)
+
+
+def load_training(request: TrainRequest, name: str) -> ResumedTraining:
+    """The training `name` of `request.storage`, to go on with the request's resources and MLflow store.
+
+    Raises:
+        ExperimentError: there is no such training, it has ended, or it runs now.
+    """
+    request.check_numbers()
+    with _opened(name, request.storage, TrainPlan.kind, request.take_over) as (saved, experiment):
+        if TRIAL not in saved.state.records or saved.state.baseline is None:
+            raise ExperimentError(
+                f"--resume {name}: its training never began; remove {saved.folder.address} and start it anew"
+            )
+        record = saved.state.records[TRIAL]
+        if record.outcome not in ("running", "failed"):
+            raise ExperimentError(
+                f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
+            )
+        base = _with_cache(saved.base, request)
+        request.resources(base.workers).check_gpus()
+        request = dataclasses.replace(
+            request,
+            tracking_uri=request.tracking_uri or saved.settings.get("asked_tracking_uri"),
+            track=tuple(saved.settings["track"]),
+        )
+        plan = TrainPlan(
+            request=request,
+            name=name,
+            experiment_folder=saved.folder,
+            base=base,
+            trial_config=record.config,
+        )
+        return ResumedTraining(plan, experiment, saved.rungs)
+
+
+@contextlib.contextmanager
+def _opened(
+    name: str, storage: Storage, kind: Literal["search", "training"], take_over: bool
+) -> Iterator[tuple[SavedExperiment, OpenExperiment]]:
+    """An experiment of an earlier session, which stays open unless the block fails."""
+    folder = find_experiment(name, storage)
+    has_log = (folder.path / EVENTS_FILE).is_file()
+    if not has_log and kind == "search":
         raise old_form_error(folder, f"--resume {name}", "go on with it")
     settings = read_settings(folder.path)
-    if settings.get("kind") == "training":
-        raise ExperimentError(f"--resume {name}: is a training; use tune-whisper train --resume {name}")
-    experiment = OpenExperiment(folder, take_over=take_over)
-    try:
-        return _load(
-            request, name, given, SavedExperiment(folder, settings, experiment.log.state), experiment
+    if settings.get("kind", "search") != kind:
+        raise ExperimentError(
+            f"--resume {name}: is a training; use tune-whisper train --resume {name}"
+            if kind == "search"
+            else f"--resume {name}: is a search, not a training; tune-whisper --resume {name} goes on with it"
         )
-    except BaseException:
-        experiment.close()
-        raise
+    if not has_log:
+        raise old_form_error(folder, f"--resume {name}", "go on with it")
+    with contextlib.ExitStack() as stack:
+        experiment = OpenExperiment(folder, take_over=take_over)
+        stack.callback(experiment.close)
+        yield SavedExperiment(folder, settings, experiment.log.state), experiment
+        stack.pop_all()
+
+
+def _with_cache(base: TrainConfig, request: RunRequest) -> TrainConfig:
+    """The settings with a feature cache that is here: the experiment may have begun on another machine."""
+    if Path(base.cache_dir).is_dir():
+        return base
+    return base.replace(cache_dir=str(request.storage.feature_cache))
 
 
 def _load(
@@ -100,17 +169,15 @@ def _load(
         tracking_uri=request.tracking_uri or settings.get("asked_tracking_uri"),
         **_as_before(asked, settings, request, given),
     )
-    check_gpus(request, resumed=True)
+    request.resources.check_gpus(begun=True)
     check_auto(request, settings["train_config"].get("deepspeed"))
     base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
-    if not Path(base.cache_dir).is_dir():  # the search ran elsewhere
-        base = base.replace(cache_dir=str(request.storage.feature_cache))
     plan = SearchPlan(
         request=request,
         name=name,
         experiment_folder=saved.folder,
         space=saved.space,
-        base=base,
+        base=_with_cache(base, request),
         warm_start=WarmStart.load(saved.folder.path),
     )
     left = _left(state, request)

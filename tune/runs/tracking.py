@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tune.experiments.opened import OpenExperiment
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import Plan
 
 _LAST_PATIENCE = 5.0
 """Seconds that a store is waited for where a session broke off."""
@@ -24,7 +24,7 @@ _LAST_PATIENCE = 5.0
 class Tracking:
     """A follower from the beginning of a session on: it imports what it needs while this process waits for Ray."""
 
-    def __init__(self, plan: SearchPlan, console: Console) -> None:
+    def __init__(self, plan: Plan, console: Console) -> None:
         self._plan, self._console = plan, console
         self._process = FollowerProcess(plan.trackers)
         self._finished = False
@@ -62,7 +62,7 @@ class Tracking:
         return problem
 
 
-def orders(plan: SearchPlan) -> Orders:
+def orders(plan: Plan) -> Orders:
     """What the follower needs to know; it holds passwords."""
     server = is_server(plan.tracking_uri)
     return Orders(
@@ -72,5 +72,5 @@ def orders(plan: SearchPlan) -> Orders:
         trackers=plan.trackers,
         tracking_uri=plan.tracking_uri,
         artifact_root=None if server else str(default_artifact_root(plan.folder)),
-        optuna_url=plan.request.optuna_storage,
+        optuna_url=plan.study,
     )

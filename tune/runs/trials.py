@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from tune.cluster import TrialResources, alive_nodes, joined_address
+from tune.cluster import alive_nodes, joined_address
 from tune.decisions import NEVER_STOP, Judge
 from tune.experiment_folder import TRIALS_FOLDER
 from tune.experiments.events import FinalRoundCut, FinalRoundPlanned, TrialsOver
 from tune.experiments.log import ExperimentLog, ProgressLog
 from tune.head_watch import head_watched
 from tune.mailbox import MailboxReader, start_mailbox
+from tune.resources import TrialResources
 from tune.runs.callback import SearchCallback
 from tune.scheduler import TRIAL_ID, make_scheduler
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.search.finalists import make_repeater
 from tune.searcher import make_searcher
-from tune.trainable import full_budget, make_trainable
+from tune.workers.trainable import make_trainable
 
 if TYPE_CHECKING:
-    from trainer.config import TrainConfig
-    from trainer.prepared import PreparedData
-    from tune.display import SearchDisplay
     from tune.experiments.opened import OpenExperiment
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
+    from tune.runs.search_display import SearchDisplay
     from tune.search.budgets import End
     from tune.search.records import Records
     from tune.searcher import EarlierTrial
+    from tune.workers.inputs import TrialInputs
 
 _COUNT_SECONDS = 2.0
 _BUDGET_SECONDS = 0.5
@@ -45,21 +45,23 @@ class TrialRunner:
     """What all trainings of a search have in common: its trials, and the repeats of the best of them."""
 
     plan: SearchPlan
-    base: TrainConfig
-    data: PreparedData
+    inputs: TrialInputs
+    n_train: int
+    """Training clips."""
     resources: TrialResources
-    share: Any
     experiment: OpenExperiment
     window_ratio: float
     """How much longer an evaluation takes in the final round than in a trial."""
 
     def run_trials(self, earlier: Sequence[EarlierTrial], display: SearchDisplay) -> None:
         """Run all trials that have not ended yet; the log tells what comes of them, and what ended them."""
+        from trainer.train import budget_samples
+
         plan, log = self.plan, self.experiment.log
         state = log.state
         records = state.records
         rates = state.baseline.rates if state.baseline else {}
-        rungs = self.base.evaluate_at or ()
+        rungs = self.inputs.config.evaluate_at or ()
         judge = Judge(plan.space.scheduler, rungs, records, rates.get("wer"), rates.get("loss"))
         left = plan.request.trials - sum(record.status != "running" for record in records.all())
         searcher = None
@@ -73,9 +75,7 @@ class TrialRunner:
                 capacity=self._capacity,
                 proposed=callback.proposed,
                 earlier=earlier,
-                budget=lambda config: full_budget(
-                    self.base.replace(**config), len(self.data.splits["train"])
-                ),
+                budget=lambda config: budget_samples(self.inputs.config.replace(**config), self.n_train),
             )
             self._run(left, callback, searcher, BudgetStopper(log, self._trials_end, self._trials_over))
         if state.over is None and state.all_ended:
@@ -87,7 +87,7 @@ class TrialRunner:
     def run_repeats(self, planned: FinalRoundPlanned, display: SearchDisplay) -> None:
         """Run the repeats that are left, none stopped early; the log tells what comes of them, and what cut them."""
         records = self.experiment.log.state.repeats
-        judge = Judge(NEVER_STOP, self.base.evaluate_at or (), records)
+        judge = Judge(NEVER_STOP, self.inputs.config.evaluate_at or (), records)
         callback = self._callback(records, judge, display)
         left = self.experiment.log.state.open_repeats
         settings = {name: planned.repeats[name] for name in left}
@@ -130,7 +130,7 @@ class TrialRunner:
 
     def _callback(self, records: Records, judge: Judge, display: SearchDisplay) -> SearchCallback:
         progress = ProgressLog(self.experiment.folder.path)
-        return SearchCallback(self.base, self.experiment, records, judge, progress, display)
+        return SearchCallback(self.inputs.config, self.experiment, records, judge, progress, display)
 
     def _run(self, left: int, callback: SearchCallback, searcher: Any, stopper: BudgetStopper) -> None:
         import ray.tune
@@ -146,7 +146,7 @@ class TrialRunner:
         # Another name in each session, as Ray counts anew. Ray pickles the function, which the log cannot be.
         suffix = folder_suffix(experiment)
         tuner = ray.tune.Tuner(
-            make_trainable(self.base, self.data, mailbox, self.resources, self.share, starts(experiment)),
+            make_trainable(self.inputs, mailbox, self.resources, starts(experiment)),
             tune_config=ray.tune.TuneConfig(
                 num_samples=left,
                 search_alg=searcher,

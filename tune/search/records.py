@@ -264,3 +264,8 @@ def rank(record: TrialRecord) -> tuple[bool, float]:
 def _number(value: Any) -> float | None:
     """A finite number; None for anything else."""
     return float(value) if value is not None and math.isfinite(float(value)) else None
+
+
+def best_rate(trial: TrialRecord) -> str:
+    """A trial's best WER, with its standard error where only a part of the clips was measured."""
+    return f"{trial.best_wer:.2f}" + (f" ± {trial.best_wer_error:.2f}" if trial.best_is_partial else "")

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from trainer.config import TrainConfig
 from trainer.scoring.normalizers import unit_note
-from tune.display import say, say_notes
 from tune.errors import UserError
 from tune.mailbox import MailboxReader, post, start_mailbox
-from tune.trainable import prepare_data
+from tune.util.console import progress_bar, say, say_notes
 
 if TYPE_CHECKING:
     from trainer.prepared import PreparedData
@@ -38,6 +36,17 @@ _CHOICES = (
 """Settings that say which clips are meant."""
 
 
+def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
+    """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
+    from trainer.data import load_clips
+
+    table = load_clips(config)
+    notes = list(table.notes)
+    if table.drops:
+        notes.append(f"{len(table.drops)} clips have no text and are left out")
+    return {name: len(split) for name, split in table.splits.items()}, notes
+
+
 def prepare_features(base: TrainConfig, console: Console) -> PreparedData:
     """Features of all splits, with a progress bar where they have to be computed. Ray must be running.
 
@@ -45,16 +54,12 @@ def prepare_features(base: TrainConfig, console: Console) -> PreparedData:
         DataError: the data cannot be used.
         ModelError: the model cannot be found.
     """
-    columns = (TextColumn("computing features"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    from trainer.prepared import prepare
+
     begun = time.monotonic()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("features", total=None)
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
+    with progress_bar(console, "computing features") as show:
         elsewhere = _compute_elsewhere(base, show, console)
-        data = prepare_data(base, show)
+        data = prepare(base, show)
     data = dataclasses.replace(data, notes=[*data.notes, *_look_at(base, data)])
     say_notes(console, data.notes)
     if note := unit_note(base):
@@ -133,9 +138,11 @@ def _compute_elsewhere(base: TrainConfig, show: Any, console: Console) -> bool:
 
 def _compute(base: TrainConfig, token: str, mailbox: Any) -> bool:
     """Runs on another node: fill the cache if it is the driver's; false where it is not, or was full already."""
+    from trainer.prepared import prepare
+
     if not Path(token).is_file():
         return False
-    data = prepare_data(
+    data = prepare(
         base, lambda done, total: post(mailbox, "features", {"done": float(done), "total": float(total)})
     )
     return not data.reused

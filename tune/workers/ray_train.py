@@ -1,4 +1,7 @@
-"""A training on Ray Train: its workers, their part in it, and what they leave on disk."""
+"""A training on Ray Train: its workers, what they and Ray's controller tell the driver, and what they leave on disk.
+
+`ray.train` is imported inside functions only: it reads when it is imported whether Train V2 is on (`use_train_v2`).
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.distributed import private_folder
 from tune.experiment_folder import TRIALS_FOLDER
+from tune.experiments.training_plan import TRIAL
 from tune.mailbox import post
 from tune.scheduler import METRIC
-from tune.train_messages import EARLIER, PROGRESS
+from tune.workers.trainable import train_worker
+from tune.workers.worker_group import SECONDARY_ERRORS
 
 if TYPE_CHECKING:
-    from trainer.config import TrainConfig
-    from trainer.prepared import PreparedData
-    from tune.cluster import TrialResources
     from tune.experiment_folder import ExperimentFolder
+    from tune.resources import TrialResources
+    from tune.workers.inputs import TrialInputs
 
-TRIAL = "001"
-"""A training is the only trial of its experiment."""
+EVALUATION = "evaluation"
+EARLIER = "earlier evaluation"
+PROGRESS = "progress"
+FAILURE = "failure: "
+"""Kinds of messages; a failure's text follows."""
 _EVALUATIONS_FILE = "evaluations.json"
 """In each checkpoint: the metrics of all evaluations so far."""
 _GROUP_TIMEOUT_SECONDS = 7200
@@ -45,70 +53,86 @@ def checkpoint_name(step: float) -> str:
 
 
 def make_ray_trainer(
-    config: TrainConfig,
-    data: PreparedData,
-    share: Any,
-    mailbox: Any,
-    resources: TrialResources,
-    folder: ExperimentFolder,
-    max_failures: int,
+    inputs: TrialInputs, mailbox: Any, resources: TrialResources, folder: ExperimentFolder, max_failures: int
 ) -> Any:
     """Ray's `TorchTrainer`, whose `fit` begins the training or goes on with it from the folder's last checkpoint.
 
     Args:
-        config: what to train.
-        data: the prepared data; goes through the object store once.
-        share: serves the driver's folders to nodes that lack them.
+        inputs: what to train.
         mailbox: receives evaluations, progress and failures.
         resources: what the workers get.
-        folder: where checkpoints go: the best and the last are kept.
+        folder: where checkpoints go; see `checkpoints_kept`.
         max_failures: times that the training goes on from its last checkpoint after a failure.
     """
-    import ray
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from tune.train_callback import SendToDriver
+    class SendToDriver(ray.train.UserCallback):
+        """Runs in Ray Train's controller; what it sends is on the storage by then."""
+
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            """Send the first worker's evaluation."""
+            post(mailbox, EVALUATION, metrics[0])
+
+        def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
+            """Send what went wrong."""
+            post(mailbox, FAILURE + root_failure(worker_exceptions), {})
 
     storage = folder.ray_storage()
-    work = functools.partial(
-        _work, config, ray.put(data), share, mailbox, resources.cpus_per_worker, scratch_name(folder)
-    )
+    work = functools.partial(_work, inputs, mailbox, scratch_name(folder))
 
     def train_loop() -> None:
         work()
 
-    each = {"CPU": resources.cpus_per_worker}
-    if resources.gpus:
-        each["GPU"] = resources.gpus_per_worker
     return TorchTrainer(
         train_loop,
         torch_config=TorchConfig(timeout_s=_GROUP_TIMEOUT_SECONDS),
         scaling_config=ray.train.ScalingConfig(
             num_workers=resources.workers,
             use_gpu=bool(resources.gpus),
-            resources_per_worker=each,
+            resources_per_worker={kind: amount for kind, amount in resources.each.items() if amount},
             placement_strategy="PACK",
         ),
         run_config=ray.train.RunConfig(
             name=TRIAL,
             storage_path=f"{storage['storage_path']}/{TRIALS_FOLDER}",
             storage_filesystem=storage.get("storage_filesystem"),
-            checkpoint_config=ray.train.CheckpointConfig(
-                num_to_keep=1, checkpoint_score_attribute=METRIC, checkpoint_score_order="min"
-            ),
+            checkpoint_config=checkpoints_kept(),
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
-            callbacks=[SendToDriver(mailbox)],
+            callbacks=[SendToDriver()],
         ),
     )
 
 
-def _work(config: TrainConfig, stored: Any, share: Any, mailbox: Any, cpus: float, scratch: str) -> None:
-    """One worker's part."""
-    import ray
+def checkpoints_kept() -> Any:
+    """What Ray keeps: the last checkpoint and the best two.
+
+    It removes what a new best has replaced before the driver hears of that one. The experiment's log names the best
+    that it knows of, which is the second best until then.
+    """
     import ray.train
 
-    from tune.trainable import train_on_ray_train
+    return ray.train.CheckpointConfig(
+        num_to_keep=2, checkpoint_score_attribute=METRIC, checkpoint_score_order="min"
+    )
+
+
+def root_failure(failures: Mapping[int, Exception]) -> str:
+    """The report of the worker that failed first: the others only say that they lost their connection to it."""
+    reports = [_report(failures[rank]) for rank in sorted(failures)]
+    first_hand = [text for text in reports if not any(sign in text for sign in SECONDARY_ERRORS)]
+    return (first_hand or reports)[0]
+
+
+def _report(failure: Exception) -> str:
+    # Ray wraps the end of a worker's process, and says no more than that a health check failed.
+    cause = getattr(failure, "health_check_failure", None)
+    return f"{type(cause).__name__}: {cause}\n{failure}" if cause else str(failure).strip()
+
+
+def _work(inputs: TrialInputs, mailbox: Any, scratch: str) -> None:
+    """One worker's part."""
+    import ray.train
 
     context, checkpoint = ray.train.get_context(), ray.train.get_checkpoint()
     leads = context.get_world_rank() == 0
@@ -118,12 +142,11 @@ def _work(config: TrainConfig, stored: Any, share: Any, mailbox: Any, cpus: floa
         post(mailbox, EARLIER, metrics)
 
     def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-        if checkpoint_dir is None:
-            post(mailbox, PROGRESS, metrics)
-            return
         if leads:
             evaluations.append(dict(metrics))
-            (checkpoint_dir / _EVALUATIONS_FILE).write_text(json.dumps(evaluations), encoding="utf-8")
+            (Path(str(checkpoint_dir)) / _EVALUATIONS_FILE).write_text(
+                json.dumps(evaluations), encoding="utf-8"
+            )
         # One worker of each node hands over what all workers there wrote; Ray brings the parts together.
         first = context.get_local_rank() == 0
         ray.train.report(
@@ -133,13 +156,12 @@ def _work(config: TrainConfig, stored: Any, share: Any, mailbox: Any, cpus: floa
         )
 
     with _scratch_folder(scratch, context.get_local_rank()):
-        result = train_on_ray_train(
-            config,
-            ray.get(stored),
-            share,
-            cpus=cpus,
+        result = train_worker(
+            inputs,
+            report,
             checkpoint=checkpoint,
-            report=report,
+            progress=functools.partial(post, mailbox, PROGRESS),
+            own_group=False,
         )
     if result.diverged:
         ray.train.report({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})
@@ -172,8 +194,6 @@ def _scratch_folder(name: str, local_rank: int) -> Iterator[None]:
     """Temporary files in a folder of the training's own, that the next attempt finds if this one is killed."""
     import ray
     import torch
-
-    from tune.trainable import private_folder
 
     # Nodes may share their disk, as several on one machine do.
     whole = Path(tempfile.gettempdir()) / name

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError
 from tune.arguments import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
     Parser,
     add_deepspeed,
     add_running,
@@ -19,12 +16,14 @@ from tune.arguments import (
     add_track,
     add_tracking_uri,
     add_training,
+    named_fields,
     option_name,
     read_settings,
 )
+from tune.commands.search import exit_code
 
 if TYPE_CHECKING:
-    from tune.train_plan import TrainRequest
+    from tune.experiments.training_plan import TrainRequest
 
 _EPILOG = """\
 examples:
@@ -95,38 +94,32 @@ def train(words: list[str]) -> int:
     arguments = train_parser().parse_args(words)
     request = read_request(arguments)
 
-    # Before anything imports ray.train, which reads it then.
-    from tune.train_workers import use_train_v2
+    from tune.experiments.training_plan import make_train_plan
+    from tune.runs.finish import find_finished
+    from tune.util.console import make_console
+    from tune.workers.ray_train import use_train_v2
 
-    use_train_v2()
-
-    from tune.display import make_console
-    from tune.train_plan import make_train_plan
-
+    use_train_v2()  # before anything imports ray.train, which reads it then
     console = make_console()
     if arguments.resume is not None:
-        from tune.train_resume import load_training
-        from tune.training import resume_training
+        from tune.runs.resume import load_training
+        from tune.runs.training import resume_training
 
         with console.status(f"looking at what {arguments.resume} left ..."):
             resumed = load_training(request, arguments.resume)
         outcome = resume_training(resumed, console)
     else:
         with console.status("checking the settings and the model ..."):
-            plan = make_train_plan(request)
+            plan = make_train_plan(request, find_finished)
 
-        from tune.training import run_training
+        from tune.runs.training import run_training
 
         outcome = run_training(plan, console)
 
-    from tune.train_results import print_training_summary
+    from tune.runs.training_display import print_training_summary
 
     print_training_summary(outcome, console)
-    if outcome.tracking_problem:
-        make_console(error=True).print(f"warning: {outcome.tracking_problem}", markup=False, soft_wrap=True)
-    if outcome.interrupted:
-        return EXIT_INTERRUPTED
-    return 0 if outcome.record.status == "completed" else EXIT_FAILED
+    return exit_code(outcome)
 
 
 def read_request(arguments: argparse.Namespace) -> TrainRequest:
@@ -135,7 +128,7 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
     Raises:
         ConfigError: arguments that exclude each other, or a setting that is unknown or not allowed.
     """
-    from tune.train_plan import TrainRequest
+    from tune.experiments.training_plan import TrainRequest
 
     if arguments.resume is not None:
         given = [name for name in _FIXED if getattr(arguments, name) not in (None, [])]
@@ -146,22 +139,7 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
             )
     elif arguments.trial is not None and arguments.origin is None:
         raise ConfigError("--trial: goes with --from EXPERIMENT, whose trial it names; add that or remove it")
-    return TrainRequest(
-        config=arguments.config,
-        origin=arguments.origin,
-        trial=arguments.trial,
-        settings=_settings(arguments),
-        workers=arguments.workers,
-        gpus_per_worker=arguments.gpus_per_worker,
-        cpus_per_worker=arguments.cpus_per_worker,
-        storage=arguments.storage,
-        name=arguments.name,
-        tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
-        address=arguments.address,
-        max_failures=arguments.max_failures,
-        track=tuple(arguments.track),
-        take_over=arguments.take_over,
-    )
+    return TrainRequest(**named_fields(arguments, TrainRequest), settings=_settings(arguments))
 
 
 def _option(name: str) -> str:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import datetime
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from tune.arguments import check_least
-from tune.display import short_path
-from tune.errors import ConfigError, ExperimentError
+from tune.errors import ConfigError, ExperimentError, ResourceError
+from tune.experiments.saved import Find, find_experiment
 from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
+from tune.resources import ResourceRequest, TrialResources
 from tune.scheduler import LEAST_STEPS, rung_grid
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search_space import ChoiceParameter, load_space
 from tune.storage import Storage
+from tune.util.console import short_path
 
 if TYPE_CHECKING:
     from tune.experiment_folder import ExperimentFolder
@@ -33,14 +36,26 @@ EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchRequest:
-    """What was asked for on the command line, unchecked."""
+class RunRequest:
+    """What was asked for on the command line of a search or a training alike, unchecked."""
+
+    storage: Storage
+    tracking_uri: str | None = None
+    track: tuple[str, ...] = ("mlflow",)
+    """Where results are shown, beside the Optuna study of a search."""
+    address: str | None = None
+    """The Ray cluster to join; `$RAY_ADDRESS` where it is not given, else one is started."""
+    max_failures: int = 2
+    """Times that a training is tried again, from its last checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchRequest(RunRequest):
+    """What was asked for on the command line of a search."""
 
     space: str
     trials: int
-    storage: Storage
     experiment: str | None = None
-    tracking_uri: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """`TrainConfig` fields given by flags and `--set`; they go before the space file's fixed values."""
     gpus_per_trial: float | Literal["auto"] | None = None
@@ -48,10 +63,6 @@ class SearchRequest:
     cpus_per_trial: float | None = None
     max_concurrent: int | None = None
     workers_per_trial: int = 1
-    address: str | None = None
-    """The Ray cluster to join; `$RAY_ADDRESS` where it is not given, else one is started."""
-    max_failures: int = 2
-    """Times that a trial is tried again, from its last checkpoint."""
     seed: int = 0
     budgets: Budgets = dataclasses.field(default_factory=Budgets)
     """What ends the search before all its trials."""
@@ -66,9 +77,6 @@ class SearchRequest:
     keep_checkpoints: str = "best"
     """Whose weights stay when the search has ended: `best` or `all`."""
 
-    track: tuple[str, ...] = ("mlflow",)
-    """Where results are shown, beside the Optuna study of a search."""
-
     @property
     def n_finalists(self) -> int:
         """How many trials are trained again."""
@@ -76,21 +84,30 @@ class SearchRequest:
             return DEFAULT_COUNT if self.trials >= LEAST_TRIALS else 0
         return self.finalists
 
+    @property
+    def resources(self) -> ResourceRequest:
+        """What a trial takes."""
+        return ResourceRequest(
+            gpus=self.gpus_per_trial,
+            cpus=self.cpus_per_trial,
+            workers=self.workers_per_trial,
+            trials=self.trials,
+            max_concurrent=self.max_concurrent,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchPlan:
-    """A search whose settings are known to be sound."""
+class Plan(abc.ABC):
+    """A search or a training whose settings are known to be sound."""
 
-    request: SearchRequest
+    request: RunRequest
     name: str
     experiment_folder: ExperimentFolder
     """Where its files go; not there yet."""
-    space: SearchSpace
-    """Bounds resolved to numbers."""
     base: TrainConfig
     """The settings that all trials share; paths absolute."""
-    warm_start: WarmStart | None = None
-    """What another experiment found."""
+
+    kind: ClassVar[Literal["search", "training"]]
 
     @property
     def folder(self) -> Path:
@@ -103,11 +120,6 @@ class SearchPlan:
         return self.experiment_folder.address if self.experiment_folder.remote else short_path(self.folder)
 
     @property
-    def resume_command(self) -> str:
-        """What goes on with the search, from this folder."""
-        return f"tune-whisper --resume {shlex.quote(self.name)}{self.request.storage.option}"
-
-    @property
     def tracking_uri(self) -> str:
         """The MLflow store: the one asked for, else a database in the experiment's folder."""
         if self.request.tracking_uri is None:
@@ -117,17 +129,110 @@ class SearchPlan:
     @property
     def trackers(self) -> tuple[str, ...]:
         """The stores to which the log is told."""
-        return tuple(dict.fromkeys((*self.request.track, *(() if self.is_training else ("optuna",)))))
+        return self.request.track
 
     @property
-    def is_training(self) -> bool:
-        """Whether nothing is searched."""
-        return False
+    def study(self) -> str | None:
+        """Database of the Optuna study, where one is asked for."""
+        return None
 
     @property
-    def asked_resources(self) -> dict[str, Any]:
-        """What a trial takes, as it was asked for."""
-        return {name: getattr(self.request, name) for name in ASKED_RESOURCES}
+    @abc.abstractmethod
+    def resources(self) -> ResourceRequest:
+        """What a trial takes."""
+
+    @property
+    @abc.abstractmethod
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, as the event of a session's beginning names it."""
+
+    @abc.abstractmethod
+    def describe(self, resources: TrialResources | None = None) -> list[str]:
+        """The head of the output, line by line; `resources` are what its trials get, where that is known."""
+
+    def check_fit(self, resources: TrialResources) -> None:
+        """Refuse what no trial could run.
+
+        Raises:
+            ResourceError: half precision is asked for, and trials have no GPU.
+            ConfigError: GPU-hours are limited, and trials have no GPU.
+        """
+        if "fp16" in self._precisions and not resources.gpus:
+            raise ResourceError("precision='fp16': needs a GPU, and trials have none; use auto, fp32 or bf16")
+
+    @property
+    def _precisions(self) -> Sequence[Any]:
+        return [self.base.precision]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchPlan(Plan):
+    """A search whose settings are known to be sound."""
+
+    request: SearchRequest
+    space: SearchSpace
+    """Bounds resolved to numbers."""
+    warm_start: WarmStart | None = None
+    """What another experiment found."""
+
+    kind = "search"
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with the search, from this folder."""
+        return f"tune-whisper --resume {shlex.quote(self.name)}{self.request.storage.option}"
+
+    @property
+    def study(self) -> str | None:
+        """Database of the Optuna study."""
+        return self.request.optuna_storage
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The stores to which the log is told."""
+        return tuple(dict.fromkeys((*self.request.track, "optuna")))
+
+    @property
+    def resources(self) -> ResourceRequest:
+        """What a trial takes."""
+        return self.request.resources
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, as the event of a session's beginning names it."""
+        request = self.request
+        return {
+            "trials": request.trials,
+            "finalists": request.n_finalists,
+            "repeats": request.repeats,
+            "budgets": dataclasses.asdict(request.budgets),
+            "keep_checkpoints": request.keep_checkpoints,
+            "asked_resources": {name: getattr(request, name) for name in ASKED_RESOURCES},
+        }
+
+    def describe(self, resources: TrialResources | None = None) -> list[str]:
+        """What is searched, on what."""
+        base = self.base
+        shown = {"model", "data", "language", "task"}
+        fixed = [f"{name}={getattr(base, name)}" for name in self.space.fixed if name not in shown]
+        return [
+            f"experiment {self.name} in {self.where}",
+            f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
+            f"space {self.space.path.name}:",
+            *(f"  {name}: {text}" for name, text in self.space.describe()),
+            *([f"fixed: {', '.join(fixed)}"] if fixed else []),
+        ]
+
+    def check_fit(self, resources: TrialResources) -> None:
+        """See `Plan.check_fit`."""
+        super().check_fit(resources)
+        hours = self.request.budgets.gpu_hours
+        if hours is not None and not resources.gpus:
+            raise ConfigError(f"--gpu-hours {hours:g}: the trials take no GPU here; use --time-budget")
+
+    @property
+    def _precisions(self) -> Sequence[Any]:
+        return getattr(self.space.parameters.get("precision"), "values", [self.base.precision])
 
     @property
     def largest_batch(self) -> int:
@@ -152,11 +257,11 @@ class SearchPlan:
 
     def budget(self, n_train: int) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget."""
-        from tune.trainable import full_budget
+        from trainer.train import budget_samples
 
         if self.base.max_steps is not None:
             return self.base.max_steps * self.batch_sizes[-1]
-        return full_budget(self.base, n_train)
+        return budget_samples(self.base, n_train)
 
     def rungs(self, n_train: int) -> tuple[int, ...]:
         """Samples seen at which trials are measured; the last one is the full budget."""
@@ -170,8 +275,12 @@ class SearchPlan:
         )
 
 
-def make_plan(request: SearchRequest) -> SearchPlan:
+def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPlan:
     """Check everything that can be checked without reading audio or starting Ray.
+
+    Args:
+        request: what was asked for.
+        find: finds the experiment to learn from.
 
     Raises:
         UserError: the space, a setting, the model or the experiment's name cannot be used.
@@ -185,9 +294,7 @@ def make_plan(request: SearchRequest) -> SearchPlan:
     paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
     base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
     check_auto(request, base.deepspeed)
-    from tune.trainable import check_model
-
-    default = check_model(base)
+    default = usual_learning_rate(base)
     space = space.resolve(default).with_recipe(default)
     if base.learning_rate is None:
         base = base.replace(learning_rate=default)
@@ -195,10 +302,19 @@ def make_plan(request: SearchRequest) -> SearchPlan:
     if request.warm_start is not None:
         from tune.warm_start import read_warm_start
 
-        warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict())
+        warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict(), find)
     return SearchPlan(
         request=request, name=name, experiment_folder=folder, space=space, base=base, warm_start=warm_start
     )
+
+
+def usual_learning_rate(config: TrainConfig) -> float:
+    """The learning rate known to be good for the model's size; `ModelError` where the model cannot be tuned so."""
+    from trainer.model import default_learning_rate
+    from trainer.processor import load_processor
+
+    load_processor(config)
+    return default_learning_rate(config)
 
 
 def new_experiment(option: str, name: str, storage: Storage) -> ExperimentFolder:
@@ -228,45 +344,17 @@ def check_numbers(request: SearchRequest, *, resumed: bool = False) -> None:
 
     Args:
         request: of a search.
-        resumed: whether it goes on with a search, which knows its workers; `check_gpus` is left to `load_search`.
+        resumed: whether it goes on with a search, which knows its workers; their GPUs are left to `load_search`.
 
     Raises:
         ConfigError: one of them is out of range.
     """
     check_least(request, trials=1, workers_per_trial=1, max_failures=0, max_concurrent=1, finalists=0)
-    gpus = None if request.gpus_per_trial == "auto" else request.gpus_per_trial
-    for name, number in (("gpus", gpus), ("cpus", request.cpus_per_trial)):
-        if not math.isfinite(number or 0.0):
-            raise ConfigError(f"--{name}-per-trial {number}: must be a finite number")
-    if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
-        raise ConfigError(f"--gpus-per-trial {gpus:g}: must be a share of one GPU up to 1, or a whole number")
+    request.resources.check_numbers()
     if not resumed:
-        check_gpus(request)
+        request.resources.check_gpus()
     check_auto(request, None)
-    if request.cpus_per_trial is not None and request.cpus_per_trial <= 0:
-        raise ConfigError(f"--cpus-per-trial {request.cpus_per_trial:g}: must be above 0")
     _check_ends(request)
-
-
-def check_gpus(request: SearchRequest, *, resumed: bool = False) -> None:
-    """Check that each worker has one GPU or none, or a single one a share of it: more would be held and not used.
-
-    Raises:
-        ConfigError: a trial asks for more GPUs than it has workers, or for fewer.
-    """
-    gpus, workers = request.gpus_per_trial, request.workers_per_trial
-    if gpus is None or gpus == "auto" or gpus in (0, workers) or (workers == 1 and gpus < 1):
-        return
-    given = f"--gpus-per-trial {gpus:g}: each worker uses one GPU"
-    if resumed:
-        raise ConfigError(
-            f"{given}, and the search began with {workers} worker{'s' if workers > 1 else ''} a trial; "
-            f"give --gpus-per-trial {workers} or 0"
-        )
-    raise ConfigError(
-        f"{given}, and --workers-per-trial is {workers}; give --workers-per-trial {math.ceil(gpus)}, or "
-        f"--gpus-per-trial {workers} or 0"
-    )
 
 
 def check_auto(request: SearchRequest, deepspeed: str | None) -> None:

@@ -1,4 +1,6 @@
-"""What a training shows on the screen: a live line on a terminal, a line now and then elsewhere."""
+"""What a training shows on the screen: a live line on a terminal, a line now and then elsewhere, and in the end WER
+before and after, and what to do next.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from tune.display import LiveDisplay, clock, say, short_path, short_value
+from tune.errors import error_line
+from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.training_plan import TRIAL, TrainPlan
+from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 
 if TYPE_CHECKING:
-    from tune.cluster import TrialResources
+    from tune.runs.outcome import Outcome
     from tune.search.records import TrialRecord
-    from tune.train_plan import TrainPlan
 
+ERROR_FILE = "error.txt"
 _EVERY_SECONDS = 30.0
 """Between two lines of progress where there is no terminal."""
-
-
-def print_train_plan(plan: TrainPlan, console: Console) -> None:
-    """The head of the output: what is trained, on what, with which settings."""
-    base = plan.base
-    say(console, f"training {plan.name} in {short_path(plan.folder)}")
-    say(console, f"model {base.model} · data {base.data} · language {base.language} · {base.task}")
-    say(console, ", ".join(f"{name} {short_value(value)}" for name, value in plan.trial_config.items()))
-    for note in plan.notes:
-        say(console, note)
-
-
-def describe_workers(plan: TrainPlan, resources: TrialResources) -> str:
-    """The workers and the effective batch, in one line."""
-    base = plan.base
-    workers = "1 worker" if base.workers == 1 else f"{base.workers} workers"
-    each = f"{resources.gpus_per_worker:g} GPU and {resources.cpus_per_worker:g} CPU each"
-    return (
-        f"{workers} with {each}{', DeepSpeed' if base.deepspeed else ''}; effective batch "
-        f"{base.train_batch_size} x {base.gradient_accumulation_steps} x {base.workers} = "
-        f"{base.effective_batch_size} (micro-batch x accumulation x workers)"
-    )
 
 
 class TrainDisplay(LiveDisplay):
@@ -106,3 +89,43 @@ class TrainDisplay(LiveDisplay):
             return None
         pace = (time.monotonic() - self._first[0]) / (record.samples_now - self._first[1])
         return (self._budget - record.samples_now) * pace
+
+
+def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> None:
+    """Print how it ended, WER before and after, and the commands that come next."""
+    plan, record, baseline = outcome.plan, outcome.trials[0], outcome.baseline
+    name, storage = plan.name, plan.request.storage.option
+    console.print()
+    if outcome.interrupted:
+        say(console, f"interrupted at epoch {record.epoch:.2f}; go on with it:")
+        say(console, f"resume    tune-whisper train --resume {name}{storage}")
+    elif record.status == "diverged":
+        console.print(
+            f"[red]diverged[/] after {record.samples_seen:,} samples: the loss is no finite number; lower the "
+            f"learning rate: tune-whisper train --from {escape(name)} --trial {TRIAL} --set learning_rate=...",
+            soft_wrap=True,
+        )
+    elif record.status == "failed":
+        error = error_line(record.error or "").rstrip(".")
+        where = short_path(plan.folder / ERROR_FILE)
+        console.print(f"[red]failed[/]: {escape(error)}; all of it is in {escape(where)}", soft_wrap=True)
+        say(console, f"resume    tune-whisper train --resume {name}{storage}")
+    else:
+        say(
+            console,
+            f"trained   {record.epoch:.2f} epochs, {record.samples_seen:,} samples in {clock(outcome.seconds)}",
+        )
+    if record.best_wer is None:
+        console.print("[red]no evaluation was reached[/]")
+        return
+    settings = ", ".join(f"{key} {short_value(value)}" for key, value in record.config.items())
+    say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} untouched")
+    console.print(f"[bold]after     WER {record.best_wer:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
+    if outcome.gained:
+        gain = baseline - record.best_wer
+        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
+    else:
+        console.print("[yellow]no better than the untouched base model[/]: keep that one, or train otherwise")
+    say(console, f"results   {plan.where}/{RESULTS_FILE}")
+    say(console, f"compare   tune-whisper ui {name}{storage}")
+    say(console, f"export    tune-whisper export {name} --output my-model{storage}")

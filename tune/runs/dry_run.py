@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from tune.cluster import check_precision, this_machine, trial_resources
+from tune.cluster import this_machine
 from tune.curves import FamilyName, draw_curves
-from tune.display import key_settings, print_plan, say, say_notes
 from tune.mlflow_store import check_store
+from tune.runs.data import count_clips
 from tune.scheduler import TRIAL_ID, describe_rungs
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
@@ -23,11 +23,12 @@ from tune.search_space import FloatParameter
 from tune.searcher import make_searcher
 from tune.simulated_controller import Limits
 from tune.simulation import simulate_search
-from tune.trainable import checkpoint_bytes, count_clips, seconds_per_sample
+from tune.util.console import key_settings, say, say_notes
+from tune.workers.trainable import seconds_per_sample
 
 if TYPE_CHECKING:
-    from tune.cluster import TrialResources
-    from tune.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan
+    from tune.resources import TrialResources
     from tune.search_space import SearchSpace
 
 _SAMPLES = 3
@@ -128,10 +129,11 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     slots, resources = plan.request.max_concurrent or 1, None
     # What another cluster has shows only when it is joined.
     if not plan.request.address and "RAY_ADDRESS" not in os.environ:
-        resources = trial_resources(plan.request, [this_machine()])
-        check_precision(plan, resources)
+        resources = plan.resources.fit([this_machine()])
+        plan.check_fit(resources)
         slots = resources.concurrent
-    print_plan(plan, console)
+    for line in plan.describe():
+        say(console, line)
     if plan.request.gpus_per_trial == "auto":
         gpus = "1 GPU" if resources is None or resources.gpus else "0 GPUs, since there is none"
         say(
@@ -168,6 +170,8 @@ def _show_cost(
     plan: SearchPlan, estimate: Estimate, resources: TrialResources | None, console: Console
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
+    from trainer.disk_space import estimated_checkpoint_bytes
+
     if resources is None:
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
@@ -183,7 +187,7 @@ def _show_cost(
                 console,
                 f"time: {cost}, evaluations not counted ({1000 * seconds:.1f} ms a sample measured here)",
             )
-    whole, trials = checkpoint_bytes(plan.base), plan.request.trials
+    whole, trials = estimated_checkpoint_bytes(plan.base), plan.request.trials
     slots = resources.concurrent if resources else 1
     most = 2 * slots * whole + trials * whole // 3
     say(

@@ -1,25 +1,147 @@
-"""The end of a search on the screen: all trials, the best of them, its gain, and what to do next."""
+"""What a search shows on the screen: its trials while it runs, and in the end what won and what to do next."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from tune.display import clock, say, short_value, trial_table
 from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
 from tune.search.finalists import describe_lowest
+from tune.search.names import trial_order
+from tune.search.records import best_rate
+from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:
-    from tune.runs.outcome import SearchOutcome
+    from tune.experiments.plan import SearchPlan
+    from tune.runs.outcome import Outcome
     from tune.search.finalists import Verdict
-    from tune.search.records import TrialRecord
+    from tune.search.records import Records, TrialRecord
+
+_STATUS = {
+    "running": "[cyan]running[/]",
+    "completed": "[green]completed[/]",
+    "early_stopped": "[yellow]stopped early[/]",
+    "failed": "[red]failed[/]",
+    "interrupted": "[yellow]interrupted[/]",
+    "diverged": "[red]diverged[/]",
+}
 
 
-def print_summary(outcome: SearchOutcome, console: Console) -> None:
+class SearchDisplay(LiveDisplay):
+    """Shows the search while it runs."""
+
+    def __init__(
+        self,
+        console: Console,
+        records: Records,
+        *,
+        n_trials: int,
+        budget: int,
+        baseline: float,
+        trouble: Callable[[], str | None],
+        noun: str = "trials",
+    ) -> None:
+        super().__init__(console)
+        self._noun = noun
+        self._records = records
+        self._n_trials = n_trials
+        self._budget = budget
+        self._baseline = baseline
+        self._trouble = trouble
+
+    def trial_ended(self) -> None:
+        """Say how far the search is, where no live table shows it."""
+        if self._live is None:
+            self.event(escape(self.summary()))
+
+    def summary(self) -> str:
+        """How far the search is: trials ended, best so far, time left."""
+        trials, best = self._records.all(), self._records.best()
+        ended = sum(trial.status != "running" for trial in trials)
+        left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
+        parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
+        if best and best.best_wer is not None:
+            parts.append(
+                f"best WER {best_rate(best)} % (trial {best.trial_id}), baseline {self._baseline:.2f} %"
+            )
+        if left is not None and ended < self._n_trials:
+            parts.append(f"about {clock(left)} left")
+        trouble = self._trouble()
+        if trouble:
+            parts.append(trouble)
+        return " · ".join(parts)
+
+    def _render(self) -> Group:
+        trials, best = self._records.all(), self._records.best()
+        # What does not fit would be cut off at the bottom, where the running trials are.
+        shown = most_telling(trials, best, self._console.height - 5)
+        hidden = len(trials) - len(shown)
+        more = [Text(f"... and {hidden} that ended earlier", style="dim")] if hidden else []
+        return Group(Text(self.summary(), style="bold"), trial_table(shown, best), *more)
+
+
+def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:
+    """At most `rows` trials by number: the running ones and the best first, then those that ended last."""
+
+    def rank(trial: TrialRecord) -> tuple[bool, bool, tuple[int, int, str]]:
+        is_best = best is not None and trial.trial_id == best.trial_id
+        return trial.status == "running", is_best, trial_order(trial.trial_id)
+
+    chosen = sorted(trials, key=rank, reverse=True)[: max(1, rows)]
+    return sorted(chosen, key=lambda trial: trial_order(trial.trial_id))
+
+
+def trial_table(trials: list[TrialRecord], best: TrialRecord | None, *, title: str | None = None) -> Table:
+    """All trials: status, searched settings, effective batch, epoch, WER, best WER."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial.config))
+    effective = any(trial.effective_batch != trial.config.get("train_batch_size") for trial in trials)
+    last = [*(["effective"] if effective else []), "epoch", "WER %", "best %", "time"]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table.add_column("trial")
+    table.add_column("status")
+    for name in [SHORT_NAMES.get(name, name) for name in names] + last:
+        table.add_column(name, justify="right")
+    for trial in trials:
+        chosen = best is not None and trial.trial_id == best.trial_id
+        table.add_row(
+            trial.trial_id,
+            _STATUS[trial.status],
+            *(short_value(trial.config.get(name, "")) for name in names),
+            *([str(trial.effective_batch)] if effective else []),
+            f"{trial.epoch_now:.2f}",
+            "" if trial.wer is None else f"{trial.wer:.2f}",
+            "" if trial.best_wer is None else best_rate(trial) + (" *" if chosen else ""),
+            clock(trial.elapsed),
+            style="bold" if chosen else None,
+        )
+    return table
+
+
+def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> float | None:
+    """Seconds that the rest of the search may take, from the samples seen so far; None before the first.
+
+    Trials to come are taken to need what those that ended needed on average (the full budget before any ended),
+    running ones to go to the end.
+    """
+    trials = records.all()
+    seen = sum(trial.samples_now for trial in trials)
+    if not seen or elapsed <= 0:
+        return None
+    ended = [trial for trial in trials if trial.status != "running"]
+    expected = sum(trial.samples_now for trial in ended) / len(ended) if ended else budget
+    to_come = (n_trials - len(trials)) * expected
+    running = sum(max(0, budget - trial.samples_now) for trial in trials if trial.status == "running")
+    return (to_come + running) * elapsed / seen
+
+
+def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
     """Print the last table, the winner against the baseline, and the commands that come next."""
     plan, best = outcome.plan, outcome.best
     console.print()
@@ -54,13 +176,13 @@ def print_summary(outcome: SearchOutcome, console: Console) -> None:
     say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")
 
 
-def _is_resumable(outcome: SearchOutcome) -> bool:
+def _is_resumable(outcome: Outcome[SearchPlan]) -> bool:
     """Whether trials are left that more time, or a mended mistake, would bring to their end."""
     reasons = ("time_budget", "gpu_hours", "failures")
     return outcome.interrupted or (outcome.end is not None and outcome.end.reason in reasons)
 
 
-def _print_result(outcome: SearchOutcome, best: TrialRecord, console: Console) -> None:
+def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Console) -> None:
     """What the search came to, and by how much that is better than the untouched base model.
 
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
@@ -130,7 +252,7 @@ def _print_finalists(verdict: Verdict, console: Console) -> None:
     console.print(table)
 
 
-def _print_first_failure(outcome: SearchOutcome, console: Console) -> None:
+def _print_first_failure(outcome: Outcome[SearchPlan], console: Console) -> None:
     """The first error whole: it is every trial's."""
     failed = sorted((trial for trial in outcome.trials if trial.error), key=lambda trial: trial.ended)
     say(console, f"the first error, of trial {failed[0].trial_id}:\n{failed[0].error}")

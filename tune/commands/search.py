@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,14 +19,15 @@ from tune.arguments import (
     add_track,
     add_tracking_uri,
     add_training,
+    named_fields,
     read_settings,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tune.plan import SearchRequest
-    from tune.runs.outcome import SearchOutcome
+    from tune.experiments.plan import SearchPlan, SearchRequest
+    from tune.runs.outcome import Outcome
     from tune.search.budgets import Budgets
 
 _EPILOG = """\
@@ -172,50 +172,36 @@ def search(words: list[str]) -> int:
         return EXIT_USER_ERROR
     arguments = parser.parse_args(words)
 
-    from tune.display import make_console
-    from tune.plan import SearchRequest, check_numbers, make_plan
+    from tune.experiments.plan import SearchRequest, check_numbers, make_plan
+    from tune.runs.finish import find_finished
+    from tune.util.console import make_console
 
     check_what(arguments, words)
-    request = SearchRequest(
-        space=arguments.space or "",
-        trials=arguments.trials,
-        storage=arguments.storage,
-        experiment=arguments.experiment,
-        tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
-        settings=search_settings(arguments),
-        gpus_per_trial=arguments.gpus_per_trial,
-        cpus_per_trial=arguments.cpus_per_trial,
-        max_concurrent=arguments.max_concurrent,
-        workers_per_trial=arguments.workers_per_trial,
-        address=arguments.address,
-        max_failures=arguments.max_failures,
-        seed=arguments.seed,
-        budgets=read_budgets(arguments),
-        finalists=arguments.finalists,
-        repeats=arguments.repeats,
-        warm_start=arguments.warm_start,
-        optuna_storage=arguments.optuna_storage,
-        keep_checkpoints=arguments.keep_checkpoints,
-        track=tuple(arguments.track),
-    )
+    fields = named_fields(arguments, SearchRequest)
+    fields |= {"space": arguments.space or "", "settings": search_settings(arguments)}
+    request = SearchRequest(**fields, budgets=read_budgets(arguments))
     check_numbers(request, resumed=arguments.resume is not None)
     console = make_console()
     if arguments.resume:
         given = frozenset(word.split("=")[0] for word in words if word.startswith("--"))
-        return _finish(
-            _resume(request, arguments.resume, given, console, take_over=arguments.take_over), console
-        )
-    with console.status("checking the space and the model ..."):
-        plan = make_plan(request)
-    if arguments.dry_run:
-        from tune.dry_run import show_plan
+        outcome = _resume(request, arguments.resume, given, console, take_over=arguments.take_over)
+    else:
+        with console.status("checking the space and the model ..."):
+            plan = make_plan(request, find_finished)
+        if arguments.dry_run:
+            from tune.runs.dry_run import show_plan
 
-        show_plan(plan, console)
-        return 0
+            show_plan(plan, console)
+            return 0
 
-    from tune.runs.search import run_search
+        from tune.runs.search import run_search
 
-    return _finish(run_search(plan, console), console)
+        outcome = run_search(plan, console)
+
+    from tune.runs.search_display import print_summary
+
+    print_summary(outcome, console)
+    return exit_code(outcome)
 
 
 _FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
@@ -262,7 +248,7 @@ def read_budgets(arguments: argparse.Namespace) -> Budgets:
 
 def _resume(
     request: SearchRequest, name: str, given: frozenset[str], console: Console, *, take_over: bool
-) -> SearchOutcome:
+) -> Outcome[SearchPlan]:
     from tune.runs.resume import load_search
 
     with console.status(f"looking at what {name} left ..."):
@@ -273,17 +259,12 @@ def _resume(
     return finish_search(resumed, console) if resumed.only_finish else resume_search(resumed, console)
 
 
-def _finish(outcome: SearchOutcome, console: Console) -> int:
-    """Print the results; the exit code of the search."""
-    from tune.summary import print_summary
-
-    print_summary(outcome, console)
+def exit_code(outcome: Outcome[Any]) -> int:
+    """Of a search or a training; warns of what was not delivered to the stores."""
     if outcome.tracking_problem:
         print(f"warning: {outcome.tracking_problem}", file=sys.stderr)
     if outcome.interrupted:
         return EXIT_INTERRUPTED
-    if outcome.end is not None and outcome.end.reason == "failures":
-        return EXIT_FAILED
     return 0 if outcome.succeeded else EXIT_FAILED
 
 

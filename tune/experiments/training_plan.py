@@ -1,0 +1,241 @@
+"""From the command line of `tune-whisper train` to a validated plan of one training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from trainer.config import TrainConfig
+from tune.arguments import check_least
+from tune.errors import ExperimentError
+from tune.experiments.plan import (
+    ASKED_RESOURCES,
+    Plan,
+    RunRequest,
+    absolute_source,
+    dated_name,
+    new_experiment,
+    usual_learning_rate,
+)
+from tune.experiments.saved import Find, find_experiment, load_results
+from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
+from tune.search.budgets import Budgets
+from tune.search.finalists import DEFAULT_REPEATS
+from tune.util.console import short_path, short_value
+
+if TYPE_CHECKING:
+    from tune.experiment_folder import ExperimentFolder
+
+TRIAL = "001"
+"""A training is the only trial of its experiment."""
+_BUDGET = ("epochs", "max_steps")
+_NOT_TAKEN = ("evaluate_at", "workers", "output_dir")
+"""What belongs to how a trial of a search ran, not to what it learned."""
+_TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
+"""Settings that are always told; others where they are not the default."""
+_NOT_TOLD = (
+    *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
+    *("audio_column", "text_column", "cache_dir", "output_dir", "deepspeed", "workers", "evaluate_at"),
+    *("epochs", "max_steps", "seed", "log_every_seconds", "dataloader_workers"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainRequest(RunRequest):
+    """What was asked for on the command line, unchecked."""
+
+    config: Path | None = None
+    """YAML file of settings."""
+    origin: str | None = None
+    """The experiment whose best trial's settings are taken."""
+    trial: str | None = None
+    """Another trial of it than the best."""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """`TrainConfig` fields given by flags and `--set`; they go before the file's, and those before `origin`'s."""
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+    cpus_per_worker: float | None = None
+    name: str | None = None
+    take_over: bool = False
+    """Go on also where another machine seems to run it."""
+
+    def resources(self, workers: int) -> ResourceRequest:
+        """What so many workers take."""
+        return ResourceRequest(
+            gpus=self.gpus_per_worker, cpus=self.cpus_per_worker, workers=workers, options=TRAINING_OPTIONS
+        )
+
+    def check_numbers(self) -> None:
+        """Raise `ConfigError` where one of the request's own numbers is out of range."""
+        check_least(self, workers=1, max_failures=0)
+        self.resources(1).check_numbers()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainPlan(Plan):
+    """One training whose settings are known to be sound."""
+
+    request: TrainRequest
+    trial_config: dict[str, Any]
+    """The settings of the trial in `results.json` and on the screen."""
+    notes: tuple[str, ...] = ()
+    """What the user should know before it starts."""
+
+    kind = "training"
+
+    @property
+    def resources(self) -> ResourceRequest:
+        """What the workers take."""
+        return self.request.resources(self.base.workers)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, in the words of a search of one trial."""
+        return {
+            "trials": 1,
+            "finalists": 0,
+            "repeats": DEFAULT_REPEATS,
+            "budgets": dataclasses.asdict(Budgets()),
+            "keep_checkpoints": "best",
+            "asked_resources": {**dict.fromkeys(ASKED_RESOURCES), "max_failures": self.request.max_failures},
+        }
+
+    def describe(self, resources: TrialResources | None = None) -> list[str]:
+        """What is trained, on what, with which settings; and the workers with the effective batch."""
+        base = self.base
+        lines = [
+            f"training {self.name} in {short_path(self.folder)}",
+            f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
+            ", ".join(f"{name} {short_value(value)}" for name, value in self.trial_config.items()),
+            *self.notes,
+        ]
+        if resources is not None:
+            workers = "1 worker" if base.workers == 1 else f"{base.workers} workers"
+            each = f"{resources.gpus_per_worker:g} GPU and {resources.cpus_per_worker:g} CPU each"
+            lines.append(
+                f"{workers} with {each}{', DeepSpeed' if base.deepspeed else ''}; effective batch "
+                f"{base.train_batch_size} x {base.gradient_accumulation_steps} x {base.workers} = "
+                f"{base.effective_batch_size} (micro-batch x accumulation x workers)"
+            )
+        return lines
+
+
+def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> TrainPlan:
+    """Check everything that can be checked without reading audio or starting Ray.
+
+    Args:
+        request: what was asked for.
+        find: finds the experiment to take settings from, in its end where it has one.
+
+    Raises:
+        UserError: a setting, the file, the experiment to take settings from, the model or the name cannot be used.
+    """
+    request.check_numbers()
+    settings, notes, taken_batch = _merge(request, find)
+    settings["workers"] = int(request.workers or settings.get("workers") or 1)
+    request.resources(settings["workers"]).check_gpus()
+    base = TrainConfig.from_dict({"cache_dir": str(request.storage.feature_cache), **settings})
+    base = base.replace(
+        **{key: absolute_source(getattr(base, key)) for key in ("model", "data")},
+        cache_dir=str(Path(base.cache_dir).expanduser().absolute()),
+    )
+    name = request.name or dated_name(f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}")
+    folder = new_experiment("--name", name, request.storage)
+    usual = usual_learning_rate(base)
+    if base.learning_rate is None:
+        base = base.replace(learning_rate=usual)
+    if taken_batch is not None:
+        notes += _notes_on_taken(request, base, taken_batch, usual)
+    return TrainPlan(
+        request=request,
+        name=name,
+        experiment_folder=folder,
+        base=base,
+        trial_config=told_settings(base),
+        notes=tuple(notes),
+    )
+
+
+def told_settings(base: TrainConfig) -> dict[str, Any]:
+    """The settings by which one training is told from another: the usual four, and what is not the default."""
+    usual = TrainConfig()
+    changed = [
+        field.name
+        for field in dataclasses.fields(TrainConfig)
+        if field.name not in (*_TOLD, *_NOT_TOLD) and getattr(base, field.name) != getattr(usual, field.name)
+    ]
+    return {name: getattr(base, name) for name in (*_TOLD, *changed)}
+
+
+def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str], int | None]:
+    """All settings by their precedence, notes on them, and the effective batch of the trial they are from."""
+    taken: dict[str, Any] = {}
+    batch = None
+    if request.origin is not None:
+        taken, batch = _taken(request, request.origin, find(request.origin, request.storage))
+    given = _given(request.config) if request.config is not None else {}
+    notes = []
+    if "output_dir" in given:
+        notes.append(
+            f"note: output_dir of {request.config} is not used; --storage and --name say where it goes"
+        )
+    settings: dict[str, Any] = {}
+    for layer in (taken, given, dict(request.settings)):
+        if any(layer.get(name) is not None for name in _BUDGET):
+            for name in _BUDGET:
+                settings.pop(name, None)
+        settings |= layer
+    settings.pop("output_dir", None)
+    return settings, notes, batch
+
+
+def _given(path: Path) -> dict[str, Any]:
+    """The settings that a YAML file gives, checked; `ConfigError` where it cannot be used."""
+    from trainer.__main__ import read_config
+
+    config = read_config(path)
+    named = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    return {name: getattr(config, name) for name in named}
+
+
+def _taken(request: TrainRequest, origin: str, folder: ExperimentFolder) -> tuple[dict[str, Any], int]:
+    """The settings of a trial of an earlier experiment, and its effective batch.
+
+    Raises:
+        ExperimentError: there is no such trial, or no trial reached an evaluation.
+    """
+    settings, results = load_results(folder)
+    wanted = request.trial.zfill(3) if request.trial else (results["best"] or {}).get("trial_id")
+    if wanted is None:
+        raise ExperimentError(
+            f"--from {origin}: no trial of it reached an evaluation; --trial takes one all the same"
+        )
+    trials = {trial["trial_id"]: trial for trial in results["trials"]}
+    if wanted not in trials:
+        raise ExperimentError(f"--trial {wanted}: experiment {origin!r} has trials {', '.join(trials)}")
+    trained = TrainConfig.from_dict({**settings["train_config"], **trials[wanted]["config"]})
+    values = {name: value for name, value in trained.to_dict().items() if name not in _NOT_TAKEN}
+    if not Path(trained.cache_dir).is_dir():  # it ran elsewhere
+        del values["cache_dir"]
+    return values, trained.effective_batch_size
+
+
+def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, usual: float) -> list[str]:
+    """What differs from the trial whose settings are taken in ways that are easily overlooked."""
+    notes = []
+    if base.effective_batch_size != batch:
+        notes.append(
+            f"note: the effective batch is {base.effective_batch_size} here, it was {batch} in {request.origin}; "
+            "--set gradient_accumulation_steps=N or train_batch_size=N changes it"
+        )
+    own = "model" in request.settings and "learning_rate" not in request.settings
+    if own and base.learning_rate != usual:
+        notes.append(
+            f"note: learning_rate {base.learning_rate:g} is {request.origin}'s; {base.model} usually takes about "
+            f"{usual:g}, as --set learning_rate=null does"
+        )
+    return notes

@@ -1,0 +1,95 @@
+"""The base model's error rates, with which an experiment begins, and the test split, with which it ends."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from tune.errors import UserError, first_line
+from tune.experiments.events import BaselineMeasured
+from tune.experiments.settings_file import write_baseline_clips
+from tune.object_store import StorageError
+from tune.runs.session import Session, finite
+from tune.share import start_share
+from tune.workers.inputs import TrialInputs, shared_folders
+from tune.workers.trainable import evaluate_shared
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from trainer.train import Evaluation
+    from tune.search.records import TrialRecord
+
+
+def measure_baseline(session: Session[Any]) -> Evaluation:
+    """The base model untouched, on the validation split, as measured before or now; kept for the log and the report.
+
+    Raises:
+        UserError: the model cannot be used.
+    """
+    began, base = time.time(), session.plan.base
+    found, known = _measure_base(session, "validation")
+    session.say(
+        f"baseline: {base.model} untouched has WER {found.wer:.2f} %, CER {found.cer:.2f} % "
+        f"on {found.clips} validation clips{' (measured before)' if known else ''}"
+    )
+    session.baseline = BaselineMeasured(rates=finite(found.rates()), seconds=time.time() - began)
+    write_baseline_clips(session.plan.folder, found)
+    return found
+
+
+def measure_held_out(
+    session: Session[Any], config: TrainConfig, run: TrialRecord
+) -> tuple[Evaluation, Evaluation] | None:
+    """A run's best checkpoint, and the base model, on the test split; None where the weights cannot be had.
+
+    Args:
+        session: the cluster and the data; its experiment has the checkpoint.
+        config: all settings that the run had.
+        run: the training.
+    """
+    import ray
+
+    try:
+        with session.experiment.folder.checkpoint(f"/{run.checkpoint}") as checkpoint:
+            config = config.replace(model=str(checkpoint))
+            share = start_share(shared_folders(config, session.data))
+            found = _measure(session, session.inputs(config, share), "test")
+        return found, _measure_base(session, "test")[0]
+    except (UserError, StorageError, ray.exceptions.RayError) as error:
+        session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
+        return None
+
+
+def _measure_base(session: Session[Any], split: str) -> tuple[Evaluation, bool]:
+    """The base model on a split, and whether it was measured before."""
+    from trainer.known_rates import keep_rates, recall_rates
+
+    base, data = session.plan.base, session.data
+    device = "gpu" if session.resources.gpus else "cpu"
+    known = recall_rates(base, data, device, split) if base.reuse_baseline else None
+    if known is not None:
+        return known, True
+    found = _measure(session, session.inputs(base), split)
+    if base.reuse_baseline:
+        try:
+            keep_rates(base, data, device, split, found)
+        except OSError as error:
+            session.say(f"note: the next search measures the base model again: {error}")
+    return found, False
+
+
+def _measure(session: Session[Any], inputs: TrialInputs, split: str) -> Evaluation:
+    """In a process with what one worker of a trial has."""
+    import ray
+
+    remote = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(evaluate_shared)
+    what = f"the base model {inputs.config.model}" if split == "validation" else "the test split"
+    with session.console.status(f"measuring {what} ..."):
+        try:
+            found: Evaluation = ray.get(remote.remote(inputs, split))
+        except ray.exceptions.RayTaskError as error:
+            # A user's mistake that only shows in the worker (weights that do not load) is still told in one line.
+            if isinstance(error.cause, UserError):
+                raise error.cause from error
+            raise
+    return found

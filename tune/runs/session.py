@@ -1,0 +1,284 @@
+"""What a search and a training have in common while they run: data, Ray, stores, and the experiment with its log."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rich.console import Console
+
+from tune.checkpoint_files import CheckpointFiles
+from tune.cloud_errors import cloud_errors
+from tune.cluster import alive_nodes, check_shared, ray_session
+from tune.errors import ExperimentError
+from tune.experiments.events import (
+    BaselineMeasured,
+    DataPrepared,
+    SearchEnded,
+    SessionStarted,
+    TrialProposed,
+)
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.plan import Plan
+from tune.experiments.settings_file import DROPPED_FILE
+from tune.mlflow_store import check_store, package_versions
+from tune.object_store import StorageError
+from tune.resources import TrialResources
+from tune.runs.data import count_clips, prepare_features
+from tune.runs.finish import finish
+from tune.runs.outcome import Outcome
+from tune.runs.tracking import Tracking
+from tune.share import start_share
+from tune.tracking.optuna_study import check_study
+from tune.upload import Uploader
+from tune.util.console import say, short_path
+from tune.workers.inputs import TrialInputs, shared_folders
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from trainer.prepared import PreparedData
+    from tune.experiments.state import SearchState
+
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
+@dataclasses.dataclass
+class Session(Generic[PlanT]):
+    """A search or a training that runs in this process, whether begun or resumed."""
+
+    console: Console
+    plan: PlanT
+    resources: TrialResources
+    """Of a trial."""
+    data: PreparedData
+    share: Any
+    """Serves features and model to nodes that lack them."""
+    tracking: Tracking
+    stack: contextlib.ExitStack
+    """Ends before Ray does."""
+    began: float
+    """When the command began, in seconds since the epoch."""
+    _experiment: OpenExperiment | None = None
+    baseline: BaselineMeasured | None = None
+    """Of a new experiment, from `measure_baseline` on."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, plan: PlanT, console: Console, *, resumed: bool = False) -> Iterator[Session[PlanT]]:
+        """Check the data and the stores, start or join Ray, and prepare the data.
+
+        Raises:
+            UserError: the data, the cluster or a store cannot be used.
+        """
+        began = time.time()
+        with contextlib.ExitStack() as outer:
+            tracking = outer.enter_context(Tracking(plan, console))
+            with console.status("looking at the data and the MLflow store ..."):
+                count_clips(plan.base)  # mistakes in the data show here, before anything starts
+                if "mlflow" in plan.trackers:
+                    check_store(plan.tracking_uri)
+                if plan.study and not resumed:
+                    check_study(plan.study, plan.name)
+            outer.enter_context(ray_session(console, plan.request.address))
+            stack = outer.enter_context(contextlib.ExitStack())
+            resources = plan.resources.fit(alive_nodes())
+            plan.check_fit(resources)
+            for line in plan.describe(resources):
+                say(console, line)
+            data = prepare_features(plan.base, console)
+            share = start_share(shared_folders(plan.base, data))
+            yield cls(console, plan, resources, data, share, tracking, stack, began)
+
+    @property
+    def experiment(self) -> OpenExperiment:
+        """Nobody else writes to it meanwhile."""
+        assert self._experiment is not None
+        return self._experiment
+
+    @property
+    def state(self) -> SearchState:
+        """What the log says so far."""
+        return self.experiment.log.state
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        say(self.console, text)
+
+    @functools.cached_property
+    def _stored(self) -> Any:
+        import ray
+
+        return ray.put(self.data)
+
+    def inputs(self, config: TrainConfig, share: Any = None) -> TrialInputs:
+        """What the processes of a training are given; `share` serves other folders than the session's."""
+        cpus = self.resources.cpus_per_worker
+        return TrialInputs(config=config, data=self._stored, share=share or self.share, cpus=cpus)
+
+    @contextlib.contextmanager
+    def new_experiment(self) -> Iterator[OpenExperiment]:
+        """Make the experiment's folder with its log; where the block fails, nothing of them is left.
+
+        Raises:
+            UserError: the folder cannot be made, some nodes do not see it, or a store refuses.
+        """
+        plan, data = self.plan, self.data
+        with _new_folder(plan):
+            self._experiment = experiment = OpenExperiment(plan.experiment_folder)
+            self.stack.callback(experiment.close)
+            self._connect()
+            if data.drops:
+                data.write_dropped(plan.folder / DROPPED_FILE)
+                self.say(f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
+            yield experiment
+            self._follow()
+
+    def begin(self, *more: TrialProposed) -> None:
+        """Write down with what the new experiment begins, once `experiment.yaml` is there."""
+        assert self.baseline is not None
+        self.experiment.log.append(
+            session_started(self, self.experiment), data_prepared(self.data), self.baseline, *more
+        )
+
+    def go_on(self, experiment: OpenExperiment) -> None:
+        """Take up an experiment of an earlier session.
+
+        Raises:
+            UserError: its data is another now, some nodes do not see its folder, or a store refuses.
+        """
+        self._experiment = experiment
+        check_same_data(self.plan.name, experiment, self.data)
+        self._connect()
+        experiment.log.append(session_started(self, experiment))
+        self._follow()
+
+    def finish(self) -> Outcome[PlanT]:
+        """Results, report and the end of the session in the log; then wait, not for ever, for the stores."""
+        finish(self.experiment, self.say, storage_option=self.plan.request.storage.option)
+        return Outcome(self.plan, self.state, self.tracking.finish(self.experiment))
+
+    def _connect(self) -> None:
+        if not self.plan.experiment_folder.remote:
+            check_shared(self.plan.folder, self.plan.request.storage.text)
+        self.tracking.connect()
+
+    def _follow(self) -> None:
+        """Close the experiment in the end, and have its files uploaded and its log followed meanwhile."""
+        experiment = self.experiment
+        uploader = Uploader(experiment, lambda text: self.say(f"warning: {text}"))
+        self.stack.callback(experiment.close)
+        self.stack.callback(uploader.finish)
+        self.stack.enter_context(_told_if_broken(experiment))
+        experiment.publish()  # others see that it has begun before anything is done
+        if experiment.best_effort:
+            self.say(
+                "note: this storage cannot refuse a second machine that resumes the experiment at the same moment"
+            )
+        experiment.log.on_append = uploader.wake
+        uploader.start()
+
+
+def session_started(session: Session[Any], experiment: OpenExperiment) -> SessionStarted:
+    """What the session was asked for."""
+    plan = session.plan
+    return SessionStarted(
+        session=experiment.next_session,
+        owner=experiment.owner,
+        began=session.began,
+        kind=plan.kind,
+        **plan.asked,
+        gpus_per_trial=session.resources.gpus,
+        micro_batch=plan.base.micro_batch,
+        package=package_versions().get("tune-whisper", ""),
+    )
+
+
+def finite(rates: dict[str, float]) -> dict[str, float]:
+    """The rates that are numbers: a loss may be none."""
+    return {name: float(rate) for name, rate in rates.items() if math.isfinite(rate)}
+
+
+def data_prepared(data: PreparedData) -> DataPrepared:
+    """Which clips the experiment is about."""
+    return DataPrepared(
+        features_key=data.folder.name,
+        clips={name: len(split) for name, split in data.splits.items()},
+        splits={name: split.digest() for name, split in data.splits.items()},
+    )
+
+
+def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -> None:
+    """Raise `ExperimentError` where the data is another than that with which the experiment began.
+
+    Its place may have changed, as on another machine: clips, texts and lengths count.
+    """
+    before, now = experiment.log.state.data, data_prepared(data)
+    if before is None or before.splits == now.splits:
+        return
+    told = []
+    for split in dict.fromkeys((*before.splits, *now.splits)):
+        if before.splits.get(split) == now.splits.get(split):
+            continue
+        if split not in now.splits:
+            told.append(f"has no {split} split any more")
+        elif split not in before.splits:
+            told.append(f"has a {split} split now")
+        elif before.clips[split] != now.clips[split]:
+            told.append(f"has {now.clips[split]:,} {split} clips now, {before.clips[split]:,} when it began")
+        else:
+            told.append(f"has other {split} clips or texts now")
+    raise ExperimentError(
+        f"--resume {name}: the data {', '.join(told)}; bring the old data back or start a new search"
+    )
+
+
+def set_aside_leftovers(
+    experiment: OpenExperiment, say: Callable[[str], None], *, ended: bool = False
+) -> None:
+    """Checkpoints that no event names, such as those that a killed process had written: of a folder they go.
+
+    In an object store, where another machine may still write, they are kept aside unless all has `ended`.
+    """
+    known = {path for run in experiment.log.state.runs for path in run.checkpoints}
+    try:
+        experiment.before_deletion()
+        CheckpointFiles(experiment.folder).set_aside(known, remove=ended or not experiment.folder.remote)
+    except cloud_errors(StorageError) as error:
+        say(f"warning: checkpoints that nobody needs stay: {error}")
+
+
+@contextlib.contextmanager
+def _told_if_broken(experiment: OpenExperiment) -> Iterator[None]:
+    """A block that fails ends the session in the log, so that nobody takes it to run still."""
+    try:
+        yield
+    except BaseException as error:
+        state = experiment.log.state
+        if experiment.problem is None and state.ended is None and not state.written:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            experiment.log.append(SearchEnded(status=status, text=type(error).__name__))  # type: ignore[arg-type]
+        raise
+
+
+@contextlib.contextmanager
+def _new_folder(plan: Plan) -> Iterator[None]:
+    """Make the experiment's folder, and remove it again where the search ends before its first trial."""
+    made = [path for path in (plan.folder, *plan.folder.parents) if not path.exists()]
+    try:
+        plan.folder.mkdir(parents=True)
+    except OSError as error:
+        where = f"--storage {plan.request.storage.text}"
+        raise ExperimentError(f"{where}: cannot make {plan.folder}: {error.strerror}") from error
+    try:
+        yield
+    except BaseException:
+        plan.experiment_folder.remove()
+        for path in made[1:]:
+            if not any(path.iterdir()):
+                path.rmdir()
+        raise

@@ -1,0 +1,256 @@
+"""One training outside any search, from its plan to its results: baseline, workers on Ray Train, and what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from tune.errors import ExperimentError, error_line
+from tune.experiments.events import TrialEnded, TrialProposed, TrialRecovered, TrialStarted
+from tune.experiments.log import ProgressLog
+from tune.experiments.settings_file import write_training_file
+from tune.experiments.training_plan import TRIAL, TrainPlan
+from tune.mailbox import MailboxReader, start_mailbox
+from tune.runs.baseline import measure_baseline
+from tune.runs.callback import evaluation
+from tune.runs.outcome import Outcome
+from tune.runs.session import Session, set_aside_leftovers
+from tune.runs.training_display import ERROR_FILE, TrainDisplay
+from tune.workers.ray_train import (
+    EARLIER,
+    EVALUATION,
+    FAILURE,
+    PROGRESS,
+    checkpoint_name,
+    make_ray_trainer,
+    remove_scratch,
+    root_failure,
+)
+
+if TYPE_CHECKING:
+    from tune.runs.resume import ResumedTraining
+    from tune.search.records import TrialRecord
+
+
+def run_training(plan: TrainPlan, console: Console) -> Outcome[TrainPlan]:
+    """Run the planned training; everything it leaves is in `plan.experiment_folder`.
+
+    Raises:
+        UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
+    """
+    from trainer.train import plan_batches
+
+    with _scratch_removed(plan), Session.open(plan, console) as session:
+        points = plan_batches(plan.base, len(session.data.splits["train"])).points
+        with session.new_experiment():
+            measure_baseline(session)
+            write_training_file(plan, points, session.data, session.resources)
+            batch = plan.base.effective_batch_size
+            session.begin(TrialProposed(trial_id=TRIAL, config=plan.trial_config, effective_batch=batch))
+        train_on_ray(session, points)
+        return session.finish()
+
+
+def resume_training(resumed: ResumedTraining, console: Console) -> Outcome[TrainPlan]:
+    """Go on with an interrupted or failed training from its last checkpoint.
+
+    Raises:
+        UserError: the data, the cluster or the tracking store cannot be used; the experiment stays as it is.
+    """
+    plan, experiment = resumed.plan, resumed.experiment
+    with (
+        contextlib.closing(experiment),
+        _scratch_removed(plan),
+        Session.open(plan, console, resumed=True) as session,
+    ):
+        session.go_on(experiment)
+        record = session.state.records[TRIAL]
+        seen = record.evaluations[-1][0] if record.evaluations else 0
+        session.say(f"the training goes on after {seen:,} samples" if seen else "the training starts again")
+        train_on_ray(session, resumed.points)
+        return session.finish()
+
+
+@contextlib.contextmanager
+def _scratch_removed(plan: TrainPlan) -> Iterator[None]:
+    """In the end, when Ray is gone, what killed workers have left goes."""
+    try:
+        yield
+    finally:
+        remove_scratch(plan.experiment_folder)
+
+
+def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
+    """The workers, until they have ended, failed too often or are interrupted; the log tells what came of them.
+
+    `points` are the samples seen at which the training is evaluated.
+    """
+    plan, log, state = session.plan, session.experiment.log, session.state
+    session.say(f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n")
+    log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
+    with TrainDisplay(
+        session.console,
+        budget=points[-1],
+        baseline=state.baseline.rates["wer"] if state.baseline else 0.0,
+        trouble=lambda: session.tracking.problem,
+    ) as display:
+        watch = TrainingWatch(session, display)
+        result = _fit(session, watch)
+    record = state.records[TRIAL]
+    if result == "failed":
+        log.append(
+            TrialEnded(trial_id=TRIAL, status="failed", error=watch.error, samples_seen=record.samples_now)
+        )
+        (plan.folder / ERROR_FILE).write_text(f"{watch.error}\n", encoding="utf-8")
+    elif result is not None and record.status == "running":
+        log.append(TrialEnded(trial_id=TRIAL, status="completed", samples_seen=record.samples_now))
+    if record.status in ("completed", "diverged"):
+        set_aside_leftovers(session.experiment, session.say, ended=True)
+
+
+class TrainingWatch:
+    """Takes in what workers and Ray Train's controller tell, in the reader's thread: events, progress, the screen."""
+
+    def __init__(self, session: Session[TrainPlan], display: TrainDisplay) -> None:
+        self._log = session.experiment.log
+        self._progress_log = ProgressLog(session.plan.folder)
+        self._display = display
+        self._failures, self._max_failures = 0, session.plan.request.max_failures
+        self.error: str | None = None
+        """The last failure, whole."""
+
+    @property
+    def record(self) -> TrialRecord:
+        """The training's only trial."""
+        return self._log.state.records[TRIAL]
+
+    def receive(self, kind: str, metrics: dict[str, float], timestamp: float) -> None:
+        """Take in one message."""
+        if kind == PROGRESS:
+            self.record.add_progress(metrics)
+            self._progress_log.add(TRIAL, metrics, timestamp)
+            self._display.update(self.record, metrics)
+        elif kind == EVALUATION and metrics.get("diverged"):
+            seen = int(metrics["samples_seen"])
+            self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen))
+        elif kind == EVALUATION:
+            self._evaluated(metrics)
+        elif kind == EARLIER:  # before the checkpoint from which the workers go on
+            if int(metrics["samples_seen"]) not in {seen for seen, _ in self.record.evaluations}:
+                self._add(metrics)
+        elif kind.startswith(FAILURE):
+            self.failed(kind.removeprefix(FAILURE))
+
+    def flush_progress(self) -> None:
+        """Write what came in the last second."""
+        try:
+            self._progress_log.flush()
+        except OSError as error:  # it may be lost
+            self._display.event(f"[yellow]losses between evaluations are not kept[/]: {escape(str(error))}")
+
+    def lost(self, error: Exception) -> None:
+        """No more messages can be had."""
+        self._display.event(f"what the workers said last was lost: {escape(str(error))}")
+
+    def failed(self, report: str) -> None:
+        """Take in a failure, after which the training goes on unless it is one too many."""
+        record = self.record
+        self._failures += 1
+        self.error = report
+        record.progress = {}
+        if self._failures > self._max_failures:
+            return  # the summary tells of it
+        self._log.append(TrialRecovered(trial_id=TRIAL, reason=error_line(report)))
+        where = (
+            f"goes on from its checkpoint at {record.samples_seen:,} samples"
+            if record.evaluations
+            else "starts again"
+        )
+        self._display.event(
+            f"[yellow]the training failed and {where}[/]: {escape(error_line(report).rstrip('.'))}"
+        )
+        self._display.restart()
+
+    def _evaluated(self, metrics: dict[str, float]) -> None:
+        record = self.record
+        self._add(metrics)
+        if record.wer is None:
+            return
+        best = ", best so far" if record.wer == record.best_wer else ""
+        self._display.event(f"epoch {record.epoch:.2f}: WER {record.wer:.2f} %{best}")
+        self._display.update(record, metrics)
+        if not metrics["finished"]:
+            self._display.told()
+
+    def _add(self, metrics: dict[str, float]) -> None:
+        named = {**metrics, "checkpoint_dir_name": checkpoint_name(metrics["step"])}
+        self._log.append(evaluation(TRIAL, named, None, TRIAL))
+
+
+def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
+    """Ray Train's result; `"failed"` after a failure that was one too many, None after an interruption."""
+    import ray
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    plan, mailbox = session.plan, start_mailbox()
+    reader = MailboxReader(mailbox, watch.receive, watch.flush_progress)
+    reader.start()
+    inputs, folder = session.inputs(plan.base), plan.experiment_folder
+    fit = _Fit(make_ray_trainer(inputs, mailbox, session.resources, folder, plan.request.max_failures))
+    try:
+        result = fit.wait(lambda: reader.error)
+    except KeyboardInterrupt:
+        result = None
+    except TrainingFailedError as error:
+        result = "failed"
+        failures = getattr(error, "worker_failures", None)
+        text = root_failure(failures) if failures else str(error)
+    finally:
+        reader.stop()
+        if reader.error is not None:
+            watch.lost(reader.error)
+    if result is None:
+        ray.shutdown()  # else the workers would train on while the results are written
+    if result == "failed" and watch.error is None:
+        watch.failed(text)
+    return result
+
+
+class _Fit(threading.Thread):
+    """`TorchTrainer.fit` beside the main thread, where newer Ray would end the process on Ctrl-C."""
+
+    def __init__(self, trainer: Any) -> None:
+        super().__init__(name="ray-train", daemon=True)
+        self._trainer = trainer
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """The thread's life."""
+        try:
+            self._result = self._trainer.fit()
+        except BaseException as error:  # noqa: BLE001 - raised again by wait
+            self._error = error
+
+    def wait(self, problem: Callable[[], Exception | None]) -> Any:
+        """What `fit` returned, or its error raised; Ctrl-C, SIGTERM or a log that cannot be written end it."""
+        # A shell that starts it in the background lets it ignore SIGINT, as which `ray_session` passes on SIGTERM.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            while self.is_alive():
+                self.join(0.5)
+                broken = problem()
+                if isinstance(broken, ExperimentError):
+                    raise broken
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if self._error is not None:
+            raise self._error
+        return self._result

@@ -1,0 +1,145 @@
+"""What commands show on the screen: lines, values as people read them, and something live on a terminal."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SHORT_NAMES = {
+    "learning_rate": "lr",
+    "warmup_ratio": "warmup",
+    "train_batch_size": "batch",
+    "gradient_accumulation_steps": "accum",
+    "weight_decay": "decay",
+    "label_smoothing": "smoothing",
+}
+
+
+def make_console(*, error: bool = False) -> Console:
+    """A console for people: 120 columns where the output is no terminal, no automatic colours of numbers."""
+    console = Console(highlight=False, stderr=error)
+    return console if console.is_terminal else Console(highlight=False, stderr=error, width=120)
+
+
+def short_path(path: Path) -> str:
+    """A path as people read it: relative where it lies below the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def say(console: Console, text: str) -> None:
+    """Print one line as it is: paths and names may hold what rich takes for markup, and are not broken."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def say_notes(console: Console, notes: Sequence[str]) -> None:
+    """Print what was decided about the data; those that begin with `WARNING:` as warnings."""
+    for note in notes:
+        warning = note.removeprefix("WARNING: ")
+        say(console, f"note: {note}" if warning == note else f"warning: {warning}")
+
+
+def short_value(value: Any) -> str:
+    """A setting as people read it: `0.00035`, `8`, `cosine`."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def key_settings(config: dict[str, Any]) -> str:
+    """The searched settings of a trial in one line: `lr=0.00035 warmup=0.1 batch=8`."""
+    return " ".join(f"{SHORT_NAMES.get(name, name)}={short_value(value)}" for name, value in config.items())
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any: `03:25`, `1:03:25`."""
+    whole = int(seconds)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+@contextlib.contextmanager
+def progress_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal while the block runs; it is told how many of how many are done."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+class LiveDisplay(abc.ABC):
+    """Something live on a terminal while a block runs; `event` prints a line that stays."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        if self._console.is_terminal:
+            self._live = _LiveLines(self, self._console)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        live, self._live = self._live, None
+        if live:
+            live.stop()
+
+    @abc.abstractmethod
+    def _render(self) -> RenderableType:
+        """What is live now."""
+
+    def __rich__(self) -> RenderableType:
+        """What rich asks anew at each drawing."""
+        return self._render()
+
+    def event(self, text: str) -> None:
+        """Print one line, which may hold rich's markup, with the time since the start; within a second where
+        something is live. From any thread.
+        """
+        line = Text.from_markup(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}")
+        if isinstance(self._live, _LiveLines):
+            self._live.lines.append(line)
+        else:
+            self._console.print(line, soft_wrap=True)
+
+
+class _LiveLines(Live):
+    """Draws what is live once a second, and with it the lines that came meanwhile.
+
+    Each print of rich's draws all that is live anew: a table of trials at every event took more time than all else
+    that a driver does for a trial.
+    """
+
+    def __init__(self, shown: LiveDisplay, console: Console) -> None:
+        super().__init__(shown, console=console, refresh_per_second=1, transient=True)
+        self.lines: collections.deque[Text] = collections.deque()
+
+    def refresh(self) -> None:
+        """Draw now."""
+        if not self._print_lines():
+            super().refresh()
+
+    def stop(self) -> None:
+        """End what is live; the lines stay."""
+        super().stop()
+        self._print_lines()  # those that other threads added meanwhile
+
+    def _print_lines(self) -> bool:
+        """Print the lines that wait, with what is live below them; whether there were any."""
+        lines = [self.lines.popleft() for _ in range(len(self.lines))]
+        if lines:
+            self.console.print(*lines, sep="\n", soft_wrap=True)
+        return bool(lines)

@@ -1,0 +1,62 @@
+"""What each process of a training, a measurement or a probe is given, on whatever node it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from trainer.prepared import PreparedData
+
+_TEXT_SETTINGS = ("lowercase", "remove_punctuation")
+"""Searchable settings that change the labels, and so need them made anew (the features stay)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialInputs:
+    """Settings, data, and what serves the driver's folders to nodes that lack them.
+
+    The data goes through Ray's object store once: a trial that looked for it anew would read the tables, ask the hub
+    and look at every audio file again, and see other data if those had changed meanwhile.
+    """
+
+    config: TrainConfig
+    data: Any
+    """Ray's reference to the `PreparedData`."""
+    share: Any
+    """See `tune.share`."""
+    cpus: float
+    """Of each process: threads of PyTorch."""
+    relabelled: bool = False
+    """Whether the texts are to be made anew, as the settings are not those of the data."""
+
+    def with_settings(self, values: Mapping[str, Any]) -> TrialInputs:
+        """The inputs of a trial with these settings in place of those of all trials."""
+        config = self.config.replace(**values)
+        changed = any(getattr(config, name) != getattr(self.config, name) for name in _TEXT_SETTINGS)
+        return dataclasses.replace(self, config=config, relabelled=self.relabelled or changed)
+
+    def open(self) -> tuple[TrainConfig, PreparedData]:
+        """Settings and data with the folders that this node has, once a process of Ray's is there to use them."""
+        import ray
+        import torch
+
+        from tune.share import localize
+
+        # Ray itself sets one thread for all.
+        torch.set_num_threads(max(1, int(self.cpus)))
+        config, data = self.config, ray.get(self.data)
+        folder = localize(self.share, data.folder)
+        if folder != data.folder:
+            data = data.moved_to(folder)
+        if Path(config.model).is_absolute():
+            config = config.replace(model=str(localize(self.share, Path(config.model))))
+        return config, data.with_texts(config) if self.relabelled else data
+
+
+def shared_folders(config: TrainConfig, data: PreparedData) -> list[Path]:
+    """Folders of this machine that trials read: the features, and the model where it is one."""
+    return [data.folder, *([Path(config.model)] if Path(config.model).is_absolute() else [])]

@@ -1,0 +1,259 @@
+"""The training as Ray runs it: one worker's part, a trial of Ray Tune, and what is measured beside trainings."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.checkpoints import seal
+from tune.mailbox import post
+from tune.scheduler import TRIAL_ID
+from tune.workers.retries import train_persistently, with_earlier
+from tune.workers.worker_group import Report, train_on_workers
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from trainer.probe import Measured
+    from trainer.train import Evaluation, TrainResult
+    from tune.resources import TrialResources
+    from tune.workers.inputs import TrialInputs
+
+_MEASURED_STEPS = 5
+"""The first is not counted: it warms up."""
+
+
+def train_worker(
+    inputs: TrialInputs,
+    report: Report,
+    *,
+    checkpoint: Any = None,
+    progress: Callable[[Mapping[str, float]], None],
+    own_group: bool = True,
+) -> TrainResult:
+    """One worker's part of a training, in whatever process it has.
+
+    Args:
+        inputs: what is trained.
+        report: called with each evaluation and its checkpoint's folder.
+        checkpoint: Ray's, to go on from.
+        progress: called with what the training tells between evaluations.
+        own_group: whether the process group that the training makes is left in the end; Ray Train has its own.
+    """
+    from trainer.distributed import leave_group
+    from trainer.train import train
+
+    _free_memory()
+    config, data = inputs.open()
+
+    def pass_on(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
+        if checkpoint_dir is not None:
+            return report(metrics, checkpoint_dir)
+        progress(metrics)
+        return None
+
+    try:
+        with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as folder:
+            return train(config, pass_on, data=data, resume_from=Path(folder) if folder else None)
+    finally:
+        if own_group:
+            leave_group()
+
+
+def make_trainable(
+    inputs: TrialInputs, mailbox: Any, resources: TrialResources, starts: Mapping[str, Sequence[Any]]
+) -> Any:
+    """The function that Ray runs for a trial, with the resources that a trial takes.
+
+    One worker trains in the trial's own process; several are processes of the trial's placement group.
+
+    Args:
+        inputs: what all trials share.
+        mailbox: receives progress.
+        resources: what each trial gets.
+        starts: checkpoints of an interrupted search from which trials, by number, go on; first choice first.
+    """
+    import ray.tune
+
+    def whisper_trial(sampled: dict[str, Any]) -> None:
+        import ray.tune
+
+        from trainer.memory import halve_micro_batch, is_out_of_memory
+
+        values = dict(sampled)
+        trial_id = values.pop(TRIAL_ID)
+        tell = functools.partial(post, mailbox, trial_id)
+        trial = inputs.with_settings(values)
+
+        def checkpoints() -> list[Any]:
+            last = ray.tune.get_checkpoint()
+            return [*(with_earlier(last) if last else []), *starts.get(trial_id, [])]
+
+        def work(config: TrainConfig, checkpoint: Any) -> TrainResult:
+            part = functools.partial(
+                train_worker,
+                dataclasses.replace(trial, config=config),
+                checkpoint=checkpoint,
+                progress=tell,
+            )
+            # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
+            return _run(part, _report_to_tune, resources, reuse=config.deepspeed is None)
+
+        result = train_persistently(
+            work,
+            trial.config,
+            checkpoints=checkpoints,
+            broken=_is_broken,
+            out_of_memory=is_out_of_memory,
+            smaller=halve_micro_batch,
+            tell=tell,
+        )
+        if result.diverged:
+            ray.tune.report(
+                {"wer": float("nan"), "samples_seen": result.samples_seen, "diverged": 1.0, "finished": 0.0}
+            )
+
+    return ray.tune.with_resources(whisper_trial, resources.request())
+
+
+def evaluate_shared(inputs: TrialInputs, split: str = "validation") -> Evaluation:
+    """Error rates of the settings' model as it is on a split, on whatever node this runs."""
+    from trainer.train import evaluate
+
+    config, data = inputs.open()
+    return evaluate(config, split, data=data)
+
+
+def probe_shared(
+    inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: Any
+) -> list[Measured]:
+    """Train for some seconds with the largest micro-batch that fits, on whatever node this runs.
+
+    Args:
+        inputs: what is trained.
+        micro_batches: sizes to try.
+        seconds: of training that are timed.
+        gate: an actor at which several wait until all of them train; None where this one is alone.
+    """
+    import ray
+
+    from trainer.probe import probe_step
+
+    config, data = inputs.open()
+    return probe_step(
+        config,
+        data,
+        micro_batches=micro_batches,
+        seconds=seconds,
+        evaluated=gate is None,
+        ready=lambda: gate is None or bool(ray.get(gate.wait.remote())),
+    )
+
+
+def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
+    """Seconds of training per sample on this machine, from a few real steps; evaluations are not in it.
+
+    Args:
+        config: one worker's settings.
+        cpus: threads of a trial.
+
+    Returns:
+        None where the features are not computed yet.
+    """
+    import torch
+
+    from trainer.prepared import is_prepared, prepare
+    from trainer.train import train
+
+    if not is_prepared(config):
+        return None
+    data = prepare(config)
+    torch.set_num_threads(max(1, int(cpus)))
+
+    seen: list[tuple[float, float]] = []
+
+    def watch(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
+        seen.append((time.monotonic(), metrics["samples_seen"]))
+        if len(seen) > _MEASURED_STEPS or checkpoint_dir is not None:
+            raise _MeasuredError
+        return None
+
+    with contextlib.suppress(_MeasuredError):
+        train(config.replace(log_every_seconds=0.0), watch, data=data)
+    (begun, first), (ended, last) = seen[1 if len(seen) > 2 else 0], seen[-1]
+    return (ended - begun) / max(1.0, last - first)
+
+
+class _MeasuredError(Exception):
+    """Ends a training of which only a few steps were wanted."""
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Whether a checkpoint was not whole, here or in a worker whose error Ray passes on."""
+    from trainer.errors import CheckpointError
+
+    return isinstance(error, CheckpointError) or isinstance(getattr(error, "cause", None), CheckpointError)
+
+
+def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+    """Hand an evaluation to Tune, which copies its checkpoint to the experiment's storage.
+
+    Raises:
+        DiskFullError: there is no room where the storage is a folder.
+    """
+    import ray.tune
+    from pyarrow import fs
+
+    from trainer.disk_space import disk_full, has_room
+
+    storage = ray.tune.get_context().get_storage()
+    folder, needed = Path(storage.trial_fs_path), _bytes_below(Path(str(checkpoint_dir)))
+    if isinstance(storage.storage_filesystem, fs.LocalFileSystem) and not has_room(folder, needed):
+        raise disk_full(folder, needed)
+    try:
+        ray.tune.report(dict(metrics), checkpoint=ray.tune.Checkpoint.from_directory(str(checkpoint_dir)))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise disk_full(folder, needed) from error
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _run(
+    work: Callable[..., TrainResult], report: Report, resources: TrialResources, reuse: bool
+) -> TrainResult:
+    if resources.workers == 1:
+        return work(report)
+
+    def seal_and_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
+        if checkpoint_dir is not None:
+            seal(checkpoint_dir)  # anew: parts came from other nodes
+        return report(metrics, checkpoint_dir)
+
+    result: TrainResult = train_on_workers(
+        work,
+        seal_and_report,
+        workers=resources.workers,
+        cpus=resources.cpus_per_worker,
+        gpus=resources.gpus_per_worker,
+        reuse=reuse,
+    )
+    return result
+
+
+def _free_memory() -> None:
+    """Give back what the trial before left in this process: actors are reused, since their imports take seconds."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
