@@ -13,8 +13,8 @@ from trainer.transcription.differences import Comparison, compare
 from trainer.transcription.formats import FORMATS, as_srt, as_text, as_vtt
 from trainer.transcription.recordings import Recording
 from trainer.transcription.transcripts import Segment, Transcript
-from tune.transcribe_display import comparison_table
-from tune.transcribe_page import comparison_page
+from tune.transcription.display import comparison_table
+from tune.transcription.page import comparison_page
 
 RECORDING = Recording(Path("talks/a.wav"), Path("a.wav"), 4000.0)
 

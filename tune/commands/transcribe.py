@@ -18,8 +18,8 @@ from trainer.transcription.recordings import find_recordings
 from tune.arguments import Parser, add_storage, check_least
 from tune.display import make_console
 from tune.errors import ConfigError, ExperimentError, ModelError
-from tune.transcribe_display import Progress
-from tune.transcribe_output import compare_all, find_targets, write_all
+from tune.transcription.display import Progress
+from tune.transcription.output import compare_all, find_targets, write_all
 
 if TYPE_CHECKING:
     from trainer.transcription.recogniser import Recogniser

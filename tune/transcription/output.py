@@ -19,7 +19,7 @@ from trainer.transcription.transcripts import Failure, Transcript
 from tune.arguments import EXIT_FAILED
 from tune.display import make_console, say
 from tune.errors import ConfigError
-from tune.transcribe_display import Progress, comparison_table, say_doubts
+from tune.transcription.display import Progress, comparison_table, say_doubts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,7 +170,7 @@ def compare_all(
             _print_comparison(found[-1], arguments, console)
     if arguments.html:
         from tune.pages.page import write_page
-        from tune.transcribe_page import comparison_page
+        from tune.transcription.page import comparison_page
 
         with _told(f"--html {arguments.html}"):
             write_page(arguments.html, comparison_page(found, arguments.compare, arguments.model))
