@@ -24,7 +24,7 @@ from s3_server import KEYS, s3_server
 from safetensors.torch import load_file
 
 from trainer.audio import SAMPLE_RATE, read_audio
-from trainer.transcription.pauses import find_spans, measure_levels
+from trainer.transcription.pauses import find_spans, measure_speech
 from tune.cli import main
 from tune.errors import ConfigError, ModelError, TrackingError
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
@@ -173,8 +173,8 @@ def test_a_recording_longer_than_the_window(shop: Shop, model: Any) -> None:
     file = io.BytesIO()
     soundfile.write(file, whole, SAMPLE_RATE, format="WAV", subtype="FLOAT")
     (text,) = model.predict(file.getvalue())
-    powers, samples = measure_levels([whole])
-    spans = find_spans(powers, samples, pause=0.5, longest=4.0)
+    probabilities, samples = measure_speech([whole])
+    spans = find_spans(probabilities, samples, pause=0.5, longest=4.0)
     assert len(spans) >= 5
     pieces = []
     for start, end in spans:

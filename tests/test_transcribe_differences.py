@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from trainer.transcription.differences import Comparison, compare
-from trainer.transcription.formats import FORMATS, as_srt, as_text, as_vtt
 from trainer.transcription.recordings import Recording
-from trainer.transcription.transcripts import Segment, Transcript
+from trainer.transcription.transcripts import FORMATS, Segment, Transcript, as_srt, as_text, as_vtt
 from tune.transcription.display import comparison_table
 from tune.transcription.page import comparison_page
 

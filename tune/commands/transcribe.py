@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
-from trainer.transcription.formats import FORMATS
 from trainer.transcription.recordings import find_recordings
+from trainer.transcription.transcripts import FORMATS
 from tune.arguments import Parser, add_storage, check_least
 from tune.display import make_console
 from tune.errors import ConfigError, ExperimentError, ModelError

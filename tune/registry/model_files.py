@@ -27,7 +27,7 @@ _CODE = {
     "trainer.transcription.pauses": "pauses.py",
 }
 """Modules that travel with a model, and their files there."""
-_REQUIREMENTS = ("mlflow", "numpy", "soundfile", "soxr", "torch", "transformers")
+_REQUIREMENTS = ("mlflow", "numpy", "silero-vad", "soundfile", "soxr", "torch", "transformers")
 
 
 def save_model(

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainer.audio import SAMPLE_RATE, AudioError, read_audio
-from trainer.transcription.pauses import find_spans, measure_levels
+from trainer.transcription.pauses import find_spans, measure_speech
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,8 +59,8 @@ class SpeechModel:
         window = int(self._pipeline.feature_extractor.n_samples)
         if len(recording) <= window:
             return self._text(recording)
-        powers, samples = measure_levels([recording])
-        spans = find_spans(powers, samples, pause=PAUSE, longest=window / SAMPLE_RATE)
+        probabilities, samples = measure_speech([recording])
+        spans = find_spans(probabilities, samples, pause=PAUSE, longest=window / SAMPLE_RATE)
         texts = [self._text(recording[start:end]) for start, end in spans]
         return self._gap.join(text for text in texts if text)
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.transcription.differences import Comparison, compare
-from trainer.transcription.formats import FORMATS, SUFFIX, as_dict
 from trainer.transcription.recordings import Recording
-from trainer.transcription.transcripts import Failure, Transcript
+from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcript, as_dict
 from tune.arguments import EXIT_FAILED
 from tune.display import make_console, say
 from tune.errors import ConfigError
