@@ -123,11 +123,15 @@ class Recogniser:
         return float(self.processor.feature_extractor.n_samples / SAMPLE_RATE)
 
     @property
+    def has_timestamps(self) -> bool:
+        """Whether timestamps are in the model's vocabulary."""
+        last = getattr(self.model.generation_config, "no_timestamps_token_id", None)
+        return last is not None and last + 1 < self.model.config.vocab_size
+
+    @property
     def may_know_times(self) -> bool:
-        """Whether the model can have learnt timestamps: they are in its vocabulary, and it is none of ours."""
-        generation = self.model.generation_config
-        first = getattr(generation, "no_timestamps_token_id", None)
-        return not self._ours and first is not None and first + 1 < self.model.config.vocab_size
+        """Whether the model can have learnt timestamps: it has them, and is none of ours."""
+        return self.has_timestamps and not self._ours
 
     def hear_language(self, clip: np.ndarray) -> str:
         """The code of the language that a clip is most likely in."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trainer.audio import SAMPLE_RATE, AudioError
+from trainer.errors import ModelError
 from trainer.transcription.pauses import FRAME, MARGIN, find_spans, measure_speech
 from trainer.transcription.recogniser import Decoded, Recogniser
 from trainer.transcription.recordings import Recording, read_blocks, read_spans
@@ -75,7 +76,6 @@ class _Open:
     timed: bool = False
     """Whether the model finds the segments inside the clips."""
     speech: np.ndarray | None = None
-    waiting: int = 0
     read: bool = False
     segments: list[Segment] = dataclasses.field(default_factory=list)
     failure: str | None = None
@@ -91,6 +91,11 @@ class Transcriber:
     """Transcribes recordings, several at once where they are short."""
 
     def __init__(self, recogniser: Recogniser, cutting: Cutting, batch_size: int) -> None:
+        """Raises `ModelError` where timestamps are asked of a model that has none."""
+        if cutting.times == "model" and not recogniser.has_timestamps:
+            raise ModelError(
+                "--times model: the model has no timestamps in its vocabulary; use --times pauses"
+            )
         self._recogniser = recogniser
         self._pause = cutting.pause
         self._batch_size = batch_size
@@ -119,18 +124,17 @@ class Transcriber:
                 for clip in self._clips(entry):
                     if batch and batch[0][0].timed != entry.timed:
                         self._decode(batch, tell)
-                    entry.waiting += 1
                     batch.append((entry, clip))
                     if len(batch) >= self._batch_size:
                         self._decode(batch, tell)
-                        yield from _finished(queue)
+                        yield from _finished(queue, batch)
             except AudioError as error:
-                entry.failure, entry.waiting = str(error), 0
+                entry.failure = str(error)
                 batch = [pair for pair in batch if pair[0] is not entry]
             entry.read = True
-            yield from _finished(queue)
+            yield from _finished(queue, batch)
         self._decode(batch, tell)
-        yield from _finished(queue)
+        yield from _finished(queue, batch)
 
     def _clips(self, entry: _Open) -> Iterator[_Clip]:
         """The parts of a recording in which somebody speaks, none longer than the window; sets what it learns.
@@ -197,7 +201,6 @@ class Transcriber:
         found = self._recogniser.decode(clips, languages, timed=batch[0][0].timed)
         for (entry, clip), decoded in zip(batch, found, strict=True):
             entry.segments += self._settle(entry, clip, decoded)
-            entry.waiting -= 1
             tell(len(clip.samples) / SAMPLE_RATE)
         batch.clear()
 
@@ -222,7 +225,7 @@ class Transcriber:
         return segments
 
 
-def _finished(queue: list[_Open]) -> Iterator[Transcript | Failure]:
+def _finished(queue: list[_Open], batch: list[tuple[_Open, _Clip]]) -> Iterator[Transcript | Failure]:
     """Those at the head of the queue of which everything is decoded, taken out of it."""
-    while queue and queue[0].read and not queue[0].waiting:
+    while queue and queue[0].read and not any(entry is queue[0] for entry, _ in batch):
         yield queue.pop(0).close()
