@@ -15,12 +15,12 @@ from tune.cli import main
 from tune.commands.job_request import read_request
 from tune.commands.jobs import logs_parser, status_parser, stop_parser, submit_parser
 from tune.errors import UserError
+from tune.experiments.training_plan import given_settings
 from tune.list_command import list_parser
 from tune.overrides import parse_set
 from tune.remote.client import JobError, cluster_address
 from tune.remote.package import SecretError, check_environment, pinned_requirements, refuse_password, stage
 from tune.search_space import load_space
-from tune.trainable import read_settings
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\n"
 PASSWORD = "hunter2hunter2"
@@ -200,7 +200,7 @@ def test_a_training_takes_its_settings_along(here: Path) -> None:
     assert request.words == ["train", "small.yaml", "--from=mine", "--storage=/mnt/shared/experiments"]
     assert request.name.startswith("train-small-20")
     (here / "sent.yaml").write_text(request.settings["small.yaml"])
-    assert read_settings(here / "sent.yaml") == {"learning_rate": 1e-4, "epochs": 2.0, "seed": 4}
+    assert given_settings(here / "sent.yaml") == {"learning_rate": 1e-4, "epochs": 2.0, "seed": 4}
     without = read_request(["train", "--model", "small", *STORAGE], None)
     assert (without.words[:2], without.settings) == (
         ["train", "train.yaml"],

@@ -70,7 +70,7 @@ def test_of_several_nodes_on_one_machine_a_search_joins_the_head(tmp_path: Path)
         "from tune.ray_token import use_token_if_there; use_token_if_there()\n"
         "import sys, ray\n"
         "from tune.cluster import ray_session\n"
-        "from tune.display import make_console\n"
+        "from tune.util.console import make_console\n"
         "with ray_session(make_console(), sys.argv[1]):\n"
         "    here = ray.get_runtime_context().get_node_id()\n"
         "    node = next(node for node in ray.nodes() if node['NodeID'] == here)\n"

@@ -21,7 +21,7 @@ from demo_clips import demo_clips, joined
 from trainer.config import TrainConfig
 from trainer.pretrained import DEMO_MODEL
 from tune.cli import main
-from tune.transcribe_command import transcribe_parser
+from tune.commands.transcribe import transcribe_parser
 
 RATE = 16_000
 Run = Callable[..., tuple[int, str, str]]

@@ -10,11 +10,10 @@ from page_reader import Page
 from rich.console import Console
 
 from trainer.transcription.differences import Comparison, compare
-from trainer.transcription.formats import FORMATS, as_srt, as_text, as_vtt
 from trainer.transcription.recordings import Recording
-from trainer.transcription.transcripts import Segment, Transcript
-from tune.transcribe_display import comparison_table
-from tune.transcribe_page import comparison_page
+from trainer.transcription.transcripts import FORMATS, Segment, Transcript, as_srt, as_text, as_vtt
+from tune.transcription.display import comparison_table
+from tune.transcription.page import comparison_page
 
 RECORDING = Recording(Path("talks/a.wav"), Path("a.wav"), 4000.0)
 

@@ -20,7 +20,6 @@ from trainer.pretrained import DEMO_MODEL
 from trainer.train import evaluate
 from trainer.transcription.recogniser import Decoded, Decoding, Recogniser
 from trainer.transcription.recordings import find_recordings, read_blocks, read_spans
-from trainer.transcription.timestamps import decode_with_times
 from trainer.transcription.transcribe import Cutting, Transcriber
 from trainer.transcription.transcripts import Failure, Transcript
 
@@ -170,27 +169,6 @@ def test_nobody_speaks(tmp_path: Path, demo: Recogniser) -> None:
         assert found.text == ""
 
 
-def test_others_go_on_after_a_damaged_recording(tmp_path: Path, demo: Recogniser) -> None:
-    clip = joined([clip for clip, _ in demo_clips()[:12]], 0.7)
-    good = [write(tmp_path / f"{name}.flac", clip) for name in ("a", "c")]
-    bad = tmp_path / "b.flac"
-    content = good[0].read_bytes()
-    bad.write_bytes(content[: len(content) // 2] + bytes(2_000) + content[len(content) // 2 + 2_000 :])
-    short = tmp_path / "d.wav"
-    write(short, clip)
-    short.write_bytes(short.read_bytes()[:400_000])  # the recorder's battery was empty
-    found = transcribe(demo, good[0], bad, good[1], short)
-    assert [type(each).__name__ for each in found] == ["Transcript", "Failure", "Transcript", "Transcript"]
-    first, failure, third, last = found
-    assert isinstance(failure, Failure)
-    assert "\n" not in failure.reason
-    assert isinstance(first, Transcript)
-    assert isinstance(third, Transcript)
-    assert first.text == third.text != ""
-    assert isinstance(last, Transcript)
-    assert 0 < len(last.segments) < len(first.segments)
-
-
 @pytest.mark.parametrize(
     ("text", "ended", "doubt"),
     [
@@ -254,25 +232,16 @@ def test_beams(demo: Recogniser) -> None:
     assert found != demo.decode(clips, ["en"] * 4)
 
 
-def test_windows_of_the_sequential_algorithm_end_in_silence(demo: Recogniser) -> None:
-    """transformers itself fills them up with zeros, a din in log-mel features, and forgets the mask of one clip."""
-    seen: list[np.ndarray] = []
-    hook = demo.model.get_encoder().register_forward_pre_hook(
-        lambda _, words, named: seen.append(
-            (named.get("input_features", words[0] if words else None)).numpy()
-        ),
-        with_kwargs=True,
-    )
-    clip = joined([clip for clip, _ in demo_clips()[:3]], 0.7)
-    told: list[float] = []
-    (heard,) = decode_with_times(demo, [clip], ["en"], told.append)
-    hook.remove()
-    assert all(0 <= each.start <= each.end <= len(clip) / RATE for each in heard)
-    assert all(window.shape == (1, 80, 400) for window in seen)
-    assert seen[-1][0, :, -50:].std() < 1e-3
-    assert seen[-1][0, 0, -1] == pytest.approx(min(window.min() for window in seen), abs=1e-3)
-    assert max(told) <= len(clip) / RATE + 0.02
-    assert demo.model._get_input_segment.__module__.startswith("transformers")
+def test_timestamps_part_the_text(demo: Recogniser) -> None:
+    """In pairs and rising, whatever a model writes that never learnt them; a batch of several languages too."""
+    clips = [clip for clip, _ in demo_clips()[:4]]
+    found = demo.decode(clips, ["en", "be", "en", "en"], timed=True)
+    for clip, heard in zip(clips, found, strict=True):
+        times = [time for part in heard.parts for time in (part.start, part.end) if time is not None]
+        assert times == sorted(times)
+        assert heard.text == " ".join(part.text for part in heard.parts)
+        assert "<|" not in heard.text
+        assert all(0 <= time <= 4.0 for time in times), len(clip)
 
 
 def test_timestamps_that_were_never_taught_are_not_trusted(tmp_path: Path, demo: Recogniser) -> None:
@@ -287,6 +256,12 @@ def test_timestamps_that_were_never_taught_are_not_trusted(tmp_path: Path, demo:
     shutil.copytree(DEMO_MODEL, tmp_path / "ours")
     (tmp_path / "ours" / "train_config.json").write_text("{}")
     assert Transcriber(Recogniser(str(tmp_path / "ours"), Decoding()), Cutting(), 16).trusts_times is False
+    config = tmp_path / "ours" / "generation_config.json"
+    settings = json.loads(config.read_text())
+    del settings["no_timestamps_token_id"]
+    config.write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match="no timestamps in its vocabulary"):
+        Transcriber(Recogniser(str(tmp_path / "ours"), Decoding()), Cutting(times="model"), 16)
 
 
 @pytest.mark.slow
@@ -328,7 +303,7 @@ def test_timestamps_that_prove_right_are_used(tmp_path: Path) -> None:
     (found,) = transcriber.transcribe(find_recordings([path]), told.append)
     assert isinstance(found, Transcript)
     assert transcriber.trusts_times is True
-    assert sum(told) == pytest.approx(found.seconds, abs=3.0)
+    assert 0.8 * found.seconds < sum(told) <= found.seconds  # the rest is silence
     # Every sentence is heard where it is said, and times go forward.
     begin, met = 0.7, 0
     for clip, _ in clips:
@@ -339,7 +314,7 @@ def test_timestamps_that_prove_right_are_used(tmp_path: Path) -> None:
     assert all(
         before.start <= after.start for before, after in zip(found.segments, found.segments[1:], strict=False)
     )
-    # As good as the base model is on single clips (about 70 %); with zeros behind the end it would be over 100.
+    # As good as the base model is on single clips (about 70 %).
     rates = WordErrorRate().compute(
         predictions=[found.text], references=[" ".join(text for _, text in clips)]
     )

@@ -40,6 +40,16 @@ def model_path(config: TrainConfig) -> str:
     return source
 
 
+def find_model(config: TrainConfig) -> Path:
+    """The folder that has the model's settings, fetched from the hub where it is not here.
+
+    Raises:
+        ModelError: there is no such model, or its weights are pickles.
+    """
+    path = model_path(config)
+    return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=False))
+
+
 def load_pretrained(loader: Any, config: TrainConfig, what: str, **kwargs: Any) -> Any:
     """`loader.from_pretrained`, with failures told in one line."""
     from huggingface_hub.errors import StrictDataclassError

@@ -37,7 +37,7 @@ COMMANDS = {
     "ui": "tune.cli:_ui",
     "report": "tune.report_command:report",
     "sync": "tune.sync_command:sync",
-    "transcribe": "tune.transcribe_command:transcribe",
+    "transcribe": "tune.commands.transcribe:transcribe",
     "push": "tune.commands.export:push",
     "submit": "tune.commands.jobs:submit",
     "status": "tune.commands.jobs:status",

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
-from tune.display import say
 from tune.errors import ResourceError
 from tune.head_node import attached_to_head
 from tune.mlflow_store import worker_environment
 from tune.resources import Node
+from tune.util.console import say
 from tune.util.redact import hide_password
 
 _PROBE_SECONDS = 5.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from tune.display import say
+from tune.util.console import say
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

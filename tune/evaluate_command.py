@@ -90,10 +90,10 @@ def evaluate(words: list[str]) -> int:
     check_least(arguments, worst=0)
     if arguments.output is not None:
         check_output(arguments.output)
-    from tune.display import make_console, say
     from tune.evaluated_models import open_model
     from tune.evaluation import run_evaluation
     from tune.evaluation_plan import plan_evaluation
+    from tune.util.console import make_console, say
 
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(open_model(arguments.model, arguments.storage))

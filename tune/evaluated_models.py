@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
+from trainer.pretrained import find_model
 from tune.errors import ExperimentError, ModelError
 from tune.experiment_folder import EXPERIMENT_FILE
 from tune.experiments.saved import load_results
 from tune.runs.finish import find_finished
-from tune.trainable import find_model
 
 if TYPE_CHECKING:
     from tune.storage import Storage

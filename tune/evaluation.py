@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tune.display import clock, say, say_notes
 from tune.errors import DataError
 from tune.evaluation_plan import EvaluationPlan, check_columns
+from tune.util.console import clock, say, say_notes
 
 if TYPE_CHECKING:
     from trainer.scoring.decoding import Decoder, Transcripts

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from trainer.scoring.alignment import Kind, Piece, pairs
 from trainer.scoring.hallucinations import SIGNS
-from tune.display import clock, say
 from tune.evaluation_words import between, difference_between, errors_in, p_value, percent, points, verdict
+from tune.util.console import clock, say
 
 if TYPE_CHECKING:
     from trainer.scoring.scores import Group, ModelScores, Rate, Scores

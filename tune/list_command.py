@@ -73,8 +73,8 @@ def list_all(words: list[str]) -> int:
 
 
 def _list_experiments(storage: Storage, *, as_json: bool) -> int:
-    from tune.display import make_console, say
     from tune.experiment_list import list_experiments
+    from tune.util.console import make_console, say
 
     if storage.folder is not None and storage.folder.exists():
         storage.check()
@@ -102,7 +102,7 @@ def experiment_table(lines: list[ExperimentLine]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from tune.display import clock
+    from tune.util.console import clock
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("experiment", "state"):

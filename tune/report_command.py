@@ -39,12 +39,12 @@ def report(words: list[str]) -> int:
         UserError: there is no such experiment, or the page cannot be written.
     """
     arguments = report_parser().parse_args(words)
-    from tune.display import make_console, say, short_path
     from tune.errors import ExperimentError
     from tune.experiments.results import REPORT_FOLDER
     from tune.report.loading import load_experiment
     from tune.report.writer import make_report, save_page, save_report
     from tune.runs.finish import find_finished
+    from tune.util.console import make_console, say, short_path
 
     output: Path | None = arguments.output
     if output is not None and output.is_dir():

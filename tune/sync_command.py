@@ -94,10 +94,10 @@ def _deliver(name: str, orders: Orders, events: int, *, other: bool) -> int:
     Raises:
         TrackingError: it is away or, where `other` is told, has no run of the experiment that one has.
     """
-    from tune.display import make_console
     from tune.errors import TrackingError
     from tune.tracking.follower import StoreFollower
     from tune.tracking.tracker import make_tracker
+    from tune.util.console import make_console
     from tune.util.redact import hide_password
 
     ended = threading.Event()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import itertools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from trainer.scoring.alignment import align, pairs
 from trainer.scoring.characters import WITHOUT_SPACES
-from trainer.transcription.formats import segment_dict
-from trainer.transcription.transcripts import Segment, Transcript
+from trainer.transcription.transcripts import Segment, Transcript, segment_dict
 
 Kind = Literal["equal", "written", "replace", "delete", "insert"]
 """`written`: the same but for capitals and punctuation; `delete`: only the base heard it; `insert`: only the model."""
@@ -80,17 +80,17 @@ class Comparison:
 def compare(base: Transcript, model: Transcript) -> Comparison:
     """Align two transcripts of the same recording, segment by segment."""
     by_character = (model.language or base.language) in WITHOUT_SPACES
+    gap = "" if by_character else " "
     rows, count, changed = [], 0, 0
-    for start, end, first, second in _pair(base.segments, model.segments):
-        pieces = [
-            _pieces(" ".join(segment.text for segment in side), by_character) for side in (first, second)
-        ]
-        differences = _align(pieces[0], pieces[1], "" if by_character else " ")
-        for kind, left, right in _operations(pieces[0], pieces[1]):
-            units = max(right[1] - right[0], left[1] - left[0])
+    for start, end, *sides in _pair(base.segments, model.segments):
+        left, right = (_pieces(" ".join(segment.text for segment in side), by_character) for side in sides)
+        differences = []
+        for kind, heard, written in _align(left, right):
+            differences.append(Difference(kind, gap.join(heard), gap.join(written)))
+            units = max(len(heard), len(written))
             count += units
             changed += units if kind not in ("equal", "written") else 0
-        rows.append(Row(start, end, _merge(first), _merge(second), tuple(differences)))
+        rows.append(Row(start, end, _merge(sides[0]), _merge(sides[1]), tuple(differences)))
     return Comparison(base, model, tuple(rows), "characters" if by_character else "words", count, changed)
 
 
@@ -138,28 +138,15 @@ def _fold(piece: str) -> str:
     return kept or piece
 
 
-def _operations(base: list[str], model: list[str]) -> list[tuple[Kind, tuple[int, int], tuple[int, int]]]:
-    """Aligned stretches as index ranges; equal ones are split by whether they are also written alike."""
-    matcher = difflib.SequenceMatcher(
-        None, [_fold(p) for p in base], [_fold(p) for p in model], autojunk=False
-    )
-    found: list[tuple[Kind, tuple[int, int], tuple[int, int]]] = []
-    for kind, low, high, left, right in matcher.get_opcodes():
-        if kind != "equal":
-            found.append((kind, (low, high), (left, right)))
-            continue
-        for offset in range(high - low):
-            here, there = low + offset, left + offset
-            same: Kind = "equal" if base[here] == model[there] else "written"
-            if found and found[-1][0] == same and found[-1][1][1] == here:
-                found[-1] = (same, (found[-1][1][0], here + 1), (found[-1][2][0], there + 1))
-            else:
-                found.append((same, (here, here + 1), (there, there + 1)))
-    return found
-
-
-def _align(base: list[str], model: list[str], gap: str) -> list[Difference]:
-    return [
-        Difference(kind, gap.join(base[slice(*left)]), gap.join(model[slice(*right)]))
-        for kind, left, right in _operations(base, model)
-    ]
+def _align(base: list[str], model: list[str]) -> Iterator[tuple[Kind, list[str], list[str]]]:
+    """Stretches of one kind with the pieces of both; what differs side by side is one replacement."""
+    left, right = iter(base), iter(model)
+    units: list[tuple[Kind, str, str]] = []
+    for kind, said, written in pairs(align(" ".join(map(_fold, base)), " ".join(map(_fold, model)))):
+        first, second = next(left) if said else "", next(right) if written else ""
+        alike: Kind = "equal" if first == second else "written"
+        units.append((alike if kind == "equal" else "replace", first, second))
+    for shared, group in itertools.groupby(units, key=lambda unit: unit[0]):
+        members = list(group)
+        ours, theirs = ([unit[side] for unit in members if unit[side]] for side in (1, 2))
+        yield (shared if ours and theirs else "delete" if ours else "insert"), ours, theirs

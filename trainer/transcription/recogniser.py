@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.audio import SAMPLE_RATE
 from trainer.checkpoints import CONFIG_FILE
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-Found = TypeVar("Found")
-REPEATS = 2.4
+_REPEATS = 2.4
 """Text that zlib makes smaller than this many times says the same over and over (openai/whisper's threshold)."""
+_TIME_STEP = 0.02
+"""Seconds from one timestamp token to the next."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,18 +46,30 @@ class Decoding:
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """Text between two of the model's own timestamps, in seconds from the beginning of its clip."""
+
+    start: float
+    end: float | None
+    """`None` where the model gave none."""
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Decoded:
     """What was heard in one clip."""
 
     text: str
     ended: bool
     """Whether the model came to an end before the longest transcript it can write."""
+    parts: tuple[Part, ...] = ()
+    """The text again, where timestamps were asked for."""
 
     @property
     def doubt(self) -> Doubt | None:
         """`repeats`: it says the same over and over, as a model does that has lost the thread; `breaks off`."""
         text = self.text.encode()
-        if len(text) > REPEATS * len(zlib.compress(text)):
+        if len(text) > _REPEATS * len(zlib.compress(text)):
             return "repeats"
         return None if self.ended else "breaks off"
 
@@ -110,11 +123,15 @@ class Recogniser:
         return float(self.processor.feature_extractor.n_samples / SAMPLE_RATE)
 
     @property
+    def has_timestamps(self) -> bool:
+        """Whether timestamps are in the model's vocabulary."""
+        last = getattr(self.model.generation_config, "no_timestamps_token_id", None)
+        return last is not None and last + 1 < self.model.config.vocab_size
+
+    @property
     def may_know_times(self) -> bool:
-        """Whether the model can have learnt timestamps: they are in its vocabulary, and it is none of ours."""
-        generation = self.model.generation_config
-        first = getattr(generation, "no_timestamps_token_id", None)
-        return not self._ours and first is not None and first + 1 < self.model.config.vocab_size
+        """Whether the model can have learnt timestamps: it has them, and is none of ours."""
+        return self.has_timestamps and not self._ours
 
     def hear_language(self, clip: np.ndarray) -> str:
         """The code of the language that a clip is most likely in."""
@@ -126,56 +143,93 @@ class Recogniser:
         codes = {number: token for token, number in self.model.generation_config.lang_to_id.items()}
         return str(codes[int(ids[0])]).strip("<|>")
 
-    def decode(self, clips: Sequence[np.ndarray], languages: Sequence[str | None]) -> list[Decoded]:
-        """Transcripts of clips that fit the window, without timestamps.
+    def decode(
+        self, clips: Sequence[np.ndarray], languages: Sequence[str | None], *, timed: bool = False
+    ) -> list[Decoded]:
+        """Transcripts of clips that fit the window; a batch that does not fit in memory is halved.
 
         Args:
             clips: float32 (samples,) each, 16 kHz mono.
             languages: of each; `None` for a model that knows English only.
+            timed: let the model write timestamps.
 
         Raises:
             RuntimeError: not even one of them fits in memory.
         """
-        return self.in_batches(self._decode_batch, clips, languages)
-
-    def in_batches(
-        self,
-        work: Callable[[Sequence[np.ndarray], Sequence[str | None]], list[Found]],
-        clips: Sequence[np.ndarray],
-        languages: Sequence[str | None],
-    ) -> list[Found]:
-        """What `work` finds in all clips, a batch at a time; a batch that does not fit in memory is halved."""
-        found: list[Found] = []
+        found: list[Decoded] = []
         size = self._batch_size
         while len(found) < len(clips):
             part = slice(len(found), len(found) + size)
             try:
-                found += work(clips[part], languages[part])
+                found += self._decode_batch(clips[part], languages[part], timed)
             except RuntimeError as error:
                 if not is_out_of_memory(error) or size == 1:
                     raise
                 size //= 2
         return found
 
-    def _decode_batch(self, clips: Sequence[np.ndarray], languages: Sequence[str | None]) -> list[Decoded]:
+    def _decode_batch(
+        self, clips: Sequence[np.ndarray], languages: Sequence[str | None], timed: bool
+    ) -> list[Decoded]:
         """One pass of the encoder, one search for each language, as an evaluation does it."""
         import torch
         from transformers.modeling_outputs import BaseModelOutput
 
-        end, tokenizer = self.model.config.eos_token_id, self.processor.tokenizer
         found: dict[int, Decoded] = {}
         with torch.no_grad(), self.arithmetic():
             hidden = self.model.get_encoder()(self.features(clips)).last_hidden_state
             for language in dict.fromkeys(languages):
                 rows = [row for row, other in enumerate(languages) if other == language]
-                prefix = self.prefix(language)
-                tokens = transcribe_encoded(self.model, prefix, BaseModelOutput(hidden[rows]))
+                prefix = self._prefix(language)
+                encoded = BaseModelOutput(hidden[rows])
+                if timed:
+                    prefix = prefix[:-1]  # without <|notimestamps|>
+                    tokens = self._generate_timed(prefix, encoded)
+                else:
+                    tokens = transcribe_encoded(self.model, prefix, encoded)
                 for row, ids in zip(rows, tokens[:, len(prefix) :].tolist(), strict=True):
-                    text = tokenizer.decode(ids, skip_special_tokens=True).strip()
-                    found[row] = Decoded(text, ended=end in ids)
+                    found[row] = self._read(ids, timed)
         return [found[row] for row in range(len(clips))]
 
-    def prefix(self, language: str | None) -> list[int]:
+    def _generate_timed(self, prefix: list[int], encoded: Any) -> torch.Tensor:
+        """Token ids (B, T) with timestamps, which come in pairs and never go back."""
+        import torch
+        from transformers import GenerationMixin
+        from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+
+        shape, settings = encoded.last_hidden_state.shape[:2], self.model.generation_config
+        return GenerationMixin.generate(  # type: ignore[no-any-return]
+            self.model,
+            encoder_outputs=encoded,
+            decoder_input_ids=torch.tensor([prefix], device=self.device).expand(shape[0], -1),
+            attention_mask=torch.ones(shape, dtype=torch.long, device=self.device),
+            max_length=min(settings.max_length + len(prefix), self.model.config.max_target_positions),
+            logits_processor=[WhisperTimeStampLogitsProcessor(settings, begin_index=len(prefix))],
+        )
+
+    def _read(self, ids: list[int], timed: bool) -> Decoded:
+        """What a row of token ids says."""
+        end, tokenizer = self.model.config.eos_token_id, self.processor.tokenizer
+        ended = end in ids
+        if not timed:
+            return Decoded(tokenizer.decode(ids, skip_special_tokens=True).strip(), ended)
+        first = self.model.generation_config.no_timestamps_token_id + 1
+        parts: list[Part] = []
+        words: list[int] = []
+        start = 0.0
+        for token in [*(ids[: ids.index(end)] if ended else ids), None]:
+            if token is not None and token < first:
+                words.append(token)
+                continue
+            time = None if token is None else (token - first) * _TIME_STEP
+            if words:
+                text = tokenizer.decode(words, skip_special_tokens=True).strip()
+                parts.append(Part(start, time, text))
+                words = []
+            start = start if time is None else time
+        return Decoded(" ".join(part.text for part in parts), ended, tuple(parts))
+
+    def _prefix(self, language: str | None) -> list[int]:
         """What the transcript begins with: language, task, no timestamps."""
         prefix: list[int] = list(self.processor.tokenizer.prefix_tokens)
         if self.multilingual:

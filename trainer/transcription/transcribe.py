@@ -1,37 +1,34 @@
-"""Recordings to transcripts: cut, decoded in batches across files, and put together again."""
+"""Recordings to transcripts: cut at pauses, decoded in batches across files, and put together again."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trainer.audio import SAMPLE_RATE, AudioError
-from trainer.transcription.pauses import MARGIN, find_spans, measure_levels, quietest_place
+from trainer.errors import ModelError
+from trainer.transcription.pauses import FRAME, MARGIN, find_spans, measure_speech
 from trainer.transcription.recogniser import Decoded, Recogniser
 from trainer.transcription.recordings import Recording, read_blocks, read_spans
-from trainer.transcription.timestamps import decode_with_times, spoken_until
 from trainer.transcription.transcripts import Failure, Segment, Transcript
 
 if TYPE_CHECKING:
     import numpy as np
 
 PAUSE = 0.5
-"""Seconds of silence that part two segments, where nothing else is asked for."""
-_LONG_PAUSE = 5.0
-"""Seconds of silence that part two stretches in which the model finds the segments itself."""
-_STRETCH_WINDOWS = 4
-"""Windows that a stretch may last. transformers (5.23) keeps every token's scores over the whole vocabulary until the
-last window is done, some 20 MB a window."""
-_STRETCHES_TO_WINDOWS = 4
-"""How many times fewer stretches than windows are in a batch, for the same reason."""
+"""Seconds without speech that part two segments, where nothing else is asked for."""
+_LONG_PAUSE = 2.0
+"""Seconds without speech that part two windows in which the model finds the segments itself."""
 _SHORTEST_HALF = 0.6
-"""Seconds that halves of a segment that came out broken must have."""
+"""Seconds that halves of a clip whose text came out broken must have."""
 _PROBES = 6
 """Clips on which the model's timestamps are checked."""
 _TIME_TOLERANCE = 0.6
-"""Seconds by which a timestamp may differ from where the sound ends; Whisper likes whole seconds."""
+"""Seconds by which a timestamp may differ from where speech ends; Whisper likes whole seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Cutting:
     """Where recordings are cut."""
 
     pause: float | None = None
-    """Seconds of silence that part two segments; `None` is `PAUSE`, and what fits the window stays whole."""
+    """Seconds without speech that part two segments; `None` is `PAUSE`, and what fits the window stays whole."""
     window: float | None = None
     """Longest segment in seconds; `None` is the model's window."""
     times: Literal["auto", "pauses", "model"] = "auto"
@@ -54,7 +51,19 @@ class _Clip:
     start: int
     """Its first sample in the recording."""
     sound: tuple[int, int]
-    """From where to where there is sound, in samples of the recording."""
+    """From where to where somebody speaks, in samples of the recording."""
+
+    def halves(self, speech: np.ndarray) -> list[_Clip]:
+        """The clip cut in its middle half where speech is least likely, by the recording's probabilities."""
+        first, frames = self.start // FRAME, len(self.samples) // FRAME
+        near = speech[first + frames // 4 : first + 3 * frames // 4]
+        place = (frames // 4 + int(near.argmin())) * FRAME
+        cut, (start, end) = self.start + place, self.sound
+        both = [
+            _Clip(self.samples[:place], self.start, (start, min(end, cut))),
+            _Clip(self.samples[place:], cut, (max(start, cut), end)),
+        ]
+        return [half for half in both if half.sound[0] < half.sound[1]]
 
 
 @dataclasses.dataclass
@@ -64,9 +73,9 @@ class _Open:
     recording: Recording
     seconds: float = 0.0
     language: str | None = None
-    by_model: bool = False
+    timed: bool = False
     """Whether the model finds the segments inside the clips."""
-    waiting: int = 0
+    speech: np.ndarray | None = None
     read: bool = False
     segments: list[Segment] = dataclasses.field(default_factory=list)
     failure: str | None = None
@@ -82,6 +91,11 @@ class Transcriber:
     """Transcribes recordings, several at once where they are short."""
 
     def __init__(self, recogniser: Recogniser, cutting: Cutting, batch_size: int) -> None:
+        """Raises `ModelError` where timestamps are asked of a model that has none."""
+        if cutting.times == "model" and not recogniser.has_timestamps:
+            raise ModelError(
+                "--times model: the model has no timestamps in its vocabulary; use --times pauses"
+            )
         self._recogniser = recogniser
         self._pause = cutting.pause
         self._batch_size = batch_size
@@ -108,145 +122,110 @@ class Transcriber:
             queue.append(entry)
             try:
                 for clip in self._clips(entry):
-                    if batch and batch[0][0].by_model != entry.by_model:
+                    if batch and batch[0][0].timed != entry.timed:
                         self._decode(batch, tell)
-                    entry.waiting += 1
                     batch.append((entry, clip))
-                    if len(batch) >= self._size(entry.by_model):
+                    if len(batch) >= self._batch_size:
                         self._decode(batch, tell)
-                        yield from _finished(queue)
+                        yield from _finished(queue, batch)
             except AudioError as error:
-                entry.failure, entry.waiting = str(error), 0
+                entry.failure = str(error)
                 batch = [pair for pair in batch if pair[0] is not entry]
             entry.read = True
-            yield from _finished(queue)
+            yield from _finished(queue, batch)
         self._decode(batch, tell)
-        yield from _finished(queue)
-
-    def _size(self, by_model: bool) -> int:
-        return max(1, self._batch_size // _STRETCHES_TO_WINDOWS) if by_model else self._batch_size
+        yield from _finished(queue, batch)
 
     def _clips(self, entry: _Open) -> Iterator[_Clip]:
-        """The parts of a recording with sound in them, as long as the model can take them; sets what it learns.
+        """The parts of a recording in which somebody speaks, none longer than the window; sets what it learns.
 
         Raises:
             AudioError: the recording cannot be read to its end.
         """
         path, entry.language = entry.recording.path, self._recogniser.language
-        powers, samples = measure_levels(read_blocks(path))
+        entry.speech, samples = measure_speech(read_blocks(path))
         entry.seconds = samples / SAMPLE_RATE
-        sounds = find_spans(powers, samples, pause=self._pause or PAUSE, longest=self._window)
-        if not sounds:
+        cut = functools.partial(find_spans, entry.speech, samples, longest=self._window)
+        spans = sounds = cut(pause=self._pause or PAUSE)
+        if not spans:
             return
-        spans = sounds
+        if entry.language is None:
+            entry.language = self._hear_language(path, spans)
         if samples <= self._window * SAMPLE_RATE:
             if self._pause is None:
-                spans, sounds = [(0, samples)], [(sounds[0][0], sounds[-1][1])]
-        elif self._right_times(entry, sounds):
-            entry.by_model = True
-            longest = _STRETCH_WINDOWS * self._window
-            spans = sounds = find_spans(powers, samples, pause=_LONG_PAUSE, longest=longest)
-        parts = read_spans(path, spans)
-        if entry.language is None:
-            entry.language, parts = self._hear_language(parts)
-        for clip, span, sound in zip(parts, spans, sounds, strict=True):
+                spans, sounds = [(0, samples)], [(spans[0][0], spans[-1][1])]
+        elif self._right_times(entry, spans):
+            entry.timed = True
+            spans = sounds = cut(pause=_LONG_PAUSE)
+        for clip, span, sound in zip(read_spans(path, spans), spans, sounds, strict=True):
             yield _Clip(clip, span[0], sound)
 
-    def _hear_language(self, parts: Iterator[np.ndarray]) -> tuple[str | None, Iterator[np.ndarray]]:
-        """The language of the first clips, a window of them, and all clips again."""
+    def _hear_language(self, path: Path, spans: list[tuple[int, int]]) -> str | None:
+        """The language of the first window of speech."""
         import numpy as np
 
-        if self._recogniser.language is not None:
-            return self._recogniser.language, parts
-        head, wanted = [], int(self._window * SAMPLE_RATE)
-        for part in parts:
-            head.append(part)
-            if sum(len(clip) for clip in head) >= wanted:
-                break
-        language = self._recogniser.hear_language(np.concatenate(head)[:wanted])
-        return language, itertools.chain(head, parts)
+        wanted = int(self._window * SAMPLE_RATE)
+        lengths = itertools.accumulate(end - start for start, end in spans)
+        head = [span for span, length in zip(spans, lengths, strict=True) if length < wanted]
+        parts = list(read_spans(path, spans[: len(head) + 1]))
+        return self._recogniser.hear_language(np.concatenate(parts)[:wanted])
 
-    def _right_times(self, entry: _Open, sounds: list[tuple[int, int]]) -> bool:
+    def _right_times(self, entry: _Open, spans: list[tuple[int, int]]) -> bool:
         """Whether the model's timestamps can be relied on: it is asked where speech ends that ends in a pause."""
         if self.trusts_times is not None:
             return self.trusts_times
         most = int((self._window - 1.0) * SAMPLE_RATE)
-        # One that ends where the next begins was cut in the middle of sound.
+        # One that ends where the next begins was cut in the middle of speech.
         ends = [
             span
-            for span, after in itertools.pairwise(sounds)
+            for span, after in itertools.pairwise(spans)
             if SAMPLE_RATE <= span[1] - span[0] <= most and span[1] < after[0]
         ]
         if len(ends) < 2:
             return False  # this recording cannot show it; another may
-        parts = read_spans(entry.recording.path, ends[:_PROBES])
-        entry.language, parts = self._hear_language(parts)
-        clips = list(parts)
-        told = spoken_until(self._recogniser, clips, [entry.language] * len(clips))
-        right = [
-            time is not None and abs(time - (len(clip) / SAMPLE_RATE - MARGIN)) <= _TIME_TOLERANCE
-            for time, clip in zip(told, clips, strict=True)
-        ]
-        self.trusts_times = sum(right) > len(right) / 2
+        clips = list(read_spans(entry.recording.path, ends[:_PROBES]))
+        found = self._recogniser.decode(clips, [entry.language] * len(clips), timed=True)
+        right = 0
+        for clip, decoded in zip(clips, found, strict=True):
+            told = decoded.parts[-1].end if decoded.parts else None
+            spoken = len(clip) / SAMPLE_RATE - MARGIN
+            right += told is not None and abs(told - spoken) <= _TIME_TOLERANCE
+        self.trusts_times = right > len(clips) / 2
         return self.trusts_times
 
     def _decode(self, batch: list[tuple[_Open, _Clip]], tell: Callable[[float], None]) -> None:
         """Transcribe what waits, give every recording its segments, and empty the batch."""
         if not batch:
             return
-        clips = [clip.samples for _, clip in batch]
-        languages = [entry.language for entry, _ in batch]
-        if batch[0][0].by_model:
-            self._decode_stretches(batch, tell)
-        else:
-            found = self._recogniser.decode(clips, languages)
-            for (entry, clip), decoded in zip(batch, found, strict=True):
-                entry.segments += self._settle(clip, decoded, entry.language)
-                tell(len(clip.samples) / SAMPLE_RATE)
-        for entry, _ in batch:
-            entry.waiting -= 1
+        clips, languages = [clip.samples for _, clip in batch], [entry.language for entry, _ in batch]
+        found = self._recogniser.decode(clips, languages, timed=batch[0][0].timed)
+        for (entry, clip), decoded in zip(batch, found, strict=True):
+            entry.segments += self._settle(entry, clip, decoded)
+            tell(len(clip.samples) / SAMPLE_RATE)
         batch.clear()
 
-    def _decode_stretches(self, batch: list[tuple[_Open, _Clip]], tell: Callable[[float], None]) -> None:
-        told = 0.0
-
-        def advance(seconds: float) -> None:
-            nonlocal told
-            tell(max(0.0, seconds - told))
-            told = max(told, seconds)
-
-        found = decode_with_times(
-            self._recogniser,
-            [clip.samples for _, clip in batch],
-            [entry.language for entry, _ in batch],
-            advance,
-        )
-        for (entry, clip), heard in zip(batch, found, strict=True):
-            begin = clip.start / SAMPLE_RATE
-            for each in heard:
-                doubt = Decoded(each.text, ended=True).doubt
-                entry.segments.append(Segment(begin + each.start, begin + each.end, each.text, doubt))
-        advance(sum(len(clip.samples) for _, clip in batch) / SAMPLE_RATE)
-
-    def _settle(self, clip: _Clip, decoded: Decoded, language: str | None) -> list[Segment]:
-        """A clip's segment; where its text breaks off or repeats itself, the clip's halves are decoded instead."""
-        start, end = clip.sound
+    def _settle(self, entry: _Open, clip: _Clip, decoded: Decoded) -> list[Segment]:
+        """A clip's segments; where its text breaks off or repeats itself, the clip's halves are decoded instead."""
         doubt = decoded.doubt
-        if doubt is None or len(clip.samples) < 2 * _SHORTEST_HALF * SAMPLE_RATE:
-            return [Segment(start / SAMPLE_RATE, end / SAMPLE_RATE, decoded.text, doubt)]
-        place = quietest_place(clip.samples)
-        cut = clip.start + place
-        halves = [
-            _Clip(clip.samples[:place], clip.start, (start, min(end, cut))),
-            _Clip(clip.samples[place:], cut, (max(start, cut), end)),
-        ]
-        halves = [half for half in halves if half.sound[0] < half.sound[1]]
-        found = self._recogniser.decode([half.samples for half in halves], [language] * len(halves))
-        pairs = zip(halves, found, strict=True)
-        return [segment for half, again in pairs for segment in self._settle(half, again, language)]
+        if doubt and entry.speech is not None and len(clip.samples) >= 2 * _SHORTEST_HALF * SAMPLE_RATE:
+            halves = clip.halves(entry.speech)
+            again = self._recogniser.decode(
+                [half.samples for half in halves], [entry.language] * len(halves), timed=entry.timed
+            )
+            pairs = zip(halves, again, strict=True)
+            return [segment for half, heard in pairs for segment in self._settle(entry, half, heard)]
+        start, end = (sample / SAMPLE_RATE for sample in clip.sound)
+        if not entry.timed:
+            return [Segment(start, end, decoded.text, doubt)]
+        begin, segments = clip.start / SAMPLE_RATE, []
+        for part in decoded.parts:
+            first = min(begin + part.start, end)
+            last = end if part.end is None else max(first, min(begin + part.end, end))
+            segments.append(Segment(first, last, part.text, doubt))
+        return segments
 
 
-def _finished(queue: list[_Open]) -> Iterator[Transcript | Failure]:
+def _finished(queue: list[_Open], batch: list[tuple[_Open, _Clip]]) -> Iterator[Transcript | Failure]:
     """Those at the head of the queue of which everything is decoded, taken out of it."""
-    while queue and queue[0].read and not queue[0].waiting:
+    while queue and queue[0].read and not any(entry is queue[0] for entry, _ in batch):
         yield queue.pop(0).close()

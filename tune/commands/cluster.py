@@ -119,7 +119,7 @@ def _address(arguments: argparse.Namespace) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from tune.display import make_console
+    from tune.util.console import make_console
 
     address = _address(arguments)
     console = make_console()
@@ -152,9 +152,9 @@ def print_json(value: dict[str, Any]) -> None:
 def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) -> None:
     """What a cluster on Vertex AI is: state, versions, pools; and where it runs, Ray's own view of its nodes."""
     from tune.cluster_view import print_cluster
-    from tune.display import say
     from tune.remote.vertex import cluster_name, get_cluster, version_difference
     from tune.remote.vertex_clusters import PRICES, pool_lines
+    from tune.util.console import say
 
     name = cluster_name(address, arguments.project, arguments.location)
     cluster = get_cluster(name)
@@ -214,8 +214,8 @@ def _pool_json(pool: Resources) -> dict[str, Any]:
 
 def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
     """Ask y/N on a terminal, and say where nothing is done; raises `VertexError` where there is none to ask on."""
-    from tune.display import say
     from tune.remote.vertex import VertexError
+    from tune.util.console import say
 
     if yes:
         return True
@@ -231,9 +231,9 @@ def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
 def _scale(words: list[str]) -> int:
     """Give a worker pool another number of machines and wait until it has them."""
     arguments = scale_parser().parse_args(words)
-    from tune.display import make_console, say
     from tune.remote.vertex import cluster_name, get_cluster, open_sdk, quiet_sdk, sdk_errors
     from tune.remote.vertex_clusters import check_workers, describe_pool, find_pool, prices_line
+    from tune.util.console import make_console, say
 
     name = cluster_name(_address(arguments), arguments.project, arguments.location)
     cluster = get_cluster(name)
@@ -260,7 +260,6 @@ def _scale(words: list[str]) -> int:
 def _create(words: list[str]) -> int:
     """Create a cluster and wait until it runs."""
     arguments = create_parser().parse_args(words)
-    from tune.display import make_console, say
     from tune.remote.vertex import (
         SCHEME,
         ClusterName,
@@ -277,6 +276,7 @@ def _create(words: list[str]) -> int:
         read_cluster_file,
         versions_of,
     )
+    from tune.util.console import make_console, say
 
     prices, console = prices_line(arguments.price_per_hour, 1), make_console()
     file = read_cluster_file(Path(arguments.file))
@@ -316,9 +316,9 @@ def _create(words: list[str]) -> int:
 def _delete(words: list[str]) -> int:
     """Delete a cluster, whatever runs on it."""
     arguments = delete_parser().parse_args(words)
-    from tune.display import make_console, say
     from tune.remote.vertex import VertexError, cluster_name, get_cluster, open_sdk, quiet_sdk, sdk_errors
     from tune.remote.vertex_clusters import describe_pool
+    from tune.util.console import make_console, say
 
     # Not from RAY_ADDRESS: what is deleted is named.
     named = [text for text in (arguments.name, arguments.address) if text]

@@ -106,10 +106,10 @@ def export(words: list[str]) -> int:
     _check_options(arguments)
     targets = resolve_targets(arguments.format or ["hf"], arguments.quantization)
     check_installed(targets)
-    from tune.display import make_console
     from tune.export.export import export_existing, export_trial
     from tune.export.hub import check_hub, push_to_hub
     from tune.registry.register import check_names, register_from
+    from tune.util.console import make_console
 
     if arguments.register:
         check_names(arguments.register, arguments.alias, name_option="--register")
@@ -205,8 +205,8 @@ def push(words: list[str]) -> int:
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "no such folder"
         raise ModelError(f"{arguments.folder}: {what}; give a folder that `tune-whisper export` wrote")
-    from tune.display import make_console, say
     from tune.export.hub import check_hub, push_to_hub
+    from tune.util.console import make_console, say
 
     console = make_console()
     repo = check_hub(arguments.repo, private=arguments.private)

@@ -69,9 +69,9 @@ def inspect(words: list[str]) -> int:
     arguments = inspect_parser().parse_args(words)
     check_least(arguments, sample=1)
     config = _read_config(arguments)
-    from tune.display import make_console, say
     from tune.inspection.files import check_output, to_dict, write_files
     from tune.inspection.run import run_inspection
+    from tune.util.console import make_console, say
 
     if arguments.output is not None:
         check_output(arguments.output)

@@ -106,13 +106,13 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
 def _training(words: Sequence[str], name: str | None) -> JobRequest:
     from tune.commands.train import read_request as read_training
     from tune.commands.train import train_parser
-    from tune.trainable import read_settings
+    from tune.experiments.training_plan import given_settings
 
     arguments = _parse(train_parser(), words)
     asked = read_training(arguments)
     settings = dict(asked.settings)
     if asked.config is not None:
-        given = read_settings(asked.config)
+        given = given_settings(asked.config)
         if any(settings.get(budget) is not None for budget in _BUDGET):
             given = {key: value for key, value in given.items() if key not in _BUDGET}
         settings = given | settings

@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tune.arguments import EXIT_FAILED, EXIT_INTERRUPTED, Parser, add_dashboard
-from tune.display import clock, make_console, say
 from tune.errors import ConfigError
 from tune.remote.client import check_versions, cluster_address, connect
 from tune.remote.jobs import (
@@ -33,6 +32,7 @@ from tune.remote.jobs import (
     stop_job,
 )
 from tune.remote.jobs import list_jobs as find_jobs
+from tune.util.console import clock, make_console, say
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ def register(words: list[str]) -> int:
         TrackingError: the MLflow store cannot be reached, or refuses.
     """
     arguments = register_parser().parse_args(words)
-    from tune.display import make_console
     from tune.registry.register import check_names, register_from
+    from tune.util.console import make_console
 
     check_names(arguments.name, arguments.alias)
     register_from(

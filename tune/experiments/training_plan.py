@@ -177,7 +177,7 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
     batch = None
     if request.origin is not None:
         taken, batch = _taken(request, request.origin, find(request.origin, request.storage))
-    given = _given(request.config) if request.config is not None else {}
+    given = given_settings(request.config) if request.config is not None else {}
     notes = []
     if "output_dir" in given:
         notes.append(
@@ -193,7 +193,7 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
     return settings, notes, batch
 
 
-def _given(path: Path) -> dict[str, Any]:
+def given_settings(path: Path) -> dict[str, Any]:
     """The settings that a YAML file gives, checked; `ConfigError` where it cannot be used."""
     from trainer.__main__ import read_config
 

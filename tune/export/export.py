@@ -16,15 +16,16 @@ from rich.table import Table
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
-from tune.display import say
+from trainer.pretrained import find_model
 from tune.errors import ConfigError, DataError, ExperimentError
+from tune.experiments.plan import usual_learning_rate
 from tune.experiments.saved import load_results
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import CardFacts, Rates, model_card, usage
 from tune.report.estimates import baseline_clips
 from tune.runs.finish import find_finished
 from tune.search.finalists import ClipErrors, wer_interval
-from tune.trainable import check_model, evaluate_model, export_model, find_model, prepare_data
+from tune.util.console import say
 from tune.util.files import read_object
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def export_trial(
         ExperimentError: experiment, trial or checkpoint is not there, or `output` cannot be written.
         StorageError: the object store cannot be read.
     """
+    from trainer.export import write_model
+
     folder = find_finished(experiment, storage)
     settings, results = load_results(folder)
     trial = _find_trial(results, trial_id, experiment)
@@ -79,7 +82,7 @@ def export_trial(
         folder.checkpoint(trial["checkpoint"]) as checkpoint,
     ):
         with console.status("writing and measuring the model ..."):
-            export_model(config, checkpoint, partial)
+            write_model(config, checkpoint, partial)
             exported = config.replace(model=str(partial))
             rates, facts = _rates(base, exported, _baseline(folder, settings), trial, console)
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
@@ -157,8 +160,10 @@ def _rates(
     console: Console,
 ) -> tuple[Rates, CardFacts]:
     """Error rates before and after: measured, or those of the search where the data has gone; and facts of the data."""
+    from trainer.prepared import prepare
+
     try:
-        data = prepare_data(base)
+        data = prepare(base)
         return _measure(base, exported, baseline, data), _facts(data)
     except DataError as error:
         say(console, f"warning: not measured again, the figures are those of the search: {error}")
@@ -168,10 +173,14 @@ def _rates(
 
 def _measure(base: TrainConfig, exported: TrainConfig, baseline: dict[str, Any], data: PreparedData) -> Rates:
     """Error rates before and after, by split; the base model's on validation are known from the search."""
-    cpus = float(os.cpu_count() or 1)
+    import torch
+
+    from trainer.train import evaluate
+
+    torch.set_num_threads(os.cpu_count() or 1)
 
     def rates(config: TrainConfig, split: str) -> dict[str, Any]:
-        found = evaluate_model(config, split, cpus, data=data)
+        found = evaluate(config, split, data=data)
         return found.rates() | _interval(_clips(found))
 
     found: Rates = {"validation": {"before": baseline, "after": rates(exported, "validation")}}
@@ -259,12 +268,14 @@ def export_existing(
         ExperimentError: a folder to write exists already.
         ModelError: the model cannot be loaded.
     """
+    from trainer.export import write_model
+
     folder = Path(model).expanduser()
     config = _known_settings(model, folder, data, language)
-    check_model(config)
+    usual_learning_rate(config)  # which refuses what is no Whisper
     with _target_folder(model, folder, output, targets) as place:
         if output is not None:
-            export_model(config, folder if folder.is_dir() else Path(config.model), place)
+            write_model(config, folder if folder.is_dir() else Path(config.model), place)
         checked = data is not None or (folder / SETTINGS_FILE).is_file()
         if not checked:
             say(

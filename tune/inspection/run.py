@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from trainer.config import TrainConfig
-from tune.display import clock, make_console, say
+from tune.util.console import clock, make_console, say
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -93,11 +93,11 @@ def _transcribe(
     config: TrainConfig, judge: NamedModel, progress: PhaseProgress
 ) -> dict[tuple[str, str, str], str]:
     """What the model hears, by split, name and text of the clip."""
+    from trainer.prepared import prepare
     from trainer.scoring.decoding import Decoder
-    from tune.trainable import prepare_data
 
     config = config.replace(model=judge.source)
-    data = prepare_data(config, functools.partial(progress.show, "computing features"))
+    data = prepare(config, functools.partial(progress.show, "computing features"))
     decoder = Decoder(config)
     heard = {}
     for name, split in data.splits.items():

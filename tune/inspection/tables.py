@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.inspection.inspection import Distribution, distributions
-from tune.display import clock, say, say_notes
+from tune.util.console import clock, say, say_notes
 
 if TYPE_CHECKING:
     from trainer.inspection.characters import Character

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.hallucinations import SIGNS
-from tune.display import clock
 from tune.evaluation_words import between, difference_between, errors_in, p_value, percent, points, verdict
 from tune.pages.figures import BLUE, MUTED, ORANGE, Picture, label, new_figure, pointed, rows_axis, whiskers
 from tune.pages.page import Cell, render_page
+from tune.util.console import clock
 
 if TYPE_CHECKING:
     from trainer.scoring.scores import Group, ModelScores, Rate, Scores

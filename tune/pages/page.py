@@ -42,7 +42,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
-    from tune.display import clock
+    from tune.util.console import clock
 
     environment = Environment(
         loader=PackageLoader("tune.pages"),

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune.display import say
 from tune.errors import ConfigError
 from tune.experiment_folder import RESULTS_FILE
 from tune.mlflow_store import absolute_tracking_uri, check_store, default_artifact_root, is_server
@@ -19,6 +18,7 @@ from tune.registry.facts import ModelFacts
 from tune.registry.model_store import ModelStore
 from tune.runs.finish import find_finished
 from tune.ui import read_tracking_uri
+from tune.util.console import say
 from tune.util.files import read_object
 from tune.util.redact import hide_password
 

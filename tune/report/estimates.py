@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.checkpoints import UTTERANCES_FILE
 from trainer.scoring.intervals import Interval
 from tune.checkpoint_files import CheckpointFiles
 from tune.cloud_errors import cloud_errors
@@ -15,7 +16,6 @@ from tune.object_store import StorageError
 from tune.report.known import Experiment
 from tune.search.finalists import ClipErrors, Noise, describe_mean, seed_noise, wer_interval
 from tune.search.records import TrialRecord
-from tune.trainable import UTTERANCES_FILE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tune.display import best_rate, clock, key_settings
 from tune.pages.figures import (
     BLUE,
     GREEN,
@@ -25,7 +24,8 @@ from tune.report.costs import FINALISTS, Costs
 from tune.report.estimates import Contender
 from tune.report.known import Experiment
 from tune.report.scales import wer_axis
-from tune.search.records import TrialRecord
+from tune.search.records import TrialRecord, best_rate
+from tune.util.console import clock, key_settings
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tune.display import short_value
 from tune.pages.figures import label
 from tune.parameters import ChoiceParameter, Parameter, show
+from tune.util.console import short_value
 
 _WER_TICKS = (
     *(0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 70),

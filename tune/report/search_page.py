@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tune.display import SHORT_NAMES, best_rate, clock
 from tune.pages.page import Cell, render_page
 from tune.report.analysis import Analysis
 from tune.report.costs import OUTCOMES
@@ -19,7 +18,8 @@ from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.report.words import Advice, all_diverged_words, last_line
 from tune.search.finalists import describe_lowest
 from tune.search.names import trial_order
-from tune.search.records import TrialRecord
+from tune.search.records import TrialRecord, best_rate
+from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
 """Trials below which figures of the settings show nothing."""

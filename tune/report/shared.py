@@ -8,8 +8,8 @@ from typing import Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.scoring.normalizers import rates_note
-from tune.display import clock
 from tune.report.known import Experiment, short_source
+from tune.util.console import clock
 
 _MOST_DROPPED = 200
 """Dropped clips that are listed; the file has them all."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tune.display import clock
 from tune.pages.page import Cell, render_page
 from tune.report.costs import OUTCOMES
 from tune.report.estimates import Contender
@@ -11,6 +10,7 @@ from tune.report.known import Experiment, short_source
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, test_tiles
 from tune.report.words import last_line
+from tune.util.console import clock
 
 
 def training_page(experiment: Experiment, trained: Contender | None) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.display import key_settings
 from tune.experiments.events import (
     BaselineMeasured,
     Entry,
@@ -38,6 +37,7 @@ from tune.tracking.mlflow_texts import (
 from tune.tracking.mlflow_view import BEST, WINNER, trials_view
 from tune.tracking.mlflow_writes import RunWrites, param_texts
 from tune.tracking.tracker import TRACKING_FOLDER
+from tune.util.console import key_settings
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig

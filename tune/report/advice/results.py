@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from tune.display import short_value
 from tune.report.analysis import Analysis, winning_runs
 from tune.report.words import Advice, listed
 from tune.search.names import trial_order
+from tune.util.console import short_value
 
 _FALL = 0.1
 """Share of its WER that the winner lost between the last two rungs from which more training is likely to pay.

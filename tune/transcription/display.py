@@ -7,17 +7,18 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.live import Live
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from trainer.transcription.differences import Comparison, Difference
 from trainer.transcription.recordings import Recording
 from trainer.transcription.transcripts import Transcript
-from tune.display import LiveDisplay, clock, say
+from tune.util.console import clock, say
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from typing_extensions import Self
 
 _LINE_SECONDS = 15.0
@@ -26,45 +27,45 @@ _BASE_STYLE = {"replace": "red", "delete": "red", "written": "dim"}
 _MODEL_STYLE = {"replace": "bold green", "insert": "bold green", "written": "dim"}
 
 
-class Progress(LiveDisplay):
+class Progress:
     """How much of all audio is transcribed, and how long the rest will take; everything on the console given."""
 
     def __init__(self, console: Console, recordings: Sequence[Recording]) -> None:
-        super().__init__(console)
+        self._console = console
         self._lengths = {recording: recording.seconds for recording in recordings}
         self._total = sum(self._lengths.values())
-        self._finished = 0.0
-        self._under_way = 0.0
+        self._finished = self._under_way = 0.0
         self._count = 0
-        self._told = self._started
+        self._started = self._told = time.monotonic()
+        # Standard output is the transcript's alone; left to itself, rich would send it to this console.
+        self._bar = Bar(
+            TextColumn("[bold]{task.description}"),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            disable=not console.is_terminal,
+        )
+        self._line = self._bar.add_task(self._state())
 
     def __enter__(self) -> Self:
-        self._started = self._told = time.monotonic()
-        if self._console.is_terminal:
-            # Standard output is the transcript's alone; left to itself, rich would send it to this console.
-            self._live = Live(
-                get_renderable=self._render,
-                console=self._console,
-                refresh_per_second=1,
-                transient=True,
-                redirect_stdout=False,
-            )
-            self._live.start()
+        self._bar.start()
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Out of the way while something is printed to standard output, which may be the same terminal."""
-        if self._live:
-            self._live.stop()
+        self._bar.stop()
         yield
-        if self._live:
-            self._live.start()
+        self._bar.start()
 
     def advance(self, seconds: float) -> None:
         """Take note that so much more audio is transcribed."""
         self._under_way += seconds
-        if self._live is None and time.monotonic() - self._told >= _LINE_SECONDS:
+        self._bar.update(self._line, description=self._state())
+        if self._bar.disable and time.monotonic() - self._told >= _LINE_SECONDS:
             self._told = time.monotonic()
             self.say(self._state())
 
@@ -101,9 +102,6 @@ class Progress(LiveDisplay):
         if done > 0:
             parts.append(f"about {clock((self._total - done) * elapsed / done)} left")
         return " · ".join(parts)
-
-    def _render(self) -> RenderableType:
-        return Text(self._state(), style="bold")
 
 
 def say_doubts(progress: Progress, found: Transcript) -> None:

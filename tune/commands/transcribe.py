@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
-from trainer.transcription.formats import FORMATS
 from trainer.transcription.recordings import find_recordings
+from trainer.transcription.transcripts import FORMATS
 from tune.arguments import Parser, add_storage, check_least
-from tune.display import make_console
 from tune.errors import ConfigError, ExperimentError, ModelError
-from tune.transcribe_display import Progress
-from tune.transcribe_output import compare_all, find_targets, write_all
+from tune.transcription.display import Progress
+from tune.transcription.output import compare_all, find_targets, write_all
+from tune.util.console import make_console
 
 if TYPE_CHECKING:
     from trainer.transcription.recogniser import Recogniser
@@ -152,9 +152,10 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
     if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
         yield name
         return
+    from trainer.checkpoints import CONFIG_FILE
+    from trainer.export import write_model
     from tune.experiments.saved import load_results
     from tune.runs.finish import find_finished
-    from tune.trainable import CONFIG_FILE, export_model
 
     experiment = find_finished(name, storage)
     settings, results = load_results(experiment)
@@ -166,7 +167,7 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
     config = TrainConfig.from_dict(settings["train_config"]).replace(**best["config"])
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         with experiment.checkpoint(best["checkpoint"]) as checkpoint:
-            export_model(config, checkpoint, Path(scratch))
+            write_model(config, checkpoint, Path(scratch))
         (Path(scratch) / CONFIG_FILE).write_text(json.dumps(config.to_dict()), encoding="utf-8")
         yield scratch
 

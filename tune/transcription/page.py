@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.transcription.differences import Comparison
-from tune.display import clock
 from tune.pages.page import render_page
+from tune.util.console import clock
 
 
 def comparison_page(comparisons: Sequence[Comparison], base: str, model: str) -> str:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.transcription.differences import Comparison, compare
-from trainer.transcription.formats import FORMATS, SUFFIX, as_dict
 from trainer.transcription.recordings import Recording
-from trainer.transcription.transcripts import Failure, Transcript
+from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcript, as_dict
 from tune.arguments import EXIT_FAILED
-from tune.display import make_console, say
 from tune.errors import ConfigError
-from tune.transcribe_display import Progress, comparison_table, say_doubts
+from tune.transcription.display import Progress, comparison_table, say_doubts
+from tune.util.console import make_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,7 +169,7 @@ def compare_all(
             _print_comparison(found[-1], arguments, console)
     if arguments.html:
         from tune.pages.page import write_page
-        from tune.transcribe_page import comparison_page
+        from tune.transcription.page import comparison_page
 
         with _told(f"--html {arguments.html}"):
             write_page(arguments.html, comparison_page(found, arguments.compare, arguments.model))

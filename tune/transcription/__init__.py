@@ -1,0 +1,1 @@
+"""Transcripts shown, written and compared: progress, tables, files, the page of two models side by side."""
