@@ -70,7 +70,7 @@ def main() -> None:
     import torch
 
     from trainer.config import TrainConfig
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
 
     gpus = min(1, torch.cuda.device_count())
     ray.init(log_to_driver=False, include_dashboard=False)

@@ -122,8 +122,8 @@ def drive_bare(trials: int, at_a_time: int, output: Path, *, logs: bool) -> None
     """Bare Ray Tune in this process."""
     import ray_bare
 
-    from tune.scheduler import rung_grid
-    from tune.search_space import load_space
+    from tune.search.scheduler import rung_grid
+    from tune.space.space import load_space
 
     settings = load_space("lr_batch").scheduler
     rungs = rung_grid(CLIPS * EPOCHS, settings.reduction_factor, settings.rungs, 64, least=128)

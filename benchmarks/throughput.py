@@ -33,7 +33,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E40
 from transformers import Seq2SeqTrainer, WhisperConfig  # noqa: E402
 
 from trainer.config import TrainConfig  # noqa: E402
-from trainer.prepared import prepare  # noqa: E402
+from trainer.data.prepared import prepare  # noqa: E402
 from trainer.train import evaluate, train  # noqa: E402
 
 TOKENS = 25

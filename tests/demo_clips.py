@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from trainer.audio import SAMPLE_RATE
-from trainer.pretrained import DEMO_MODEL
+from trainer.data.audio import SAMPLE_RATE
+from trainer.model.pretrained import DEMO_MODEL
 
 DATA = DEMO_MODEL.parent / "data"
 

@@ -19,9 +19,9 @@ import torch
 from transformers import TrainerCallback
 
 from trainer.config import TrainConfig
-from trainer.distributed import leave_group, scratch_folder
-from trainer.prepared import prepare
+from trainer.data.prepared import prepare
 from trainer.train import _make_trainer, plan_batches, train
+from trainer.training.distributed import leave_group, scratch_folder
 
 
 class Gradients(TrainerCallback):
@@ -93,7 +93,7 @@ def draw(config: TrainConfig, folder: Path) -> None:
     data = prepare(config)
     plan = plan_batches(config, len(data.splits["train"]))
     trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
-    weights = sum(float(parameter.double().sum()) for parameter in trainer.model.parameters())
+    weights = sum(float(parameter.double().sum()) for parameter in trainer.model.whisper.parameters())
     draws = Draws()
     trainer.add_callback(draws)
     trainer.train()

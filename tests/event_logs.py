@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from trainer.config import TrainConfig
-from tune.experiment_folder import ExperimentFolder
 from tune.experiments.events import (
     BaselineMeasured,
     Entry,
@@ -20,11 +19,12 @@ from tune.experiments.events import (
     TrialProposed,
     TrialStarted,
 )
+from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import ExperimentLog, parse
 from tune.experiments.saved import SavedExperiment, read_settings
 from tune.experiments.state import SearchState
 from tune.search.records import Outcome, Stop
-from tune.search_space import load_space
+from tune.space.space import load_space
 from tune.tracking.tracker import Position, Tracker
 
 RUNGS = (100, 300, 900)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from make_data import Example, examples
 
-from trainer.audio import read_audio
 from trainer.config import TrainConfig
-from trainer.data import ClipTable, load_clips
+from trainer.data.audio import read_audio
+from trainer.data.clips import ClipTable, load_clips
 
 ROWS = examples(12)
 FILES = [f"clips/{row.file}" for row in ROWS]

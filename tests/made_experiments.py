@@ -13,9 +13,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from trainer.drops import Drop
-from tune.curves import FamilyName, LearningCurves, draw_curves
-from tune.experiment_folder import ExperimentFolder
+from trainer.data.drops import Drop
+from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -29,20 +28,21 @@ from tune.experiments.events import (
     TrialsOver,
     TrialStarted,
 )
+from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
+from tune.experiments.object_store import ObjectStore
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import succeeded, write_results
 from tune.experiments.segments import SegmentUploader
 from tune.experiments.settings_file import write_search_file
-from tune.object_store import ObjectStore
-from tune.resources import TrialResources
+from tune.experiments.storage import Storage
 from tune.runs.final_round import choose_export
 from tune.runs.outcome import Outcome
+from tune.search.curves import FamilyName, LearningCurves, draw_curves
 from tune.search.records import Records, Stop, TrialRecord
-from tune.simulated_controller import Limits
-from tune.simulation import simulate_search
-from tune.storage import Storage
+from tune.search.simulated_controller import Limits
+from tune.search.simulation import simulate_search
 
 RUNGS = (384, 1088, 3200)
 """Of the space `lr_batch` on the demo's 800 training clips."""
@@ -359,12 +359,12 @@ def bring(made: ExperimentFolder, store: ObjectStore) -> None:
 def simulated(
     folder: Path, *, trials: int = 24, family: FamilyName = "noisy", seed: int = 0, **kinds: Any
 ) -> ExperimentFolder:
-    """A search by the real searcher and scheduler on made-up curves (see `tune.curves`).
+    """A search by the real searcher and scheduler on made-up curves (see `tune.search.curves`).
 
     Args:
         folder: the storage.
         trials: how many.
-        family: of `tune.curves`.
+        family: of `tune.search.curves`.
         seed: of the search and the curves.
         kinds: other arguments of `write_experiment`.
     """

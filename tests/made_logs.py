@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from tune.experiment_folder import ExperimentFolder
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -22,12 +21,13 @@ from tune.experiments.events import (
     TrialProposed,
     TrialStarted,
 )
+from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog
+from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, is_server
 from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.saved import SavedExperiment, read_settings
-from tune.mlflow_store import default_artifact_root, default_tracking_uri, is_server
+from tune.experiments.storage import Storage
 from tune.search.records import Stop
-from tune.storage import Storage
 from tune.tracking.follower import StoreFollower
 from tune.tracking.tracker import Orders, make_tracker
 from tune.util.redact import without_password

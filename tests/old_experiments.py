@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from tune.experiment_folder import RESULTS_FILE, ExperimentFolder
+from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
 from tune.experiments.log import EVENTS_FILE
+from tune.experiments.mlflow_store import default_artifact_root
 from tune.experiments.results import results_of
 from tune.experiments.saved import full_settings, load_saved
-from tune.mlflow_store import default_artifact_root
 from tune.search.records import TrialRecord
 
 _NEW_SETTINGS = ("trials_full_window", "track")

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from trainer.audio import read_audio
 from trainer.config import TrainConfig
-from trainer.data import load_clips
+from trainer.data.audio import read_audio
+from trainer.data.clips import load_clips
 
 RATE = 16_000
 NOT_ENGLISH = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from make_data import examples, records, write_clips, write_manifest
 
 from trainer.config import TrainConfig
-from trainer.prepared import PreparedData
+from trainer.data.prepared import PreparedData
 
 ROWS = examples(12)
 

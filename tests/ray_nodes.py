@@ -101,7 +101,7 @@ class Nodes:
     def resources(self) -> tuple[dict[str, float], dict[str, float]]:
         """CPUs and GPUs that the cluster has, and those that are free, as another process sees them."""
         code = (
-            "from tune.ray_token import use_token_if_there; use_token_if_there()\n"
+            "from tune.cluster.ray_token import use_token_if_there; use_token_if_there()\n"
             "import json, logging, ray\n"
             f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
             "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"

@@ -59,7 +59,7 @@ def as_file(clip: bytes, kind: str, rate: int, channels: int = 1) -> bytes:
 
 def heard(folder: Path, recordings: list[bytes]) -> list[str]:
     """What transformers' pipeline makes of recordings, decoded and resampled as for training."""
-    from trainer.audio import read_audio
+    from trainer.data.audio import read_audio
 
     transcribe = _pipeline(folder)
     return [transcribe(read_audio(recording))["text"].strip() for recording in recordings]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tune.search_space import SearchSpace, load_space
+from tune.space.space import SearchSpace, load_space
 
 LR = "learning_rate: {type: float, low: 1e-5, high: 1e-3, log: true}\n"
 

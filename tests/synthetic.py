@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoints import seal
 from trainer.config import TrainConfig
-from trainer.memory import halve_micro_batch, is_out_of_memory
-from tune.curves import FamilyName, draw_curves
-from tune.mailbox import post
-from tune.scheduler import TRIAL_ID
+from trainer.training.checkpoints import seal
+from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory
+from tune.cluster.progress_channel import post
+from tune.search.curves import FamilyName, draw_curves
+from tune.search.scheduler import TRIAL_ID
 from tune.workers.retries import train_persistently, with_earlier
 
 DEFAULT_RATE = 1e-3
@@ -36,7 +36,7 @@ Row = Mapping[str, float]
 
 
 def rows(curve: str, config: TrainConfig) -> Iterator[Row]:
-    """What a training reports: a family of `tune.curves`, or one of these: `mixed` diverges at high rates and
+    """What a training reports: a family of `tune.search.curves`, or one of these: `mixed` diverges at high rates and
     fails now and then, `large` has no memory for large micro-batches, `nan` diverges and `error` fails at once.
     """
     if curve == "error":

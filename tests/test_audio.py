@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from make_data import tone
 
-from trainer.audio import AudioError, read_audio
+from trainer.data.audio import AudioError, read_audio
 
 FORMATS = [
     ("wav", "PCM_16"),

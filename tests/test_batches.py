@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from trainer.batches import BatchPlan, PlannedBatches, evaluation_batches, plan_points
 from trainer.config import TrainConfig
 from trainer.train import plan_batches
+from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches, plan_points
 
 
 def plan(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tune.errors import ConfigError
 from tune.search.budgets import (
     Budgets,
     End,
@@ -18,6 +17,7 @@ from tune.search.budgets import (
     reached,
 )
 from tune.search.records import Outcome, Records, TrialRecord
+from tune.util.errors import ConfigError
 
 
 class Search:

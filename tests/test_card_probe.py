@@ -24,9 +24,9 @@ from trainer.config import ConfigError, TrainConfig
 from trainer.probe import Measured
 from tune.cli import main
 from tune.commands.job_request import read_request
-from tune.errors import DataError, ResourceError
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
+from tune.experiments.storage import Storage
 from tune.runs.gpu_sharing import (
     Gate,
     choose_share,
@@ -39,7 +39,7 @@ from tune.runs.gpu_sharing import (
 )
 from tune.runs.resume import load_search
 from tune.runs.session import Session, session_started
-from tune.storage import Storage
+from tune.util.errors import DataError, ResourceError
 
 GIB = 2**30
 SPACE = """\

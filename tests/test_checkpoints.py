@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoints import check_resumable, is_only_for_resume, problem_of, seal
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError
 from trainer.export import write_model
-from trainer.metrics import rates_and_utterances
 from trainer.train import train
+from trainer.training.checkpoints import check_resumable, is_only_for_resume, problem_of, seal
+from trainer.training.metrics import rates_and_utterances
 
 
 @pytest.fixture(scope="module")

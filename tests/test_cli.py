@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from tune.cli import export_parser, main, search_parser, ui_parser
-from tune.sync_command import sync_parser
+from tune.commands.sync import sync_parser
 
 FROZEN = {
     "search": {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tune.cloud_errors import cloud_errors
+from tune.util.cloud_errors import cloud_errors
 
 CLOSED = "http://127.0.0.1:9"
 
@@ -142,7 +142,9 @@ def test_others_are_added() -> None:
 
 
 def test_no_client_is_imported_for_it() -> None:
-    code = "import sys; from tune.cloud_errors import cloud_errors as f; before = set(sys.modules); f()\n"
+    code = (
+        "import sys; from tune.util.cloud_errors import cloud_errors as f; before = set(sys.modules); f()\n"
+    )
     code += "assert set(sys.modules) == before; print([kind.__name__ for kind in f()])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['OSError', 'EOFError']"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tune.cluster import check_address
-from tune.errors import ResourceError
+from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
+from tune.cluster.session import check_address
 from tune.experiments.plan import SearchRequest
-from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
+from tune.util.errors import ResourceError
 
 
 def request(**changes: Any) -> SearchRequest:

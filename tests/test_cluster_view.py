@@ -15,8 +15,8 @@ import pytest
 from ray_cluster import RayCluster, free_port
 from warm_process import Command
 
-from tune.cluster_view import ClusterView, versions_line
 from tune.commands.cluster import cluster_parser, create_parser, delete_parser, scale_parser
+from tune.remote.view import ClusterView, versions_line
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -224,7 +224,7 @@ def test_all_sizes_have_a_short_name() -> None:
     assert sizes <= set(MODEL_SHORT_NAMES)
 
 
-@pytest.mark.parametrize("module", ["trainer.config", "tune.search_space"])
+@pytest.mark.parametrize("module", ["trainer.config", "tune.space.space"])
 def test_import_is_light(module: str) -> None:
     code = (
         f"import sys, {module}; heavy = ('torch', 'ray', 'optuna', 'transformers', 'mlflow', 'numpy'); "

@@ -18,18 +18,18 @@ import pytest
 from make_data import write_processor
 from prepared_clips import caches, clips_config, snapshot
 
-import trainer.cache
+import trainer.data.cache
 from trainer.config import TrainConfig
+from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DataError
-from trainer.prepared import PreparedData, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = """
     import sys, time
     sys.path.insert(0, {root!r})
-    import trainer.build
+    import trainer.data.feature_files
     from trainer.config import TrainConfig
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
 
     def on_progress(done, total):
         print(done, flush=True)
@@ -66,7 +66,7 @@ def test_a_lock_that_is_taken_away(tmp_path: Path) -> None:
         return {}
 
     def ask(how: Callable[[Path], dict[str, object]]) -> None:
-        with contextlib.suppress(DataError), trainer.cache.found_or_built(folder, how):
+        with contextlib.suppress(DataError), trainer.data.cache.found_or_built(folder, how):
             assert (folder.parent / ".key.lock").is_file()
 
     first = threading.Thread(target=ask, args=(fail,))
@@ -193,7 +193,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
     with (
         pytest.raises(DataError, match=r"do not fit \(No space left on device\)"),
-        trainer.cache.found_or_built(tmp_path / "key", build),
+        trainer.data.cache.found_or_built(tmp_path / "key", build),
     ):
         pass
     assert list(tmp_path.iterdir()) == []

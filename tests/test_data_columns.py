@@ -8,7 +8,7 @@ import pytest
 from loaded_clips import ALL_LANGUAGES, FILES, ROWS, TEXTS, content, expected, load, rows_with, sizes
 from make_data import SHARED_DATA, records, write_clips, write_common_voice, write_manifest
 
-from trainer.audio import AudioError, read_audio
+from trainer.data.audio import AudioError, read_audio
 from trainer.errors import ConfigError, DataError
 
 

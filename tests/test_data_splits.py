@@ -200,8 +200,8 @@ def test_subsets(folder: Path) -> None:
 
 
 def test_splitting_is_stable_when_clips_are_added() -> None:
-    from trainer.data import Clip
-    from trainer.splits import split_off
+    from trainer.data.clips import Clip
+    from trainer.data.splits import split_off
 
     clips = [Clip(f"{number}.wav", f"text {number}") for number in range(400)]
     before = {clip.name for clip in split_off(clips[:390], 0.1, 0)[1]}

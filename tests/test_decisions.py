@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from folded import folded
 
-from tune.decisions import NEVER_STOP, Judge
+from tune.search.decisions import NEVER_STOP, Judge
 from tune.search.records import Records, Stop
-from tune.search_space import SchedulerSettings
+from tune.space.space import SchedulerSettings
 
 RUNGS = (100, 300, 900)
 

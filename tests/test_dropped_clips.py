@@ -14,8 +14,8 @@ from make_data import examples, records, tone, write_clips, write_manifest, writ
 from prepared_clips import ROWS, caches, clips_config, snapshot
 
 from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
 from trainer.errors import DataError
-from trainer.prepared import prepare
 
 
 @pytest.fixture(scope="module")

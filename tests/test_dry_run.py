@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tune.resources import TrialResources
+from tune.cluster.resources import TrialResources
 from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
-from tune.search_space import load_space
+from tune.space.space import load_space
 
 RUNGS = (1024, 3072, 9216)
 

@@ -21,13 +21,13 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 from worker_processes import run
 
-from trainer.batches import BatchPlan
-from trainer.checkpoints import seal
 from trainer.config import TrainConfig
-from trainer.encoder_store import KEPT_DAYS, EncoderStore, remove_old
-from trainer.prepared import PreparedData, PreparedSplit, prepare
-from trainer.pretrained import DEMO_MODEL
+from trainer.data.prepared import PreparedData, PreparedSplit, prepare
+from trainer.model.pretrained import DEMO_MODEL
 from trainer.train import _make_trainer, train
+from trainer.training.batches import BatchPlan
+from trainer.training.checkpoints import seal
+from trainer.training.encoder_store import KEPT_DAYS, EncoderStore, remove_old
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,7 @@ def test_a_disk_that_fills_up_meanwhile(
 ) -> None:
     config = frozen.replace(group_by_length=False)
     plain = trained(config.replace(encoder_cache=False), data, tmp_path / "plain")
-    monkeypatch.setattr("trainer.encoder_cache.has_room", lambda folder, needed: True)
+    monkeypatch.setattr("trainer.training.encoder_cache.has_room", lambda folder, needed: True)
     folder = tmp_path / "disk"
     folder.mkdir()
     with mounted(folder, "size=5m"):
@@ -404,7 +404,7 @@ def test_reading_tells_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         found, missing = reader.read([0, 1, 2], 8)
         assert missing == [1]
         assert torch.equal(found[[2, 0]], states)
-    monkeypatch.setattr("trainer.encoder_store._mark_of_this_start", lambda: b"another!")
+    monkeypatch.setattr("trainer.training.encoder_store._mark_of_this_start", lambda: b"another!")
     after_a_crash = EncoderStore(store.folder, 3, 2, torch.bfloat16)
     assert after_a_crash.read([0, 1, 2], 8)[1] == [0, 1, 2]
     os.truncate(next(store.folder.glob("*.frames")), 4096 + 8)

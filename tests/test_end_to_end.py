@@ -15,8 +15,8 @@ import yaml
 from warm_process import tune_whisper
 
 from tune.cli import main
+from tune.experiments.storage import Storage
 from tune.experiments.training_plan import TrainRequest, make_train_plan
-from tune.storage import Storage
 
 SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-2, log: true}
@@ -227,9 +227,9 @@ def test_export_decodes_to_the_reported_wer_in_a_pipeline(search: tuple[Path, st
 import io, json, sys
 import datasets, soundfile
 from transformers import pipeline
-from trainer.metrics import WordErrorRate
+from trainer.training.metrics import WordErrorRate
 from trainer.config import TrainConfig
-from trainer.prepared import prepare
+from trainer.data.prepared import prepare
 config = json.load(open("model/train_config.json"))
 validation = prepare(TrainConfig.from_dict(config)).splits["validation"]
 names = {validation.name(i) for i in range(len(validation))}

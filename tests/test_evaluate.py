@@ -23,15 +23,15 @@ from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from trainer.config import TrainConfig
-from trainer.pretrained import DEMO_MODEL
+from trainer.model.pretrained import DEMO_MODEL
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import Reference, Scores, score
 from trainer.train import evaluate as evaluate_in_training
 from tune.cli import main
-from tune.evaluate_command import JSON_FILE, evaluate_parser, write_files
-from tune.evaluation_tables import errors_table, groups_table, rates_table
-from tune.pages.evaluation_page import draw_groups, evaluation_page
+from tune.commands.evaluate import JSON_FILE, evaluate_parser, write_files
+from tune.evaluation.page import draw_groups, evaluation_page
+from tune.evaluation.tables import errors_table, groups_table, rates_table
 
 ROOT = Path(__file__).parents[1]
 CLIPS = 24
@@ -255,7 +255,7 @@ def test_figures_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch
     def fail(result: Any) -> str:
         raise RuntimeError("no page")
 
-    monkeypatch.setattr("tune.pages.evaluation_page.evaluation_page", fail)
+    monkeypatch.setattr("tune.evaluation.page.evaluation_page", fail)
     result: Any = None
     with pytest.raises(RuntimeError, match="no page"):
         write_files(tmp_path, result, {"kind": "x"})

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from trainer.audio import SAMPLE_RATE
 from trainer.config import TrainConfig
 from trainer.conversion.check import Checker, FormatCheck, tolerance
 from trainer.conversion.clips import CheckClips, read_clips
@@ -24,9 +23,10 @@ from trainer.conversion.convert import convert, transcribe
 from trainer.conversion.decoding import Decoding, read_decoding
 from trainer.conversion.formats import FORMATS, Target, resolve_targets
 from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisper_layout
+from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
 from trainer.export import write_model
-from trainer.pretrained import DEMO_MODEL
+from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.export import export_parser
 from tune.export.model_card import usage
@@ -356,7 +356,7 @@ def test_a_model_of_the_hub_says_its_language_itself(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As cards on the hub have the command: without --language."""
-    for module in ("trainer.hub_models", "trainer.pretrained"):
+    for module in ("trainer.model.hub_models", "trainer.model.pretrained"):
         monkeypatch.setattr(f"{module}.fetch_model", lambda repo, weights: str(model))
     assert main(["export", "--from-model", "me/x", "--output", str(tmp_path / "out")]) == 0
     assert read_decoding(tmp_path / "out") == read_decoding(model)

@@ -7,8 +7,8 @@ import pytest
 import soundfile
 from make_data import SHARED_DATA, tone
 
-from trainer.audio import AudioError, read_audio
-from trainer.features import FEATURE_TOLERANCE, extract_features, extractor_settings, pad_features
+from trainer.data.audio import AudioError, read_audio
+from trainer.data.features import FEATURE_TOLERANCE, extract_features, extractor_settings, pad_features
 
 WINDOW = 480_000
 

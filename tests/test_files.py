@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from made_experiments import made_trial, write_experiment
 
-from tune.experiment_list import list_experiments
+from tune.experiments.listing import list_experiments
 from tune.experiments.opened import LOCK_FILE
+from tune.experiments.storage import Storage
 from tune.report.loading import load_experiment
-from tune.storage import Storage
 from tune.tracking.mlflow_connection import TrackingStore
 from tune.util.files import is_locked, take_lock, try_lock
 

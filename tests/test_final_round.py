@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from test_state_machine import RESOURCES, RUNGS, SPACE
 
-from tune.errors import ExperimentError
-from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -23,18 +21,20 @@ from tune.experiments.events import (
     TrialsOver,
     TrialStarted,
 )
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.saved import load_results
 from tune.experiments.settings_file import write_search_file
+from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs.final_round import plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import load_search
 from tune.runs.session import check_same_data, session_started
 from tune.search.budgets import Budgets
-from tune.storage import Storage
+from tune.util.errors import ExperimentError
 
 
 @pytest.fixture(autouse=True)

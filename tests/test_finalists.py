@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tune.experiments.plan import SearchRequest, make_plan
-from tune.scheduler import TRIAL_ID
+from tune.experiments.storage import Storage
 from tune.search.finalists import (
     ClipErrors,
     Repeat,
@@ -28,7 +28,7 @@ from tune.search.finalists import (
 )
 from tune.search.names import role_of
 from tune.search.records import Outcome, Records
-from tune.storage import Storage
+from tune.search.scheduler import TRIAL_ID
 
 RATE = "learning_rate"
 CLIPS, WORDS = 400, 10

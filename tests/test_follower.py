@@ -20,13 +20,13 @@ from made_logs import MadeLog, whole_search
 from mlflow_server import Server, children, client_of, only_parent, steps, wait_for
 from mlflow_tables import empty_database
 
-from tune.errors import TrackingError
 from tune.experiments.events import Entry, TrialStarted
 from tune.experiments.saved import SavedExperiment
 from tune.tracking import process as process_module
 from tune.tracking.follower import StoreFollower
 from tune.tracking.process import FollowerProcess
 from tune.tracking.tracker import BusyError, Position, RefusedError, store_lock
+from tune.util.errors import TrackingError
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
-from trainer.greedy import decode, is_plain_greedy
-from trainer.model import load_model
-from trainer.prepared import prepare
-from trainer.processor import load_processor
+from trainer.data.prepared import prepare
+from trainer.model.greedy import decode, is_plain_greedy
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
 
 
 @pytest.fixture(scope="module")

@@ -95,8 +95,8 @@ except UserError as error:
 
 LOAD_CLIPS = """
 from pathlib import Path
-from trainer.audio import read_audio
-from trainer.data import load_clips
+from trainer.data.audio import read_audio
+from trainer.data.clips import load_clips
 
 def load(**settings):
     table = load_clips(TrainConfig(**settings))
@@ -169,9 +169,9 @@ def test_data_sets_that_cannot_be_had(hub: Hub, tmp_path: Path, settings: str, w
 def test_the_whole_way_from_the_hub(hub: Hub, tmp_path: Path) -> None:
     code = f"""
         import warnings
-        from trainer.model import load_model
-        from trainer.processor import load_processor
-        from trainer.prepared import prepare
+        from trainer.model.whisper import load_model
+        from trainer.model.processor import load_processor
+        from trainer.data.prepared import prepare
 
         config = TrainConfig(
             model="org/whisper-mini", data="org/speech", data_config="be_by", language="be",
@@ -196,7 +196,7 @@ def test_the_whole_way_from_the_hub(hub: Hub, tmp_path: Path) -> None:
     assert found["parameters"] > 10_000
 
 
-LOAD_MODEL = "from trainer.model import load_model_config\nfrom trainer.processor import load_processor\n"
+LOAD_MODEL = "from trainer.model.whisper import load_model_config\nfrom trainer.model.processor import load_processor\n"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,9 @@ def test_models_that_cannot_be_had(hub: Hub, tmp_path: Path, model: str, words: 
 
 
 def test_a_model_whose_weights_are_pickles_is_refused(hub: Hub, tmp_path: Path) -> None:
-    code = "from trainer.hub_models import fetch_model; print(json.dumps(fetch_model({!r}, weights={})))"
+    code = (
+        "from trainer.model.hub_models import fetch_model; print(json.dumps(fetch_model({!r}, weights={})))"
+    )
     assert "org--whisper-old" in run(hub.url, tmp_path, code.format("org/whisper-old", False))
     message = run(hub.url, tmp_path, code.format("org/whisper-old", True))
     assert message.startswith("ModelError: model='org/whisper-old': pytorch_model.bin is a pickle, ")
@@ -238,7 +240,7 @@ def test_the_hub_refuses_a_file(hub: Hub, tmp_path: Path) -> None:
             raise RefusedError(403, "not for you")
 
     hub.fault = fault
-    code = "from trainer.hub_models import fetch_model; fetch_model('org/whisper-mini', weights=False)"
+    code = "from trainer.model.hub_models import fetch_model; fetch_model('org/whisper-mini', weights=False)"
     try:
         message = run(hub.url, tmp_path, code)
     finally:
@@ -262,8 +264,8 @@ def test_no_hub_at_all(tmp_path: Path) -> None:
 def test_the_hub_goes_away_after_the_first_run(hub: Hub, tmp_path: Path) -> None:
     code = """
         import time
-        from trainer.model import load_model
-        from trainer.processor import load_processor
+        from trainer.model.whisper import load_model
+        from trainer.model.processor import load_processor
 
         config = TrainConfig(model="org/whisper-mini")
         started = time.monotonic()

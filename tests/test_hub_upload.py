@@ -15,7 +15,7 @@ from hub_server import READ, WRITE, DroppedError, Hub, RefusedError, serve
 
 from trainer.conversion.decoding import read_decoding
 from trainer.conversion.usage import PLACE
-from trainer.pretrained import DEMO_MODEL
+from trainer.model.pretrained import DEMO_MODEL
 from tune.export.model_card import usage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,7 +102,7 @@ def test_pushed_and_loaded_again(hub: Hub, model: Path, tmp_path: Path) -> None:
     ]
     code = """
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
-from trainer.hub_models import fetch_model
+from trainer.model.hub_models import fetch_model
 model = WhisperForConditionalGeneration.from_pretrained("me/whisper-be")
 processor = WhisperProcessor.from_pretrained("me/whisper-be")
 print(sum(parameter.numel() for parameter in model.parameters()), processor.tokenizer.vocab_size)

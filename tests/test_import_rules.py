@@ -64,7 +64,7 @@ def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
         "from tune.experiments.plan import SearchRequest, make_plan\n"
         "from tune.util.console import make_console\n"
         "from tune.runs.tracking import Tracking\n"
-        "from tune.storage import Storage\n"
+        "from tune.experiments.storage import Storage\n"
         "plan = make_plan(SearchRequest(space='lr_batch', trials=1, storage=Storage.parse('nowhere')))\n"
         "with Tracking(plan, make_console()):\n"
         "    pass\n"

@@ -18,7 +18,7 @@ from page_reader import Page
 from planted_faults import Planter, Row, load_rows
 
 from trainer.config import TrainConfig
-from trainer.prepared import prepare
+from trainer.data.prepared import prepare
 from tune.cli import main
 from tune.commands.inspect import inspect_parser
 from tune.inspection.files import write_files
@@ -147,7 +147,7 @@ def test_lists_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: 
     def fail(inspection: Any) -> str:
         raise RuntimeError("no page")
 
-    monkeypatch.setattr("tune.pages.inspection_page.inspection_page", fail)
+    monkeypatch.setattr("tune.inspection.page.inspection_page", fail)
     inspection: Any = SimpleNamespace(warnings=[])
     with pytest.raises(RuntimeError, match="no page"):
         write_files(tmp_path, inspection, {"kind": "x"})

@@ -12,11 +12,11 @@ from page_reader import Page
 from planted_faults import Planter, load_rows, names
 
 from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.inspection.inspection import Inspection, inspect_data
-from trainer.prepared import prepare
 from tune.inspection.files import to_dict
-from tune.pages.inspection_page import inspection_page
+from tune.inspection.page import inspection_page
 
 
 def found_by_kind(inspection: Inspection) -> dict[str, set[str]]:

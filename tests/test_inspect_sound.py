@@ -10,9 +10,9 @@ import pytest
 import soundfile
 import soxr
 
-from trainer.audio import AudioError, read_audio
 from trainer.config import TrainConfig
-from trainer.data import load_clips
+from trainer.data.audio import AudioError, read_audio
+from trainer.data.clips import load_clips
 from trainer.inspection.sound import Sound, Unusable, listen
 from trainer.inspection.sound_findings import is_silent
 

@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from trainer.data.splits import split_off
 from trainer.inspection.characters import Odd, alphabet, foreign_script, main_scripts, odd_characters, script
 from trainer.inspection.rates import find_misfits
 from trainer.inspection.texts import (
@@ -19,7 +20,6 @@ from trainer.inspection.texts import (
     tell_languages,
     text_keys,
 )
-from trainer.splits import split_off
 
 
 class Named:

@@ -20,11 +20,11 @@ from mlflow_server import Server
 from ray_nodes import Nodes
 from search_process import QUICK, Search, results, state
 
-from tune.errors import ExperimentError
-from tune.experiment_list import list_experiments
 from tune.experiments.events import TrialProposed
+from tune.experiments.listing import list_experiments
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
-from tune.storage import Storage
+from tune.experiments.storage import Storage
+from tune.util.errors import ExperimentError
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 4, reduction_factor: 2}\n"
 SECRETS = {

@@ -14,13 +14,13 @@ import trainer
 from tune.cli import main
 from tune.commands.job_request import read_request
 from tune.commands.jobs import logs_parser, status_parser, stop_parser, submit_parser
-from tune.errors import UserError
+from tune.commands.list import list_parser
 from tune.experiments.training_plan import given_settings
-from tune.list_command import list_parser
-from tune.overrides import parse_set
 from tune.remote.client import JobError, cluster_address
 from tune.remote.package import SecretError, check_environment, pinned_requirements, refuse_password, stage
-from tune.search_space import load_space
+from tune.space.overrides import parse_set
+from tune.space.space import load_space
+from tune.util.errors import UserError
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\n"
 PASSWORD = "hunter2hunter2"
@@ -107,7 +107,7 @@ def test_what_lies_about_in_a_checkout_stays_here(here: Path, monkeypatch: pytes
 def test_the_packaged_program_runs_by_itself(here: Path) -> None:
     (here / "staged").mkdir()
     stage(here / "staged", {})
-    code = "import tune.cli, trainer, tune.search_space as s; print(tune.cli.__file__, s.packaged_spaces())"
+    code = "import tune.cli, trainer, tune.space.space as s; print(tune.cli.__file__, s.packaged_spaces())"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", code],

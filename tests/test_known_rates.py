@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from trainer.baseline_cache import keep_rates, recall_rates
 from trainer.config import TrainConfig
-from trainer.known_rates import keep_rates, recall_rates
-from trainer.prepared import PreparedData, prepare
-from trainer.pretrained import DEMO_MODEL
+from trainer.data.prepared import PreparedData, prepare
+from trainer.model.pretrained import DEMO_MODEL
 from trainer.train import Evaluation, evaluate
 
 

@@ -19,8 +19,7 @@ from old_experiments import change
 from s3_server import KEYS, S3Server, s3_server
 
 from tune.cli import main
-from tune.experiment_folder import ExperimentFolder
-from tune.experiment_list import ExperimentLine, list_experiments
+from tune.commands.list import list_parser
 from tune.experiments.events import (
     Evaluated,
     SessionStarted,
@@ -28,11 +27,12 @@ from tune.experiments.events import (
     TrialsOver,
     TrialStarted,
 )
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.listing import ExperimentLine, list_experiments
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.object_store import ObjectStore
 from tune.experiments.opened import lock
-from tune.list_command import list_parser
-from tune.object_store import ObjectStore
-from tune.storage import Storage
+from tune.experiments.storage import Storage
 
 
 @pytest.fixture(autouse=True)
@@ -345,6 +345,6 @@ def test_an_object_store(
         "torn": "damaged",
     }
     assert of(store.uri)["finished"].best_wer == of(made)["finished"].best_wer
-    monkeypatch.setattr("tune.experiment_list._ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr("tune.experiments.listing._ALIVE_SECONDS", 0.0)
     assert of(store.uri)["elsewhere"].state == "interrupted"
     assert of(store.uri)["elsewhere"].best_wer == 12.0

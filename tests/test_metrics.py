@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from trainer.metrics import CharacterErrorRate, WordErrorRate, rates_and_utterances
 from trainer.scoring.characters import split_characters
+from trainer.training.metrics import CharacterErrorRate, WordErrorRate, rates_and_utterances
 
 
 def same(text: str) -> str:
@@ -56,7 +56,7 @@ def test_metrics_work_without_network() -> None:
         "import socket\n"
         "def refuse(*a, **k): raise OSError('no network in this test')\n"
         "socket.socket.connect = refuse\n"
-        "from trainer.metrics import WordErrorRate\n"
+        "from trainer.training.metrics import WordErrorRate\n"
         "print(WordErrorRate().compute(predictions=['a'], references=['b'])['wer'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,9 +17,9 @@ from locked_database import locked
 from made_logs import MadeLog, whole_search
 from mlflow_server import children, client_of, only_parent, steps
 
-from tune.errors import TrackingError
-from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri, worker_environment
+from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri, worker_environment
 from tune.tracking.mlflow_connection import TrackingStore
+from tune.util.errors import TrackingError
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -153,7 +153,7 @@ def test_it_is_silent(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from made_logs import MadeLog
-from tune.errors import TrackingError
+from tune.util.errors import TrackingError
 from tune.experiments.events import BaselineMeasured
 made = MadeLog(Path({str(tmp_path)!r}, "quiet"))
 made.session(trials=1)

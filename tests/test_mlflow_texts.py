@@ -12,13 +12,12 @@ import pytest
 from made_experiments import made_trial, search_outcome, write_experiment
 from made_logs import MadeLog, training_settings
 
-from tune.errors import error_line
 from tune.experiments.events import FinalistsCompared, FinalRoundPlanned, HeldOutMeasured, TrialsOver
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
 from tune.experiments.saved import SavedExperiment, load_saved
+from tune.experiments.storage import Storage
 from tune.search.finalists import Verdict
 from tune.search.records import Stop, TrialRecord
-from tune.storage import Storage
 from tune.tracking.mlflow_texts import (
     search_begins,
     search_ended,
@@ -26,6 +25,7 @@ from tune.tracking.mlflow_texts import (
     training_ended,
     trial_note,
 )
+from tune.util.errors import error_line
 
 OPTION = " --storage elsewhere"
 

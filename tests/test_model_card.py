@@ -16,7 +16,7 @@ from made_experiments import made_trial, write_experiment
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import Decoding
 from trainer.conversion.usage import PLACE
-from trainer.pretrained import DEMO_MODEL
+from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.export import export_parser
 from tune.export.model_card import CardFacts, model_card

@@ -12,7 +12,7 @@ from transformers.models.whisper.english_normalizer import BasicTextNormalizer, 
 
 from trainer.config import TrainConfig
 from trainer.languages import LANGUAGES
-from trainer.processor import load_processor
+from trainer.model.processor import load_processor
 from trainer.scoring.characters import WITHOUT_SPACES, serbian_latin, split_characters
 from trainer.scoring.english import spelling_table
 from trainer.scoring.language_rules import EARLY, LATE, NOTES, RULES

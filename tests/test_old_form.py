@@ -21,13 +21,13 @@ from warm_process import tune_whisper
 
 import trainer
 from trainer.config import TrainConfig
-from trainer.pretrained import DEMO_MODEL
+from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
-from tune.experiment_folder import ExperimentFolder
-from tune.experiment_list import ExperimentLine, list_experiments
-from tune.mlflow_store import default_artifact_root
-from tune.object_store import ObjectStore
-from tune.storage import Storage
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.listing import ExperimentLine, list_experiments
+from tune.experiments.mlflow_store import default_artifact_root
+from tune.experiments.object_store import ObjectStore
+from tune.experiments.storage import Storage
 
 RUNS = ["001", "002", "003", "002-r1", "002-r2"]
 

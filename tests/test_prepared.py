@@ -11,12 +11,12 @@ import soundfile
 from make_data import SHARED_DATA, tone, write_processor
 from prepared_clips import ROWS, clips_config, snapshot
 
-import trainer.build
-from trainer.audio import read_audio
+import trainer.data.feature_files
 from trainer.config import TrainConfig
-from trainer.features import FEATURE_TOLERANCE, pad_features
-from trainer.prepared import prepare
-from trainer.processor import load_processor
+from trainer.data.audio import read_audio
+from trainer.data.features import FEATURE_TOLERANCE, pad_features
+from trainer.data.prepared import prepare
+from trainer.model.processor import load_processor
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
 
 def test_a_second_time_nothing_is_computed(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config)
-    monkeypatch.setattr(trainer.build, "read_audio", None)
+    monkeypatch.setattr(trainer.data.feature_files, "read_audio", None)
     second = prepare(config)
     assert second.reused
     assert second.folder == first.folder

@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 from transformers import WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
+from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DivergedError
-from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
-from trainer.model import load_model
-from trainer.prepared import PreparedData, prepare
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
 from trainer.probe import Measured, probe_step
-from trainer.processor import load_processor
 from trainer.train import train
+from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory, within_micro_batch
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 # ----- the micro-batch -----
@@ -135,7 +135,7 @@ def test_memory_of_the_evaluation_counts_unless_it_is_left_out(
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("trainer.whisper_trainer.transcribe_encoded", full)
+    monkeypatch.setattr("trainer.training.whisper_trainer.transcribe_encoded", full)
     assert [one.fits for one in probe_step(small_config, data, micro_batches=[2], seconds=0.0)] == [False]
     found = probe_step(small_config, data, micro_batches=[2], seconds=0.0, evaluated=False)
     assert [one.fits for one in found] == [True]
@@ -193,7 +193,7 @@ def test_a_model_whose_loss_is_no_number(
     small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "trainer.whisper_trainer.WhisperTrainer._step_loss",
+        "trainer.training.whisper_trainer.WhisperTrainer._step_loss",
         lambda self, outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("nan"),
     )
     with pytest.raises(DivergedError, match="model='demo': its loss is no finite number"):

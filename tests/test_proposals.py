@@ -12,9 +12,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from tune.proposals import EARLIER, Proposer
-from tune.samplers import BUDGET, projected, tpe
-from tune.search_space import SearchSpace, load_space
+from tune.search.proposals import EARLIER, Proposer
+from tune.search.samplers import BUDGET, projected, tpe
+from tune.space.space import SearchSpace, load_space
 
 RANGES = """\
 learning_rate: {type: float, low: 1.0e-5, high: 1.0e-2, log: true}

@@ -67,9 +67,9 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
 def test_of_several_nodes_on_one_machine_a_search_joins_the_head(tmp_path: Path) -> None:
     """It would end with any other."""
     code = (
-        "from tune.ray_token import use_token_if_there; use_token_if_there()\n"
+        "from tune.cluster.ray_token import use_token_if_there; use_token_if_there()\n"
         "import sys, ray\n"
-        "from tune.cluster import ray_session\n"
+        "from tune.cluster.session import ray_session\n"
         "from tune.util.console import make_console\n"
         "with ray_session(make_console(), sys.argv[1]):\n"
         "    here = ray.get_runtime_context().get_node_id()\n"

@@ -25,17 +25,17 @@ from registered_models import DEMO, EVALUATION, as_file, clips, export_demo, hea
 from s3_server import KEYS, s3_server
 from safetensors.torch import load_file
 
-from trainer.audio import SAMPLE_RATE, read_audio
+from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.commands.register import register_parser
-from tune.errors import ConfigError, ModelError, TrackingError
+from tune.commands.ui import read_tracking_uri
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
+from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, relocate_artifacts
 from tune.experiments.results import write_results
 from tune.experiments.saved import find_experiment
-from tune.mlflow_store import default_artifact_root, default_tracking_uri, relocate_artifacts
+from tune.experiments.storage import Storage
 from tune.registry.register import Registered, check_names, register_model
-from tune.storage import Storage
-from tune.ui import read_tracking_uri
+from tune.util.errors import ConfigError, ModelError, TrackingError
 
 NAME = "whisper demo"
 

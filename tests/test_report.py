@@ -19,17 +19,17 @@ from made_logs import MadeLog, training_settings
 from page_reader import Page
 from s3_server import KEYS, s3_server
 
-from trainer.drops import Drop
+from trainer.data.drops import Drop
 from tune.cli import main
-from tune.experiment_folder import ExperimentFolder
-from tune.experiment_list import list_experiments
+from tune.commands.report import report_parser
 from tune.experiments.events import HeldOutMeasured, SessionStarted
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.listing import list_experiments
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
-from tune.object_store import ObjectStore, StorageError
+from tune.experiments.object_store import ObjectStore, StorageError
+from tune.experiments.storage import Storage
 from tune.report.writer import write_report
-from tune.report_command import report_parser
 from tune.search.records import Stop, TrialRecord
-from tune.storage import Storage
 
 SECTIONS = (
     *("What to do with it", "What was searched", "How the search went", "What the settings did", "Trials"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from made_experiments import made_trial, write_experiment
 
-from trainer.drops import Drop
+from trainer.data.drops import Drop
 from tune.report.advice import results, settings, trials
 from tune.report.advice.rules import RULES, advise
 from tune.report.analysis import Analysis, analyse

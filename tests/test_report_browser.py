@@ -11,8 +11,8 @@ from made_experiments import made_trial, simulated, write_experiment
 from page_browser import look_at, needs_chromium, screenshots
 from selenium.webdriver.support.ui import WebDriverWait
 
-from trainer.drops import Drop
-from tune.experiment_folder import ExperimentFolder
+from trainer.data.drops import Drop
+from tune.experiments.folder import ExperimentFolder
 from tune.report.writer import write_report
 
 pytestmark = [pytest.mark.slow, needs_chromium]

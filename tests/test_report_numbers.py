@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from made_experiments import made_trial, write_experiment
 
-from tune.parameters import ChoiceParameter, FloatParameter, IntParameter
 from tune.report.advice.results import finalists_tie
 from tune.report.analysis import analyse
 from tune.report.costs import find_costs
@@ -22,6 +21,7 @@ from tune.report.projections import expected_wers
 from tune.report.scales import number, scale_of, tell
 from tune.report.writer import make_report
 from tune.search.finalists import ClipErrors, gain_interval, wer_interval
+from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
 
 
 def experiment(folder: Path, trials: list[Any], **kinds: Any) -> Experiment:

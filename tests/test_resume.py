@@ -16,11 +16,11 @@ import pytest
 from s3_server import KEYS, S3Server
 
 from tune.cli import main
-from tune.experiment_folder import ExperimentFolder
+from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import EVENTS_FILE, fold
+from tune.experiments.object_store import StorageError
 from tune.experiments.segments import read_segments
-from tune.object_store import StorageError
-from tune.storage import Storage
+from tune.experiments.storage import Storage
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = ["--space", "lr_batch.yaml", "--experiment", "killed", "--trials", "3", "--epochs", "6"]

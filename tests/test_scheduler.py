@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tune.scheduler import describe_rungs, make_scheduler, rung_grid
+from tune.search.scheduler import describe_rungs, make_scheduler, rung_grid
 
 
 @pytest.mark.parametrize(

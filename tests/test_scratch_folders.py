@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.config import TrainConfig
-from trainer.distributed import scratch_folder
 from trainer.errors import ConfigError
+from trainer.training.distributed import scratch_folder
 from tune.workers.ray_train import _scratch_folder
 from tune.workers.worker_group import Worker
 

@@ -11,9 +11,8 @@ import yaml
 from space_files import LR, Load, space_loader
 
 from trainer.config import TrainConfig
-from tune.errors import ConfigError, SpaceError
-from tune.parameters import NOT_SEARCHABLE, SET_BY_SEARCH
-from tune.search_space import (
+from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH
+from tune.space.space import (
     ChoiceParameter,
     FloatParameter,
     IntParameter,
@@ -23,6 +22,7 @@ from tune.search_space import (
     packaged_spaces,
     parse_set,
 )
+from tune.util.errors import ConfigError, SpaceError
 
 FLAT = """\
 learning_rate: {type: float, low: 1e-5, high: 1e-3, log: true}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from space_files import LR, Load, space_loader
 
-from tune.errors import SpaceError
-from tune.parameters import NOT_SEARCHABLE
+from tune.space.parameters import NOT_SEARCHABLE
+from tune.util.errors import SpaceError
 
 
 @pytest.fixture

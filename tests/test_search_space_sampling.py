@@ -11,8 +11,8 @@ import pytest
 from space_files import LR, Load, space_loader
 
 from trainer.config import TrainConfig
-from tune.errors import SpaceError
-from tune.search_space import ChoiceParameter, FloatParameter
+from tune.space.space import ChoiceParameter, FloatParameter
+from tune.util.errors import SpaceError
 
 
 @pytest.fixture

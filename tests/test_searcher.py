@@ -11,8 +11,8 @@ from folded import folded
 from optuna.trial import TrialState
 
 from tune.search.records import Outcome, Records, TrialRecord
-from tune.search_space import SearchSpace, load_space
-from tune.searcher import TRIAL_ID, EarlierTrial, make_searcher
+from tune.search.searcher import TRIAL_ID, EarlierTrial, make_searcher
+from tune.space.space import SearchSpace, load_space
 
 CHOICES = "train_batch_size: {type: choice, values: [4, 8]}\nfreeze_encoder: {type: choice, values: [false, true]}\n"
 

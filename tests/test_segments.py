@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from s3_server import KEYS, s3_server
 
-from tune.errors import ExperimentError
 from tune.experiments.lease import LEASE_FILE, Lease
+from tune.experiments.object_store import Mark, ObjectStore, StorageError
 from tune.experiments.segments import (
     EVENTS_FILE,
     EVENTS_FOLDER,
@@ -25,8 +25,8 @@ from tune.experiments.segments import (
     download,
     read_segments,
 )
-from tune.object_store import Mark, ObjectStore, StorageError
-from tune.storage import Storage
+from tune.experiments.storage import Storage
+from tune.util.errors import ExperimentError
 
 NAME = "one"
 

@@ -17,11 +17,11 @@ from rich.console import Console
 from two_nodes import two_nodes
 
 from trainer.config import TrainConfig
-from trainer.prepared import PreparedData, prepare
-from tune.cluster import check_shared
-from tune.errors import ResourceError
+from trainer.data.prepared import PreparedData, prepare
+from tune.cluster.file_share import ShareError, list_folder, localize, start_share
+from tune.cluster.session import check_shared
 from tune.runs.data import prepare_features
-from tune.share import ShareError, list_folder, localize, start_share
+from tune.util.errors import ResourceError
 
 SMALL = {"max_train_clips": 24, "max_eval_clips": 8}
 
@@ -156,12 +156,12 @@ def test_a_driver_without_cpus_lets_a_node_compute_where_both_see_the_cache(
     computed_here = []
 
     def build(*arguments: Any, **named: Any) -> Any:
-        import trainer.build
+        import trainer.data.feature_files
 
         computed_here.append(True)
-        return trainer.build.build_features(*arguments, **named)
+        return trainer.data.feature_files.build_features(*arguments, **named)
 
-    monkeypatch.setattr("trainer.prepared.build_features", build)
+    monkeypatch.setattr("trainer.data.prepared.build_features", build)
     shown = io.StringIO()
     data = prepare_features(config, Console(file=shown, width=200))
     assert bool(computed_here) == (place == "hidden")

@@ -13,11 +13,11 @@ import pytest
 from folded import folded
 from optuna.trial import TrialState
 
-from tune.curves import FAMILIES, LearningCurves, draw_curves
+from tune.search.curves import FAMILIES, LearningCurves, draw_curves
 from tune.search.records import Records
-from tune.search_space import SearchSpace, load_space
-from tune.simulated_controller import Limits, Simulation, TrialFailure
-from tune.simulation import simulate_ray, simulate_search
+from tune.search.simulated_controller import Limits, Simulation, TrialFailure
+from tune.search.simulation import simulate_ray, simulate_search
+from tune.space.space import SearchSpace, load_space
 
 RUNGS = (1024, 3072, 9216)
 STATES = {

@@ -9,10 +9,10 @@ from loaded_clips import ALL_LANGUAGES, FILES, ROWS, rows_with
 from make_data import examples, records, write_clips, write_common_voice, write_manifest, write_processor
 
 from trainer.config import TrainConfig
-from trainer.data import load_clips
+from trainer.data.clips import load_clips
+from trainer.data.prepared import features_key
 from trainer.errors import DataError
-from trainer.prepared import features_key
-from trainer.processor import load_processor
+from trainer.model.processor import load_processor
 from trainer.scoring.split_clips import load_split
 from trainer.scoring.split_data import prepare_split
 

@@ -27,17 +27,16 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import tune.experiments.log as log_module
-from tune.checkpoint_files import CheckpointFiles
-from tune.decisions import NEVER_STOP, Judge
-from tune.errors import ExperimentError, TrackingError
-from tune.experiment_folder import RESULTS_FILE
+from tune.cluster.resources import TrialResources
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.results import results_of
 from tune.experiments.settings_file import write_search_file
-from tune.resources import TrialResources
+from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs import session as session_module
 from tune.runs.callback import SearchCallback
@@ -45,14 +44,15 @@ from tune.runs.final_round import choose_export, plan_final_round, remove_droppe
 from tune.runs.finish import finish, finish_if_owed
 from tune.runs.resume import load_search
 from tune.runs.trials import BudgetStopper, TrialRunner
-from tune.scheduler import TRIAL_ID
 from tune.search.budgets import Budgets
-from tune.storage import Storage
+from tune.search.decisions import NEVER_STOP, Judge
+from tune.search.scheduler import TRIAL_ID
 from tune.tracking.follower import StoreFollower
 from tune.tracking.mlflow import MlflowTracker
 from tune.tracking.mlflow_connection import FoundRun
 from tune.tracking.optuna_study import OptunaTracker
 from tune.tracking.tracker import Orders
+from tune.util.errors import ExperimentError, TrackingError
 
 RUNGS = (400, 1200, 3200)
 RESOURCES = TrialResources(1.0, 1.0, 2)

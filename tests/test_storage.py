@@ -22,14 +22,14 @@ import yaml
 from s3_server import KEYS, S3Server, s3_server
 
 from tune.cli import main
-from tune.errors import ExperimentError
-from tune.experiment_folder import ExperimentFolder
+from tune.commands.ui import read_tracking_uri
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
+from tune.experiments.object_store import ObjectStore, StorageError
 from tune.experiments.saved import find_experiment, read_settings
-from tune.mlflow_store import default_artifact_root, default_tracking_uri
-from tune.object_store import ObjectStore, StorageError
-from tune.storage import Storage
-from tune.ui import read_tracking_uri
-from tune.upload import Uploader
+from tune.experiments.storage import Storage
+from tune.runs.uploader import Uploader
+from tune.util.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[1]
 DOWN = "endpoint_override=127.0.0.1:9&scheme=http"
@@ -331,7 +331,7 @@ def test_a_bug_is_not_told_of_the_store() -> None:
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
-    from tune.object_store import inside
+    from tune.experiments.object_store import inside
 
     for name in ("../x", "/etc/passwd", "a/../../b", ""):
         with pytest.raises(StorageError, match="leads out"):

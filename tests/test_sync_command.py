@@ -16,9 +16,9 @@ from mlflow_server import Server, children, client_of, only_parent, steps, wait_
 from mlflow_tables import empty_database
 
 from tune.cli import main
-from tune.errors import ExperimentError, TrackingError
+from tune.commands.sync import sync
 from tune.experiments.events import BaselineMeasured
-from tune.sync_command import sync
+from tune.util.errors import ExperimentError, TrackingError
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_what_waits_is_delivered_once(
 def test_the_store_goes_away_on_the_way(
     made: MadeLog, server: Server, proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tune.sync_command._PATIENCE", 1.0)
+    monkeypatch.setattr("tune.commands.sync._PATIENCE", 1.0)
     monkeypatch.setattr("tune.tracking.follower._MOST_EVENTS", 2)
     made.session(trials=100)
     for number in range(1, 41):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.text import prepare_target
+from trainer.data.text import prepare_target
 
 
 @pytest.mark.parametrize(

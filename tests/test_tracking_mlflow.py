@@ -13,8 +13,6 @@ import pytest
 from made_logs import BEGAN, MadeLog, training_settings, whole_search
 from mlflow_server import Server, children, client_of, only_parent, steps
 
-from tune.errors import TrackingError
-from tune.experiment_folder import ExperimentFolder
 from tune.experiments.events import (
     BaselineMeasured,
     Evaluated,
@@ -25,10 +23,12 @@ from tune.experiments.events import (
     TrialProposed,
     TrialStarted,
 )
-from tune.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, default_tracking_uri
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, default_tracking_uri
 from tune.tracking.mlflow import POSITION, attach_folder
 from tune.tracking.mlflow_connection import TrackingStore
 from tune.tracking.mlflow_events import PARENT
+from tune.util.errors import TrackingError
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 from studies import held, in_one_go, journal, place_of, study, tracker_of
 
-from tune.errors import ExperimentError, TrackingError
 from tune.experiments.events import TrialProposed
 from tune.experiments.saved import SavedExperiment
 from tune.experiments.state import SearchState
 from tune.tracking.follower import StoreFollower
 from tune.tracking.optuna_study import OptunaTracker, check_study
 from tune.tracking.tracker import Orders, Position, make_tracker
+from tune.util.errors import ExperimentError, TrackingError
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,9 +17,9 @@ from event_logs import RUNGS, MadeLog, follow
 from optuna.trial import TrialState
 from studies import held, in_one_go, journal, place_of, study, tracker_of
 
-from tune.errors import TrackingError
 from tune.tracking.optuna_study import OptunaTracker
 from tune.tracking.tracker import Position
+from tune.util.errors import TrackingError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -196,7 +196,7 @@ def test_a_full_disk_is_told_and_the_next_delivery_mends_it(tmp_path: Path) -> N
     made.four()
     code = (
         "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
-        "from event_logs import MadeLog; from tune.errors import TrackingError\n"
+        "from event_logs import MadeLog; from tune.util.errors import TrackingError\n"
         "from tune.tracking.optuna_study import OptunaTracker\n"
         f"made = MadeLog(Path({str(tmp_path)!r})); tracker = OptunaTracker(); tracker.open(made.saved())\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

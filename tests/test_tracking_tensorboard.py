@@ -17,11 +17,11 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
-from tune.errors import TrackingError
 from tune.experiments.saved import SavedExperiment
 from tune.experiments.state import SearchState
 from tune.tracking.tensorboard import FOLDER, TensorBoardTracker
 from tune.tracking.tracker import Position
+from tune.util.errors import TrackingError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -194,7 +194,7 @@ def test_a_full_disk_is_told_and_the_next_delivery_writes_the_rest(tmp_path: Pat
             made.measure(made.propose(f"{number:03d}") if rung == RUNGS[0] else f"{number:03d}", rung, 30.0)
     code = (
         "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
-        "from event_logs import MadeLog; from tune.errors import TrackingError\n"
+        "from event_logs import MadeLog; from tune.util.errors import TrackingError\n"
         "from tune.tracking.tensorboard import TensorBoardTracker\n"
         f"made = MadeLog(Path({str(tmp_path)!r})); tracker = TensorBoardTracker(); tracker.open(made.saved())\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

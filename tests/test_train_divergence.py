@@ -15,8 +15,8 @@ from worker_processes import run
 
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
-from trainer.model import load_model
-from trainer.processor import load_processor
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
 from trainer.train import evaluate, train
 
 

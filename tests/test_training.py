@@ -21,17 +21,17 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperProcessor
 from transformers.models.whisper.modeling_whisper import shift_tokens_right
 
-from trainer.arguments import warmup_steps
-from trainer.batches import BatchPlan
-from trainer.collator import IGNORED, WhisperCollator
 from trainer.config import TrainConfig
+from trainer.data.features import pad_features
+from trainer.data.prepared import prepare
 from trainer.errors import ModelError
-from trainer.features import pad_features
-from trainer.model import default_learning_rate, load_model
-from trainer.prepared import prepare
-from trainer.pretrained import DEMO_MODEL
-from trainer.processor import load_processor
+from trainer.model.pretrained import DEMO_MODEL
+from trainer.model.processor import load_processor
+from trainer.model.whisper import default_learning_rate, load_model
 from trainer.train import _make_trainer, evaluate, train
+from trainer.training.arguments import warmup_steps
+from trainer.training.batches import BatchPlan
+from trainer.training.collator import IGNORED, WhisperCollator
 
 
 class Gradients(TrainerCallback):
@@ -357,7 +357,7 @@ def test_a_constant_schedule_has_its_warmup(
 @pytest.fixture
 def a_gpu_with_tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """PyTorch's flags are there without a GPU too."""
-    monkeypatch.setattr("trainer.arguments._has_tf32", lambda: True)
+    monkeypatch.setattr("trainer.training.arguments._has_tf32", lambda: True)
     monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
     yield
     torch.backends.fp32_precision = "none"
@@ -561,7 +561,7 @@ def test_english_models_transcribe_english(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, task: str, refused: bool
 ) -> None:
     # the demo's vocabulary stands for an English one, which is told by the number of its end token
-    monkeypatch.setattr("trainer.processor._is_english_only", lambda processor: True)
+    monkeypatch.setattr("trainer.model.processor._is_english_only", lambda processor: True)
     config = TrainConfig(language=language, task=task)
     if refused:
         with pytest.raises(ModelError, match="only transcribes English"):

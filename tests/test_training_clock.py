@@ -12,7 +12,7 @@ import pytest
 
 from trainer.config import TrainConfig
 from trainer.train import train
-from trainer.whisper_trainer import WhisperTrainer
+from trainer.training.whisper_trainer import WhisperTrainer
 
 STEP, EVALUATION, SAVE, REPORT, BEFORE = 2.0, 100.0, 1e3, 1e4, 1e5
 
@@ -34,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("trainer.training_clock.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("trainer.training.training_clock.time", SimpleNamespace(monotonic=lambda: clock.now))
     for name, seconds in {
         "training_step": STEP,
         "evaluate": EVALUATION,

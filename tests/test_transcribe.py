@@ -19,7 +19,7 @@ import yaml
 from demo_clips import demo_clips, joined
 
 from trainer.config import TrainConfig
-from trainer.pretrained import DEMO_MODEL
+from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.transcribe import transcribe_parser
 

@@ -11,13 +11,13 @@ import pytest
 import soundfile
 from demo_clips import demo_clips, joined, teach_timestamps
 
-from trainer.audio import read_audio
 from trainer.config import TrainConfig
+from trainer.data.audio import read_audio
 from trainer.errors import DataError, ModelError
 from trainer.languages import LANGUAGES
-from trainer.metrics import WordErrorRate
-from trainer.pretrained import DEMO_MODEL
+from trainer.model.pretrained import DEMO_MODEL
 from trainer.train import evaluate
+from trainer.training.metrics import WordErrorRate
 from trainer.transcription.recogniser import Decoded, Decoding, Recogniser
 from trainer.transcription.recordings import find_recordings, read_blocks, read_spans
 from trainer.transcription.transcribe import Cutting, Transcriber

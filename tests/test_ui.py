@@ -24,11 +24,11 @@ import pytest
 import yaml
 from made_logs import MadeLog
 
-from tune import ui
-from tune.errors import ExperimentError, TrackingError
+from tune.commands import ui
 from tune.experiments.events import ResultsWritten
-from tune.mlflow_store import default_tracking_uri
-from tune.storage import Storage
+from tune.experiments.mlflow_store import default_tracking_uri
+from tune.experiments.storage import Storage
+from tune.util.errors import ExperimentError, TrackingError
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
@@ -64,7 +64,8 @@ def running_ui(
     storage: Path, port: int | None = None, name: str = "new one"
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command in a process of its own, as a terminal starts it, and the address that it prints."""
-    code = f"from tune.storage import Storage; from tune.ui import run_ui; import sys; port = {port}\n"
+    code = "from tune.experiments.storage import Storage; from tune.commands.ui import run_ui; import sys\n"
+    code += f"port = {port}\n"
     code += f"sys.exit(run_ui(None, Storage.parse({str(storage)!r}), port))"
     process = subprocess.Popen(
         [sys.executable, "-c", code],

@@ -19,9 +19,9 @@ from ray_cluster import RayCluster
 from vertex_lab import OLD, VERSIONS_OF_VERTEX, Run, cluster, cluster_command, vertex_server, with_lab
 from vertex_server import NUMBER, PROJECT, TOKEN, VertexServer
 
-from tune.errors import UserError
 from tune.remote.jobs import follow_logs
 from tune.remote.vertex import VertexError, cluster_name, job_client, prepare_address
+from tune.util.errors import UserError
 
 pytestmark = VERSIONS_OF_VERTEX
 

@@ -12,12 +12,12 @@ import yaml
 
 from trainer.config import TrainConfig
 from tune.cli import main
-from tune.errors import ExperimentError
+from tune.experiments.storage import Storage
+from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
 from tune.search.records import Records
-from tune.search_space import SearchSpace, load_space
-from tune.searcher import TRIAL_ID, EarlierTrial, make_searcher
-from tune.storage import Storage
-from tune.warm_start import WARM_START_FILE, WarmStart, read_warm_start
+from tune.search.searcher import TRIAL_ID, EarlierTrial, make_searcher
+from tune.space.space import SearchSpace, load_space
+from tune.util.errors import ExperimentError
 
 RATE = "learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\n"
 BATCH = "train_batch_size: {type: choice, values: [4, 8]}\n"

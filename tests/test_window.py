@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from trainer.config import ConfigError, TrainConfig
-from trainer.model import load_model
-from trainer.prepared import PreparedData, prepare
-from trainer.processor import load_processor
+from trainer.data.prepared import PreparedData, prepare
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
 from trainer.train import evaluate, train
-from trainer.window import hearing, window_frames
+from trainer.training.window import hearing, window_frames
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ MODULES = (
         "tune.commands.export",
         "tune.commands.train",
         "tune.commands.inspect",
-        "trainer.prepared",
+        "trainer.data.prepared",
     ),
     *("transformers.models.whisper.processing_whisper", "transformers.models.auto.configuration_auto"),
     *(

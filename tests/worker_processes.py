@@ -19,7 +19,9 @@ from trainer.config import TrainConfig
 
 SECONDS = 560.0
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["trainer.callbacks", "trainer.whisper_trainer", "trainer.train"])
+_PROCESSES.set_forkserver_preload(
+    ["trainer.training.callbacks", "trainer.training.whisper_trainer", "trainer.train"]
+)
 
 
 def run(action: str, config: TrainConfig, folder: Path) -> str:

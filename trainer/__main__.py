@@ -73,7 +73,7 @@ def _run(config: TrainConfig) -> int:
             f"output_dir={config.output_dir!r}: is there already; choose another folder or remove it"
         )
 
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
     from trainer.train import evaluate, train
 
     data = prepare(config)

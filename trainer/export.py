@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trainer.config import TrainConfig
 from trainer.conversion.quiet import quiet_libraries
-from trainer.model import load_model
-from trainer.processor import load_processor
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
 
 
 def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:

@@ -18,7 +18,7 @@ boto3 for SageMaker, all wherever they are installed (transformers 5.23, evaluat
 def import_trainer() -> None:
     """Import all that a training needs."""
     with _without_unused():
-        for name in ("trainer.callbacks", "trainer.whisper_trainer"):
+        for name in ("trainer.training.callbacks", "trainer.training.whisper_trainer"):
             importlib.import_module(name)
         only_where_imported()
 

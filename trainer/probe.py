@@ -18,12 +18,12 @@ import torch
 
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
-from trainer.memory import is_out_of_memory
 from trainer.train import train
-from trainer.window import FRAMES_PER_SECOND
+from trainer.training.micro_batch import is_out_of_memory
+from trainer.training.window import FRAMES_PER_SECOND
 
 if TYPE_CHECKING:
-    from trainer.prepared import PreparedData, PreparedSplit
+    from trainer.data.prepared import PreparedData, PreparedSplit
 
 _WARM_UP_STEPS = 3
 """Not timed: libraries choose their kernels, memory is taken."""

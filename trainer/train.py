@@ -12,26 +12,26 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.batches import BatchPlan, plan_points
-from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal
 from trainer.config import TrainConfig
-from trainer.disk_space import told_when_full
-from trainer.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
 from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
-from trainer.memory import within_micro_batch
-from trainer.model import default_learning_rate, load_model
-from trainer.processor import load_processor
+from trainer.model.processor import load_processor
+from trainer.model.whisper import default_learning_rate, load_model
 from trainer.report import Report, ignore
 from trainer.scoring.normalizers import make_normalizer
-from trainer.window import varies, window_frames
+from trainer.training.batches import BatchPlan, plan_points
+from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal
+from trainer.training.disk_space import told_when_full
+from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
+from trainer.training.micro_batch import within_micro_batch
+from trainer.training.window import varies, window_frames
 
 if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
-    from trainer.prepared import PreparedData, PreparedSplit
-    from trainer.utterances import UtteranceErrors
-    from trainer.whisper_trainer import WhisperTrainer
+    from trainer.data.prepared import PreparedData, PreparedSplit
+    from trainer.training.utterances import UtteranceErrors
+    from trainer.training.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0
 DEMO_EPOCHS = 4.0
@@ -141,8 +141,8 @@ def train(
         DiskFullError: a checkpoint does not fit on the disk.
     """
     import_trainer()
-    from trainer.callbacks import ReportingCallback
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
+    from trainer.training.callbacks import ReportingCallback
 
     started = time.monotonic()
     check_world(config)
@@ -195,7 +195,7 @@ def evaluate(
         DivergedError: the model's loss is no finite number.
     """
     import_trainer()
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
 
     # One process: a model is evaluated where one fits on one device.
     config = config.replace(workers=1, deepspeed=None)
@@ -213,7 +213,7 @@ def evaluate(
         loss=metrics["eval_loss"],
         clips=len(data.splits[split]),
         predictions=trainer.predictions,
-        utterances=trainer.utterances,
+        utterances=trainer.training.utterances,
     )
 
 
@@ -221,7 +221,9 @@ def _complete_checkpoint(config: TrainConfig, trainer: WhisperTrainer, folder: P
     """Add the settings and the errors of each clip to a checkpoint that is written, and seal it."""
     with told_when_full(folder, trainer.checkpoint_bytes()):
         (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-        (folder / UTTERANCES_FILE).write_text(json.dumps(dataclasses.asdict(trainer.utterances)) + "\n")
+        (folder / UTTERANCES_FILE).write_text(
+            json.dumps(dataclasses.asdict(trainer.training.utterances)) + "\n"
+        )
         seal(folder)
 
 
@@ -232,10 +234,10 @@ def _make_trainer(
     import torch
     from transformers import set_seed
 
-    from trainer.arguments import set_tf32, training_arguments
-    from trainer.collator import WhisperCollator
-    from trainer.encoder_cache import add_stores
-    from trainer.whisper_trainer import WhisperTrainer
+    from trainer.training.arguments import set_tf32, training_arguments
+    from trainer.training.collator import WhisperCollator
+    from trainer.training.encoder_cache import add_stores
+    from trainer.training.whisper_trainer import WhisperTrainer
 
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, where it is installed, warns of it

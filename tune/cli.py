@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from trainer.config import ConfigError, UserError
-from tune.arguments import EXIT_INTERRUPTED, EXIT_USER_ERROR, Parser, add_storage
+from tune.cluster.ray_token import use_token_if_there
 from tune.commands.export import export_parser
+from tune.commands.options import EXIT_INTERRUPTED, EXIT_USER_ERROR, Parser, add_storage
 from tune.commands.search import search, search_parser
-from tune.ray_token import use_token_if_there
 
 __all__ = ["COMMANDS", "export_parser", "main", "search_parser", "ui_parser"]
 
@@ -31,19 +31,19 @@ def ui_parser() -> argparse.ArgumentParser:
 COMMANDS = {
     "inspect": "tune.commands.inspect:inspect",
     "train": "tune.commands.train:train",
-    "evaluate": "tune.evaluate_command:evaluate",
+    "evaluate": "tune.commands.evaluate:evaluate",
     "export": "tune.commands.export:export",
     "register": "tune.commands.register:register",
     "ui": "tune.cli:_ui",
-    "report": "tune.report_command:report",
-    "sync": "tune.sync_command:sync",
+    "report": "tune.commands.report:report",
+    "sync": "tune.commands.sync:sync",
     "transcribe": "tune.commands.transcribe:transcribe",
     "push": "tune.commands.export:push",
     "submit": "tune.commands.jobs:submit",
     "status": "tune.commands.jobs:status",
     "logs": "tune.commands.jobs:logs",
     "stop": "tune.commands.jobs:stop",
-    "list": "tune.list_command:list_all",
+    "list": "tune.commands.list:list_all",
     "cluster": "tune.commands.cluster:cluster",
 }
 """The functions behind the command words; each takes the words after its own and returns the exit code."""
@@ -80,6 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _ui(words: list[str]) -> int:
     arguments = ui_parser().parse_args(words)
-    from tune.ui import run_ui
+    from tune.commands.ui import run_ui
 
     return run_ui(arguments.experiment, arguments.storage, arguments.port)

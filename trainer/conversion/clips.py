@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from trainer.audio import SAMPLE_RATE, AudioError, read_audio
 from trainer.config import TrainConfig
-from trainer.data import load_clips
+from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
+from trainer.data.clips import load_clips
 from trainer.errors import DataError
 
 if TYPE_CHECKING:

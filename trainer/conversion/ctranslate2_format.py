@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.audio import SAMPLE_RATE
 from trainer.conversion.decoding import Decoding
 from trainer.conversion.whisper_layout import has_whisper_layout, write_whisper_layout
+from trainer.data.audio import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import numpy as np

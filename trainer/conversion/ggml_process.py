@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from trainer.audio import SAMPLE_RATE
 from trainer.conversion.decoding import Decoding
+from trainer.data.audio import SAMPLE_RATE
 
 _SHORTEST_SECONDS = 1.0
 """whisper.cpp hears nothing in less than 0.1 s; silence behind a clip is what it would add itself."""

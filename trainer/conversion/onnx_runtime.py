@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.audio import SAMPLE_RATE
 from trainer.conversion.decoding import Decoding
 from trainer.conversion.onnx_names import DECODER, DECODER_WITH_PAST, ENCODER, pasts, presents
+from trainer.data.audio import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.audio import SAMPLE_RATE
 from trainer.conversion.decoding import Decoding
+from trainer.data.audio import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from trainer.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, parse_row_filter, values_of
 from trainer.config import TrainConfig
-from trainer.data import Clip, ClipTable
-from trainer.drops import Drop
+from trainer.data.clips import Clip, ClipTable
+from trainer.data.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, parse_row_filter, values_of
+from trainer.data.drops import Drop
+from trainer.data.tables import Table
 from trainer.inspection.sound import Sound, Unusable
 from trainer.inspection.texts import count_units, text_keys
-from trainer.tables import Table
 
 Level = Literal["warning", "note"]
 

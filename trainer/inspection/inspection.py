@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
-from trainer.data import ClipTable, load_clips
+from trainer.data.clips import ClipTable, load_clips
+from trainer.data.sources import language_code, read_source
+from trainer.data.splits import subset
 from trainer.inspection.characters import Character, alphabet
 from trainer.inspection.findings import Entry, Finding, keep_all_languages, make_entries, ranked
 from trainer.inspection.limits import LeftOut, Limits, find_dropped, find_left_out, find_limits
@@ -27,8 +29,6 @@ from trainer.inspection.split_findings import (
 )
 from trainer.inspection.text_findings import Groups, find_in_texts, find_misfitting
 from trainer.inspection.texts import grouped
-from trainer.sources import language_code, read_source
-from trainer.splits import subset
 
 #: Called with what is being done, how many are done and how many there are.
 Progress = Callable[[str, int, int], None]

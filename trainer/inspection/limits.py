@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainer.audio import SAMPLE_RATE
 from trainer.config import TrainConfig
-from trainer.data import ClipTable
-from trainer.drops import DROP_REASONS, Drop, check_drops, check_usable, count_by_reason
+from trainer.data.audio import SAMPLE_RATE
+from trainer.data.clips import ClipTable
+from trainer.data.drops import DROP_REASONS, Drop, check_drops, check_usable, count_by_reason
+from trainer.data.labels import make_labels
 from trainer.errors import DataError
 from trainer.inspection.findings import Entry, Finding, make_finding
 from trainer.inspection.sound import Unusable
-from trainer.labels import make_labels
-from trainer.model import load_model_config
-from trainer.processor import load_processor
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model_config
 
 if TYPE_CHECKING:
-    from trainer.processor import Processor
+    from trainer.model.processor import Processor
 
 WHISPER_SECONDS, WHISPER_TOKENS = 30, 448
 """Of every Whisper model that OpenAI published."""

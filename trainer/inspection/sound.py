@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.audio import SAMPLE_RATE, AudioError, read_audio
-from trainer.data import Clip
+from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
+from trainer.data.clips import Clip
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Unusable:
     """A clip that training would drop because of its audio."""
 
     reason: str
-    """One of `trainer.drops.DROP_REASONS`."""
+    """One of `trainer.data.drops.DROP_REASONS`."""
     detail: str
     seconds: float | None = None
     """Where the file says so."""

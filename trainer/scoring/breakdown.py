@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from trainer.columns import SPEAKER_NAMES
+from trainer.data.columns import SPEAKER_NAMES
 
 LENGTH = "clip length"
 """The name of the groups by seconds, which every data set has."""

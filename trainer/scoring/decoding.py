@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.audio import SAMPLE_RATE
 from trainer.config import TrainConfig
+from trainer.data.audio import SAMPLE_RATE
+from trainer.data.features import extract_features, pad_features, window_seconds
 from trainer.errors import ConfigError, DivergedError
-from trainer.features import extract_features, pad_features, window_seconds
-from trainer.hub_models import fetch_model
-from trainer.memory import is_out_of_memory
-from trainer.model import load_model, load_model_config
-from trainer.pretrained import model_path
-from trainer.processor import load_processor
+from trainer.model.hub_models import fetch_model
+from trainer.model.pretrained import model_path
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model, load_model_config
+from trainer.training.micro_batch import is_out_of_memory
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from transformers import WhisperForConditionalGeneration
 
-    from trainer.prepared import PreparedSplit
+    from trainer.data.prepared import PreparedSplit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def transcribe_encoded(
     import torch
     from transformers import GenerationMixin
 
-    from trainer.greedy import decode, is_plain_greedy
+    from trainer.model.greedy import decode, is_plain_greedy
 
     hidden = encoded.last_hidden_state
     # Whisper's own does not count the prefix in `max_length`, the generic function does.
@@ -95,7 +95,7 @@ class Decoder:
         """Load `config.model`; raises `ModelError`, or `ConfigError` for a precision that the device lacks."""
         import torch
 
-        from trainer.arguments import resolve_precision
+        from trainer.training.arguments import resolve_precision
 
         self.config = config
         self.processor = load_processor(config)

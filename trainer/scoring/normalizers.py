@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from trainer.config import TrainConfig
+from trainer.data.text import prepare_target
 from trainer.languages import LANGUAGES
 from trainer.scoring.characters import WITHOUT_SPACES, plain_digits, split_characters
 from trainer.scoring.english import spelling_table
 from trainer.scoring.language_rules import EARLY, LATE, NOTES, RULES
-from trainer.text import prepare_target
 
 if TYPE_CHECKING:
     from transformers import WhisperTokenizer

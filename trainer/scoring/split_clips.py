@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from trainer.columns import Part, find_audio_column, find_text_column, language_filter, parse_row_filter
 from trainer.config import TrainConfig
-from trainer.data import Clip, clips_of_rows, divide_by_split, load_clips, select_parts
+from trainer.data.clips import Clip, clips_of_rows, divide_by_split, load_clips, select_parts
+from trainer.data.columns import Part, find_audio_column, find_text_column, language_filter, parse_row_filter
+from trainer.data.sources import SPLIT_ALIASES, read_source
+from trainer.data.splits import subset
+from trainer.data.text import has_words
 from trainer.errors import DataError
-from trainer.sources import SPLIT_ALIASES, read_source
-from trainer.splits import subset
-from trainer.text import has_words
 
 ALL = "all"
 """Every clip of the data, whatever split it is in."""

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.build import build_features
-from trainer.cache import found_or_built
 from trainer.config import TrainConfig
-from trainer.data import Clip, ClipTable
-from trainer.drops import Drop, check_drops
+from trainer.data.cache import found_or_built
+from trainer.data.clips import Clip, ClipTable
+from trainer.data.drops import Drop, check_drops
+from trainer.data.feature_files import build_features
+from trainer.data.features import window_seconds
+from trainer.data.labels import Labels, make_labels
+from trainer.data.prepared import PreparedSplit, features_key
 from trainer.errors import DataError, ModelError
-from trainer.features import window_seconds
-from trainer.labels import Labels, make_labels
-from trainer.model import load_model_config
-from trainer.prepared import PreparedSplit, features_key
-from trainer.processor import load_processor
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model_config
 from trainer.scoring.split_clips import SplitClips
 
 if TYPE_CHECKING:

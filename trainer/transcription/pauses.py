@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainer.audio import SAMPLE_RATE
+from trainer.data.audio import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainer.audio import SAMPLE_RATE
-from trainer.checkpoints import CONFIG_FILE
 from trainer.config import TrainConfig
+from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
-from trainer.hub_models import fetch_model
-from trainer.memory import is_out_of_memory
-from trainer.model import load_model
-from trainer.pretrained import model_path
-from trainer.processor import is_multilingual, load_processor
+from trainer.model.hub_models import fetch_model
+from trainer.model.pretrained import model_path
+from trainer.model.processor import is_multilingual, load_processor
+from trainer.model.whisper import load_model
 from trainer.scoring.decoding import transcribe_encoded
+from trainer.training.checkpoints import CONFIG_FILE
+from trainer.training.micro_batch import is_out_of_memory
 from trainer.transcription.transcripts import Doubt
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.audio import SAMPLE_RATE, AudioError
+from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.errors import DataError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trainer.audio import SAMPLE_RATE, AudioError
+from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.errors import ModelError
 from trainer.transcription.pauses import FRAME, MARGIN, find_spans, measure_speech
 from trainer.transcription.recogniser import Decoded, Recogniser

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.arguments import Parser, add_vertex
+from tune.commands.options import Parser, add_vertex
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
     from rich.console import Console
 
-    from tune.cluster_view import ClusterView
     from tune.remote.vertex import ClusterName
+    from tune.remote.view import ClusterView
 
 _EPILOG = """\
 on Vertex AI (pip install 'tune-whisper[vertex]'):
@@ -108,7 +108,7 @@ def cluster(words: list[str]) -> int:
 
 
 def _address(arguments: argparse.Namespace) -> str:
-    from tune.cluster_join import ClusterError
+    from tune.remote.joining import ClusterError
 
     address = arguments.address or os.environ.get("RAY_ADDRESS")
     if not address:
@@ -127,8 +127,8 @@ def _show(arguments: argparse.Namespace) -> int:
         _show_vertex(address, arguments, console)
         return 0
 
-    from tune.cluster_join import read_by_joining
-    from tune.cluster_view import print_cluster, read_dashboard
+    from tune.remote.joining import read_by_joining
+    from tune.remote.view import print_cluster, read_dashboard
 
     if "://" in address:
         from tune.remote.client import cluster_address, connect
@@ -151,9 +151,9 @@ def print_json(value: dict[str, Any]) -> None:
 
 def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) -> None:
     """What a cluster on Vertex AI is: state, versions, pools; and where it runs, Ray's own view of its nodes."""
-    from tune.cluster_view import print_cluster
     from tune.remote.vertex import cluster_name, get_cluster, version_difference
     from tune.remote.vertex_clusters import PRICES, pool_lines
+    from tune.remote.view import print_cluster
     from tune.util.console import say
 
     name = cluster_name(address, arguments.project, arguments.location)
@@ -189,9 +189,9 @@ def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) 
 
 def _nodes(name: ClusterName, cluster: Cluster) -> tuple[ClusterView | None, str | None]:
     """Ray's own view; else why there is none. Looking needs no equal versions, unlike sending a job."""
-    from tune.cluster_view import read_dashboard
-    from tune.errors import UserError
     from tune.remote.vertex import dashboard_client
+    from tune.remote.view import read_dashboard
+    from tune.util.errors import UserError
 
     if cluster.state != "RUNNING":
         return None, f"the cluster is {cluster.state}"

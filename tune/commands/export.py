@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
-from tune.arguments import EXIT_FAILED, Parser, add_storage
-from tune.errors import ConfigError, ModelError
+from tune.commands.options import EXIT_FAILED, Parser, add_storage
+from tune.util.errors import ConfigError, ModelError
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a

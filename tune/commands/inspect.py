@@ -6,7 +6,7 @@ import argparse
 import json
 
 from trainer.config import ConfigError, TrainConfig
-from tune.arguments import Parser, add_results, add_settings, add_storage, check_least, read_flags
+from tune.commands.options import Parser, add_results, add_settings, add_storage, check_least, read_flags
 
 _EXAMPLES = """\
 examples:
@@ -104,7 +104,7 @@ def _read_config(arguments: argparse.Namespace) -> TrainConfig:
     Raises:
         ConfigError: a setting is unknown, not allowed, or changes nothing here.
     """
-    from tune.overrides import parse_set
+    from tune.space.overrides import parse_set
 
     values = {"cache_dir": str(arguments.storage.feature_cache)} | read_flags(arguments, _FLAGS)
     chosen = parse_set(arguments.set)

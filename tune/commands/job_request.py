@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES
-from tune.arguments import option_name
-from tune.errors import ConfigError
+from tune.commands.options import option_name
 from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.jobs import JobRequest
 from tune.remote.package import refuse_password
+from tune.util.errors import ConfigError
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -72,7 +72,7 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
 def _search(words: Sequence[str], name: str | None) -> JobRequest:
     from tune.commands.search import check_what, read_budgets, search_parser, search_settings
     from tune.experiments.plan import SearchRequest, check_numbers
-    from tune.search_space import load_space
+    from tune.space.space import load_space
 
     arguments = _parse(search_parser(), words)
     check_what(arguments, list(words))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tune.arguments import Parser, add_storage, add_tracking_uri
+from tune.commands.options import Parser, add_storage, add_tracking_uri
 
 _EPILOG = """\
 The model is logged onto the MLflow run of its trial, where the store has that, with the flavours "transformers" and

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config import ConfigError
-from tune.arguments import (
+from tune.commands.options import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_USER_ERROR,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError
-from tune.arguments import (
+from tune.commands.options import (
     Parser,
     add_deepspeed,
     add_running,

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Literal
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.transcription.recordings import find_recordings
 from trainer.transcription.transcripts import FORMATS
-from tune.arguments import Parser, add_storage, check_least
-from tune.errors import ConfigError, ExperimentError, ModelError
+from tune.commands.options import Parser, add_storage, check_least
 from tune.transcription.display import Progress
 from tune.transcription.output import compare_all, find_targets, write_all
 from tune.util.console import make_console
+from tune.util.errors import ConfigError, ExperimentError, ModelError
 
 if TYPE_CHECKING:
     from trainer.transcription.recogniser import Recogniser
     from trainer.transcription.transcribe import Transcriber
-    from tune.storage import Storage
+    from tune.experiments.storage import Storage
 
 _EXAMPLES = """\
 examples:
@@ -152,8 +152,8 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
     if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
         yield name
         return
-    from trainer.checkpoints import CONFIG_FILE
     from trainer.export import write_model
+    from trainer.training.checkpoints import CONFIG_FILE
     from tune.experiments.saved import load_results
     from tune.runs.finish import find_finished
 

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tune.errors import ExperimentError
 from tune.experiments.conditional import NotConditionalError, QuickerError, StoredObject, Version, open_object
-from tune.object_store import ObjectStore, StorageError
+from tune.experiments.object_store import ObjectStore, StorageError
+from tune.util.errors import ExperimentError
 
 LEASE_FILE = "lease.json"
 TTL = 120.0

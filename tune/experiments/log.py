@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tune.errors import ExperimentError
 from tune.experiments.events import (
     Entry,
     Evaluated,
@@ -35,6 +34,7 @@ from tune.experiments.events import (
     encode,
 )
 from tune.experiments.state import SearchState
+from tune.util.errors import ExperimentError
 
 EVENTS_FILE = "events.jsonl"
 PROGRESS_FILE = "progress.jsonl"

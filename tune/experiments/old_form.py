@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tune.errors import ExperimentError
-from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.events import (
     BaselineMeasured,
     ExportChosen,
@@ -18,9 +16,11 @@ from tune.experiments.events import (
     SessionStarted,
     TrialsOver,
 )
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.state import SearchState
 from tune.search.names import trial_order
 from tune.search.records import Stop, TrialRecord
+from tune.util.errors import ExperimentError
 
 STATE_FILE = "state.json"
 _UNUSED = ("started", "loss", "epoch_now")

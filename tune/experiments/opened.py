@@ -8,15 +8,15 @@ import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tune.errors import ExperimentError
 from tune.experiments.lease import Lease
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.object_store import StorageError
 from tune.experiments.segments import SegmentUploader, download
-from tune.object_store import StorageError
+from tune.util.errors import ExperimentError
 from tune.util.files import is_locked, try_lock
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.folder import ExperimentFolder
 
 LOCK_FILE = ".running"
 

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
-from tune.arguments import check_least
-from tune.errors import ConfigError, ExperimentError, ResourceError
+from tune.cluster.resources import ResourceRequest, TrialResources
+from tune.commands.options import check_least
+from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.experiments.saved import Find, find_experiment
-from tune.mlflow_store import absolute_tracking_uri, default_tracking_uri
-from tune.resources import ResourceRequest, TrialResources
-from tune.scheduler import LEAST_STEPS, rung_grid
+from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
-from tune.search_space import ChoiceParameter, load_space
-from tune.storage import Storage
+from tune.search.scheduler import LEAST_STEPS, rung_grid
+from tune.space.space import ChoiceParameter, load_space
 from tune.util.console import short_path
+from tune.util.errors import ConfigError, ExperimentError, ResourceError
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
-    from tune.search_space import SearchSpace
-    from tune.warm_start import WarmStart
+    from tune.experiments.folder import ExperimentFolder
+    from tune.experiments.warm_start import WarmStart
+    from tune.space.space import SearchSpace
 
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
@@ -300,7 +300,7 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
         base = base.replace(learning_rate=default)
     warm_start = None
     if request.warm_start is not None:
-        from tune.warm_start import read_warm_start
+        from tune.experiments.warm_start import read_warm_start
 
         warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict(), find)
     return SearchPlan(
@@ -310,8 +310,8 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
 
 def usual_learning_rate(config: TrainConfig) -> float:
     """The learning rate known to be good for the model's size; `ModelError` where the model cannot be tuned so."""
-    from trainer.model import default_learning_rate
-    from trainer.processor import load_processor
+    from trainer.model.processor import load_processor
+    from trainer.model.whisper import default_learning_rate
 
     load_processor(config)
     return default_learning_rate(config)

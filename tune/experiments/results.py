@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.old_form import old_run_ids
-from tune.scheduler import METRIC
 from tune.search.names import trial_of
 from tune.search.records import TrialRecord
+from tune.search.scheduler import METRIC
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.folder import ExperimentFolder
     from tune.experiments.state import SearchState
 
 REPORT_FOLDER = "report"

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import yaml
 
 from trainer.config import TrainConfig
-from tune.errors import ExperimentError, SpaceError
-from tune.experiment_folder import EXPERIMENT_FILE
+from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.old_form import STATE_FILE, read_old_state
 from tune.experiments.results import results_of
 from tune.experiments.segments import download
 from tune.search.records import TrialRecord
-from tune.search_space import load_space
+from tune.space.space import load_space
+from tune.util.errors import ExperimentError, SpaceError
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.folder import ExperimentFolder
     from tune.experiments.state import SearchState
-    from tune.search_space import SearchSpace
-    from tune.storage import Storage
+    from tune.experiments.storage import Storage
+    from tune.space.space import SearchSpace
 
 _NEEDED = ("train_config",)
 

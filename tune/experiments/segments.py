@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tune.errors import ExperimentError
-from tune.object_store import ObjectStore
+from tune.experiments.object_store import ObjectStore
+from tune.util.errors import ExperimentError
 
 EVENTS_FILE = "events.jsonl"
 EVENTS_FOLDER = "events"

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tune.experiment_folder import EXPERIMENT_FILE
-from tune.mlflow_store import package_versions
+from tune.experiments.folder import EXPERIMENT_FILE
+from tune.experiments.mlflow_store import package_versions
 from tune.search.budgets import describe_duration
 from tune.util.redact import without_password
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.prepared import PreparedData
+    from trainer.data.prepared import PreparedData
     from trainer.train import Evaluation
+    from tune.cluster.resources import TrialResources
     from tune.experiments.plan import Plan, SearchPlan
     from tune.experiments.training_plan import TrainPlan
-    from tune.resources import TrialResources
     from tune.search.budgets import Budgets
 
 BASELINE_CLIPS_FILE = "baseline_utterances.json"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from trainer.config import TrainConfig
-from tune.arguments import check_least
-from tune.errors import ExperimentError
+from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
+from tune.commands.options import check_least
 from tune.experiments.plan import (
     ASKED_RESOURCES,
     Plan,
@@ -22,13 +22,13 @@ from tune.experiments.plan import (
     usual_learning_rate,
 )
 from tune.experiments.saved import Find, find_experiment, load_results
-from tune.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_REPEATS
 from tune.util.console import short_path, short_value
+from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.folder import ExperimentFolder
 
 TRIAL = "001"
 """A training is the only trial of its experiment."""

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
-from trainer.pretrained import find_model
-from tune.errors import ConfigError, DataError, ExperimentError
+from trainer.model.pretrained import find_model
 from tune.experiments.plan import usual_learning_rate
 from tune.experiments.saved import load_results
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
@@ -26,14 +25,15 @@ from tune.report.estimates import baseline_clips
 from tune.runs.finish import find_finished
 from tune.search.finalists import ClipErrors, wer_interval
 from tune.util.console import say
+from tune.util.errors import ConfigError, DataError, ExperimentError
 from tune.util.files import read_object
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
-    from trainer.prepared import PreparedData
+    from trainer.data.prepared import PreparedData
     from trainer.train import Evaluation
-    from tune.experiment_folder import ExperimentFolder
-    from tune.storage import Storage
+    from tune.experiments.folder import ExperimentFolder
+    from tune.experiments.storage import Storage
 
 SETTINGS_FILE, CARD_FILE = "train_config.json", "README.md"
 TOLERANCE = 0.1
@@ -160,7 +160,7 @@ def _rates(
     console: Console,
 ) -> tuple[Rates, CardFacts]:
     """Error rates before and after: measured, or those of the search where the data has gone; and facts of the data."""
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
 
     try:
         data = prepare(base)

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from trainer.config import DataError
 from trainer.conversion.formats import Target
-from tune.errors import UserError, first_line
 from tune.util.console import clock, say
+from tune.util.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from rich.status import Status

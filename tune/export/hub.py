@@ -13,9 +13,9 @@ from typing import Any
 
 from trainer.conversion.decoding import read_decoding
 from trainer.conversion.usage import PLACE
-from tune.errors import UserError, first_line
 from tune.export.formats import EVALUATION_FILE
 from tune.export.model_card import usage
+from tune.util.errors import UserError, first_line
 from tune.util.files import read_object
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.onnx", "*.onnx_data")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.inspection.inspection import Distribution, distributions
-from tune.errors import ConfigError
+from tune.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainer.inspection.inspection import Inspection
@@ -93,7 +93,7 @@ def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -
     Raises:
         ConfigError: the folder cannot be written.
     """
-    from tune.pages.inspection_page import inspection_page
+    from tune.inspection.page import inspection_page
     from tune.pages.page import write_page
 
     lines = io.StringIO(newline="")

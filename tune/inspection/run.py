@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from trainer.inspection.inspection import Inspection
-    from tune.evaluated_models import NamedModel
-    from tune.storage import Storage
+    from tune.experiments.models import NamedModel
+    from tune.experiments.storage import Storage
 
 _LINE_SECONDS = 30.0
 """Between two lines of progress where there is no terminal."""
@@ -67,7 +67,7 @@ def run_inspection(
         judge = None
         if check_with is not None:  # before hours are spent
             from trainer.scoring.decoding import check_model
-            from tune.evaluated_models import open_model
+            from tune.experiments.models import open_model
 
             with console.status("looking at the model ..."):
                 judge = stack.enter_context(open_model(check_with, storage))
@@ -93,7 +93,7 @@ def _transcribe(
     config: TrainConfig, judge: NamedModel, progress: PhaseProgress
 ) -> dict[tuple[str, str, str], str]:
     """What the model hears, by split, name and text of the clip."""
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
     from trainer.scoring.decoding import Decoder
 
     config = config.replace(model=judge.source)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tune.errors import ModelError
+from tune.util.errors import ModelError
 from tune.util.files import read_object
 
 _SPLITS = ("validation", "test")

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.pretrained import find_model
+from trainer.model.pretrained import find_model
 from trainer.transcription.transcripts import WITHOUT_SPACES
-from tune.errors import ModelError, TrackingError, first_line
 from tune.tracking.mlflow_connection import (
     RecordRefusedError,
     RunGoneError,
@@ -24,6 +23,7 @@ from tune.tracking.mlflow_connection import (
     quiet_mlflow,
     system_tags,
 )
+from tune.util.errors import ModelError, TrackingError, first_line
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel

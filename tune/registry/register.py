@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune.errors import ConfigError
-from tune.experiment_folder import RESULTS_FILE
-from tune.mlflow_store import absolute_tracking_uri, check_store, default_artifact_root, is_server
+from tune.commands.ui import read_tracking_uri
+from tune.experiments.folder import RESULTS_FILE
+from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, default_artifact_root, is_server
 from tune.registry.facts import ModelFacts
 from tune.registry.model_store import ModelStore
 from tune.runs.finish import find_finished
-from tune.ui import read_tracking_uri
 from tune.util.console import say
+from tune.util.errors import ConfigError
 from tune.util.files import read_object
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tune.experiment_folder import ExperimentFolder
-    from tune.storage import Storage
+    from tune.experiments.folder import ExperimentFolder
+    from tune.experiments.storage import Storage
 
 _LONGEST_NAME = 256
 _LONGEST_ALIAS = 255

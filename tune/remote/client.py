@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tune.errors import UserError
+from tune.util.errors import UserError
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tune.errors import UserError
+from tune.util.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("tune", "trainer", "search_spaces")

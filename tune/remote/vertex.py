@@ -18,8 +18,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tune.errors import UserError
 from tune.remote.client import cluster_errors
+from tune.util.errors import UserError
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster

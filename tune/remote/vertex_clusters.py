@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tune.remote.vertex import VertexError, check_our_versions, import_sdk, our_versions, supported_versions
-from tune.yaml_nodes import Problems, compose, items, nearest, scalar
+from tune.util.yaml_nodes import Problems, compose, items, nearest, scalar
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources

@@ -7,15 +7,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.checkpoints import UTTERANCES_FILE
 from trainer.scoring.intervals import Interval
-from tune.checkpoint_files import CheckpointFiles
-from tune.cloud_errors import cloud_errors
+from trainer.training.checkpoints import UTTERANCES_FILE
+from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.experiments.object_store import StorageError
 from tune.experiments.settings_file import BASELINE_CLIPS_FILE
-from tune.object_store import StorageError
 from tune.report.known import Experiment
 from tune.search.finalists import ClipErrors, Noise, describe_mean, seed_noise, wer_interval
 from tune.search.records import TrialRecord
+from tune.util.cloud_errors import cloud_errors
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.saved import saved_space
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import choose_finalists
@@ -14,10 +14,10 @@ from tune.search.names import trial_of
 from tune.search.records import Records, TrialRecord
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
     from tune.experiments.events import HeldOutMeasured
+    from tune.experiments.folder import ExperimentFolder
     from tune.search.finalists import Verdict
-    from tune.search_space import Parameter, SearchSpace
+    from tune.space.space import Parameter, SearchSpace
 
 ExperimentState = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 """`failed`: it ended without a result, or because trials failed.

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.errors import ExperimentError
-from tune.experiment_folder import EXPERIMENT_FILE
+from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
@@ -17,10 +16,11 @@ from tune.experiments.settings_file import DROPPED_FILE
 from tune.report.known import Experiment, ExperimentState
 from tune.search.finalists import Verdict
 from tune.search.records import TrialRecord
+from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.folder import ExperimentFolder
     from tune.experiments.saved import SavedExperiment
 
 

@@ -23,8 +23,8 @@ def expected_wers(experiment: Experiment) -> dict[str, float]:
 
     One that was stopped early or still runs counts with its lowest WER times what others' fell by from there to the
     end of its own budget (see `expected_ends`). (The searcher subtracts what others gained instead, see
-    `tune.samplers`: it needs an order, and no figures that hold beside measured ones.) Diverged trials count as the
-    worst. Failed ones, and those that reached no rung, are left out: what broke them down may have nothing to do
+    `tune.search.samplers`: it needs an order, and no figures that hold beside measured ones.) Diverged trials count as
+    the worst. Failed ones, and those that reached no rung, are left out: what broke them down may have nothing to do
     with their settings.
     """
     measured = [t for t in experiment.trials if t.evaluations and t.status not in ("failed", "diverged")]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tune.pages.figures import label
-from tune.parameters import ChoiceParameter, Parameter, show
+from tune.space.parameters import ChoiceParameter, Parameter, show
 from tune.util.console import short_value
 
 _WER_TICKS = (

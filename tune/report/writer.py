@@ -6,15 +6,15 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune.errors import ExperimentError
 from tune.experiments.results import REPORT_FOLDER
 from tune.pages.page import write_page
 from tune.report.known import Experiment
 from tune.report.loading import load_experiment
 from tune.report.shared import state_text
+from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
+    from tune.experiments.folder import ExperimentFolder
     from tune.report.estimates import Contender
     from tune.report.words import Advice
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tune.errors import UserError, first_line
+from tune.cluster.file_share import start_share
 from tune.experiments.events import BaselineMeasured
+from tune.experiments.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
-from tune.object_store import StorageError
 from tune.runs.session import Session, finite
-from tune.share import start_share
+from tune.util.errors import UserError, first_line
 from tune.workers.inputs import TrialInputs, shared_folders
 from tune.workers.trainable import evaluate_shared
 
@@ -62,7 +62,7 @@ def measure_held_out(
 
 def _measure_base(session: Session[Any], split: str) -> tuple[Evaluation, bool]:
     """The base model on a split, and whether it was measured before."""
-    from trainer.known_rates import keep_rates, recall_rates
+    from trainer.baseline_cache import keep_rates, recall_rates
 
     base, data = session.plan.base, session.data
     device = "gpu" if session.resources.gpus else "cpu"

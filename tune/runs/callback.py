@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 from rich.markup import escape
 
-from trainer.checkpoints import is_only_for_resume
-from tune.checkpoint_files import CheckpointFiles
-from tune.errors import error_line
-from tune.experiment_folder import TRIALS_FOLDER
+from trainer.training.checkpoints import is_only_for_resume
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
-from tune.object_store import StorageError
-from tune.scheduler import TRIAL_ID
+from tune.experiments.folder import TRIALS_FOLDER
+from tune.experiments.object_store import StorageError
 from tune.search.names import role_of
 from tune.search.records import Outcome, TrialRecord
+from tune.search.scheduler import TRIAL_ID
 from tune.util.console import key_settings, short_path
+from tune.util.errors import error_line
 from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from tune.decisions import Judge
     from tune.experiments.log import ProgressLog
     from tune.experiments.opened import OpenExperiment
     from tune.runs.search_display import SearchDisplay
+    from tune.search.decisions import Judge
     from tune.search.records import Records, Stop
 
 _RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss", "eval_clips", "wer_error")

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from trainer.config import TrainConfig
 from trainer.scoring.normalizers import unit_note
-from tune.errors import UserError
-from tune.mailbox import MailboxReader, post, start_mailbox
+from tune.cluster.progress_channel import MailboxReader, post, start_mailbox
 from tune.util.console import progress_bar, say, say_notes
+from tune.util.errors import UserError
 
 if TYPE_CHECKING:
-    from trainer.prepared import PreparedData
+    from trainer.data.prepared import PreparedData
 
 _MOST_WARNINGS = 3
 _CHOICES = (
@@ -38,7 +38,7 @@ _CHOICES = (
 
 def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
     """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
-    from trainer.data import load_clips
+    from trainer.data.clips import load_clips
 
     table = load_clips(config)
     notes = list(table.notes)
@@ -54,7 +54,7 @@ def prepare_features(base: TrainConfig, console: Console) -> PreparedData:
         DataError: the data cannot be used.
         ModelError: the model cannot be found.
     """
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
 
     begun = time.monotonic()
     with progress_bar(console, "computing features") as show:
@@ -138,7 +138,7 @@ def _compute_elsewhere(base: TrainConfig, show: Any, console: Console) -> bool:
 
 def _compute(base: TrainConfig, token: str, mailbox: Any) -> bool:
     """Runs on another node: fill the cache if it is the driver's; false where it is not, or was full already."""
-    from trainer.prepared import prepare
+    from trainer.data.prepared import prepare
 
     if not Path(token).is_file():
         return False

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from tune.cluster import this_machine
-from tune.curves import FamilyName, draw_curves
-from tune.mlflow_store import check_store
+from tune.cluster.session import this_machine
+from tune.experiments.mlflow_store import check_store
 from tune.runs.data import count_clips
-from tune.scheduler import TRIAL_ID, describe_rungs
 from tune.search.budgets import describe_duration
+from tune.search.curves import FamilyName, draw_curves
 from tune.search.records import Records
-from tune.search_space import FloatParameter
-from tune.searcher import make_searcher
-from tune.simulated_controller import Limits
-from tune.simulation import simulate_search
+from tune.search.scheduler import TRIAL_ID, describe_rungs
+from tune.search.searcher import make_searcher
+from tune.search.simulated_controller import Limits
+from tune.search.simulation import simulate_search
+from tune.space.space import FloatParameter
 from tune.util.console import key_settings, say, say_notes
 from tune.workers.trainable import seconds_per_sample
 
 if TYPE_CHECKING:
+    from tune.cluster.resources import TrialResources
     from tune.experiments.plan import SearchPlan
-    from tune.resources import TrialResources
-    from tune.search_space import SearchSpace
+    from tune.space.space import SearchSpace
 
 _SAMPLES = 3
 _FAMILIES: tuple[FamilyName, ...] = ("smooth", "crossing", "noisy", "diverging")
@@ -170,7 +170,7 @@ def _show_cost(
     plan: SearchPlan, estimate: Estimate, resources: TrialResources | None, console: Console
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
-    from trainer.disk_space import estimated_checkpoint_bytes
+    from trainer.training.disk_space import estimated_checkpoint_bytes
 
     if resources is None:
         say(console, "time: not estimated for another cluster")

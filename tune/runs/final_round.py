@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from trainer.checkpoints import CONFIG_FILE, UTTERANCES_FILE
-from tune.checkpoint_files import CheckpointFiles
-from tune.cloud_errors import cloud_errors
+from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
-from tune.object_store import StorageError
+from tune.experiments.object_store import StorageError
 from tune.search.finalists import repeat_settings
 from tune.search.names import trial_of
+from tune.util.cloud_errors import cloud_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

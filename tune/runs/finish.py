@@ -5,23 +5,23 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tune.errors import ExperimentError
-from tune.experiment_folder import RESULTS_FILE
 from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.object_store import StorageError
 from tune.experiments.opened import OpenExperiment, is_running
 from tune.experiments.results import outcome, write_results
 from tune.experiments.saved import find_experiment
-from tune.object_store import StorageError
 from tune.runs.final_round import choose_export
+from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tune.experiment_folder import ExperimentFolder
     from tune.experiments.events import SearchStatus
+    from tune.experiments.folder import ExperimentFolder
     from tune.experiments.state import SearchState
-    from tune.storage import Storage
+    from tune.experiments.storage import Storage
 
 
 def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_option: str = "") -> None:

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tune.cluster import alive_nodes
-from tune.errors import ResourceError, UserError
-from tune.resources import Node, TrialResources
+from tune.cluster.resources import Node, TrialResources
+from tune.cluster.session import alive_nodes
+from tune.util.errors import ResourceError, UserError
 from tune.workers.inputs import TrialInputs
 from tune.workers.trainable import probe_shared
 

@@ -8,22 +8,22 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.arguments import TRACKERS
-from tune.errors import ExperimentError
+from tune.commands.options import TRACKERS
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import ASKED_RESOURCES, RunRequest, SearchPlan, SearchRequest, check_auto
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
 from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
+from tune.experiments.warm_start import WarmStart
 from tune.runs.finish import is_owed
 from tune.search.budgets import Budgets
-from tune.warm_start import WarmStart
+from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from tune.experiments.events import SessionStarted
     from tune.experiments.state import SearchState
-    from tune.storage import Storage
+    from tune.experiments.storage import Storage
 
 _BUDGET_OPTIONS = {
     "seconds": "--time-budget",

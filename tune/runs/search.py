@@ -19,9 +19,9 @@ from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite, set_aside_leftovers
 from tune.runs.tracking import Tracking
 from tune.runs.trials import TrialRunner
-from tune.scheduler import describe_rungs
+from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
-from tune.upload import Uploader
+from tune.search.scheduler import describe_rungs
 from tune.util.console import say, say_notes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tune.experiments.plan import SearchPlan
     from tune.runs.resume import ResumedSearch
     from tune.search.records import Records
-    from tune.searcher import EarlierTrial
+    from tune.search.searcher import EarlierTrial
 
 
 def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
@@ -173,8 +173,8 @@ class SearchStages:
 
     def _window_ratio(self) -> float:
         """How much longer an evaluation on whole windows takes than one on those that trainings have."""
-        from trainer.model import load_model_config
-        from trainer.window import window_frames
+        from trainer.model.whisper import load_model_config
+        from trainer.training.window import window_frames
 
         full = 2 * int(load_model_config(self.base).max_source_positions)
         return full / window_frames(self.base, self.session.data, full)
@@ -221,7 +221,7 @@ def trials_base(plan: SearchPlan, base: TrainConfig) -> TrainConfig:
 
 def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:
     """Validation clips that early rungs measure, as asked for or as many as their decisions need; 0 is all."""
-    from trainer.early_clips import enough_clips
+    from trainer.training.early_evaluation import enough_clips
 
     if config.early_eval_clips is not None:
         return config.early_eval_clips if config.early_eval_clips < baseline.clips else 0

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
 from tune.search.finalists import describe_lowest
 from tune.search.names import trial_order

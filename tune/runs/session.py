@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 
-from tune.checkpoint_files import CheckpointFiles
-from tune.cloud_errors import cloud_errors
-from tune.cluster import alive_nodes, check_shared, ray_session
-from tune.errors import ExperimentError
+from tune.cluster.file_share import start_share
+from tune.cluster.resources import TrialResources
+from tune.cluster.session import alive_nodes, check_shared, ray_session
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -23,25 +23,25 @@ from tune.experiments.events import (
     SessionStarted,
     TrialProposed,
 )
+from tune.experiments.mlflow_store import check_store, package_versions
+from tune.experiments.object_store import StorageError
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.settings_file import DROPPED_FILE
-from tune.mlflow_store import check_store, package_versions
-from tune.object_store import StorageError
-from tune.resources import TrialResources
 from tune.runs.data import count_clips, prepare_features
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.tracking import Tracking
-from tune.share import start_share
+from tune.runs.uploader import Uploader
 from tune.tracking.optuna_study import check_study
-from tune.upload import Uploader
+from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_path
+from tune.util.errors import ExperimentError
 from tune.workers.inputs import TrialInputs, shared_folders
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.prepared import PreparedData
+    from trainer.data.prepared import PreparedData
     from tune.experiments.state import SearchState
 
 PlanT = TypeVar("PlanT", bound=Plan)

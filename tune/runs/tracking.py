@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tune.experiments.log import EVENTS_FILE
+from tune.experiments.mlflow_store import default_artifact_root, is_server
 from tune.experiments.results import write_results
-from tune.mlflow_store import default_artifact_root, is_server
 from tune.tracking.process import FollowerProcess, last_number
 from tune.tracking.tracker import Orders
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from tune.errors import ExperimentError, error_line
+from tune.cluster.progress_channel import MailboxReader, start_mailbox
 from tune.experiments.events import TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.experiments.log import ProgressLog
 from tune.experiments.settings_file import write_training_file
 from tune.experiments.training_plan import TRIAL, TrainPlan
-from tune.mailbox import MailboxReader, start_mailbox
 from tune.runs.baseline import measure_baseline
 from tune.runs.callback import evaluation
 from tune.runs.outcome import Outcome
 from tune.runs.session import Session, set_aside_leftovers
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
+from tune.util.errors import ExperimentError, error_line
 from tune.workers.ray_train import (
     EARLIER,
     EVALUATION,

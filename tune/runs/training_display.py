@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from tune.errors import error_line
-from tune.experiment_folder import RESULTS_FILE
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.training_plan import TRIAL, TrainPlan
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
+from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from tune.runs.outcome import Outcome

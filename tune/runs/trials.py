@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from tune.cluster import alive_nodes, joined_address
-from tune.decisions import NEVER_STOP, Judge
-from tune.experiment_folder import TRIALS_FOLDER
+from tune.cluster.head_watch import head_watched
+from tune.cluster.progress_channel import MailboxReader, start_mailbox
+from tune.cluster.resources import TrialResources
+from tune.cluster.session import alive_nodes, joined_address
 from tune.experiments.events import FinalRoundCut, FinalRoundPlanned, TrialsOver
+from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ExperimentLog, ProgressLog
-from tune.head_watch import head_watched
-from tune.mailbox import MailboxReader, start_mailbox
-from tune.resources import TrialResources
 from tune.runs.callback import SearchCallback
-from tune.scheduler import TRIAL_ID, make_scheduler
 from tune.search.budgets import Spent, final_round_cost, reached
+from tune.search.decisions import NEVER_STOP, Judge
 from tune.search.finalists import make_repeater
-from tune.searcher import make_searcher
+from tune.search.scheduler import TRIAL_ID, make_scheduler
+from tune.search.searcher import make_searcher
 from tune.workers.trainable import make_trainable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tune.runs.search_display import SearchDisplay
     from tune.search.budgets import End
     from tune.search.records import Records
-    from tune.searcher import EarlierTrial
+    from tune.search.searcher import EarlierTrial
     from tune.workers.inputs import TrialInputs
 
 _COUNT_SECONDS = 2.0

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Literal
 
-from tune.errors import ConfigError
+from tune.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from tune.search.records import Records

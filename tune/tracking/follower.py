@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tune.errors import ExperimentError, UserError
-from tune.experiment_folder import ExperimentFolder
 from tune.experiments.events import Entry, SearchEnded, SessionStarted
+from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import EVENTS_FILE, PROGRESS_FILE, parse, parse_progress, read_log
 from tune.experiments.saved import SavedExperiment, read_settings
 from tune.experiments.state import SearchState
@@ -39,6 +38,7 @@ from tune.tracking.tracker import (
     make_tracker,
     store_lock,
 )
+from tune.util.errors import ExperimentError, UserError
 from tune.util.redact import hide_password
 
 _POLL = 0.2

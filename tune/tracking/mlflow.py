@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.errors import TrackingError
 from tune.experiments.log import EVENTS_FILE, read_log
-from tune.mlflow_store import TRIALS_VIEW_TAG, check_store
-from tune.storage import Storage
+from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store
+from tune.experiments.storage import Storage
 from tune.tracking.mlflow_connection import (
     FoundRun,
     RecordRefusedError,
@@ -36,11 +35,12 @@ from tune.tracking.mlflow_events import (
 )
 from tune.tracking.mlflow_writes import RunWrites, attempt, milliseconds
 from tune.tracking.tracker import Orders, Position, RefusedError
+from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
     from tune.experiments.events import Entry
+    from tune.experiments.folder import ExperimentFolder
     from tune.experiments.saved import SavedExperiment
 
 POSITION = "tune_whisper.delivered"
@@ -266,7 +266,7 @@ def attach_folder(folder: ExperimentFolder, files: Path) -> int:
         ExperimentError: `experiment.yaml` or the log cannot be read.
         TrackingError: the store cannot be reached, has no run of this experiment, or the run's artifacts are gone.
     """
-    from tune.ui import read_tracking_uri
+    from tune.commands.ui import read_tracking_uri
 
     uri = read_tracking_uri(folder.path)
     check_store(uri)

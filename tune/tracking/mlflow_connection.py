@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.cloud_errors import cloud_errors
-from tune.errors import TrackingError
-from tune.mlflow_store import sqlite_path
+from tune.experiments.mlflow_store import sqlite_path
+from tune.util.cloud_errors import cloud_errors
+from tune.util.errors import TrackingError
 from tune.util.files import take_lock
 from tune.util.redact import hide_password
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.normalizers import rates_note
-from tune.errors import error_line
 from tune.search.budgets import describe_duration
 from tune.search.finalists import Verdict, describe_lowest, describe_mean
 from tune.util.console import clock, key_settings
+from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.cloud_errors import cloud_errors
-from tune.errors import ExperimentError, TrackingError, first_line
 from tune.experiments.events import SessionStarted
-from tune.scheduler import TRIAL_ID
-from tune.searcher import trial_state
+from tune.search.scheduler import TRIAL_ID
+from tune.search.searcher import trial_state
 from tune.tracking.tracker import Orders, Position
+from tune.util.cloud_errors import cloud_errors
+from tune.util.errors import ExperimentError, TrackingError, first_line
 from tune.util.redact import without_password
 
 if TYPE_CHECKING:

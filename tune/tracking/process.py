@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
-from tune.errors import TrackingError
 from tune.experiments.events import LineError, decode
 from tune.experiments.log import EVENTS_FILE
-from tune.storage import Storage
+from tune.experiments.storage import Storage
 from tune.tracking.tracker import DEFAULT_TRACKERS, Orders, Status, log_file
+from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
 _CRASHES = 5

@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tune.errors import TrackingError
 from tune.experiments.events import BaselineMeasured, Entry, Evaluated, TrialProposed
-from tune.parameters import show
+from tune.space.parameters import show
 from tune.tracking.tracker import Orders, Position
+from tune.util.errors import TrackingError
 
 if TYPE_CHECKING:
     from tune.experiments.saved import SavedExperiment

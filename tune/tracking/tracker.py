@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tune.errors import TrackingError
+from tune.util.errors import TrackingError
 from tune.util.files import try_lock
 
 if TYPE_CHECKING:

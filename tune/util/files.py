@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import IO, Any
 
-from tune.errors import ModelError, first_line
+from tune.util.errors import ModelError, first_line
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 

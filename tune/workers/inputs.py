@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.prepared import PreparedData
+    from trainer.data.prepared import PreparedData
 
 _TEXT_SETTINGS = ("lowercase", "remove_punctuation")
 """Searchable settings that change the labels, and so need them made anew (the features stay)."""
@@ -27,7 +27,7 @@ class TrialInputs:
     data: Any
     """Ray's reference to the `PreparedData`."""
     share: Any
-    """See `tune.share`."""
+    """See `tune.cluster.file_share`."""
     cpus: float
     """Of each process: threads of PyTorch."""
     relabelled: bool = False
@@ -44,7 +44,7 @@ class TrialInputs:
         import ray
         import torch
 
-        from tune.share import localize
+        from tune.cluster.file_share import localize
 
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))

@@ -16,17 +16,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.distributed import private_folder
-from tune.experiment_folder import TRIALS_FOLDER
+from trainer.training.distributed import private_folder
+from tune.cluster.progress_channel import post
+from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.training_plan import TRIAL
-from tune.mailbox import post
-from tune.scheduler import METRIC
+from tune.search.scheduler import METRIC
 from tune.workers.trainable import train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
 
 if TYPE_CHECKING:
-    from tune.experiment_folder import ExperimentFolder
-    from tune.resources import TrialResources
+    from tune.cluster.resources import TrialResources
+    from tune.experiments.folder import ExperimentFolder
     from tune.workers.inputs import TrialInputs
 
 EVALUATION = "evaluation"

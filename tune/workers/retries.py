@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from trainer.config import TrainConfig
-from tune.errors import UserError
+from tune.util.errors import UserError
 
 MICRO_BATCH = "micro_batch"
 ACCUMULATION = "accumulation"

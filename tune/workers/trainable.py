@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.checkpoints import seal
-from tune.mailbox import post
-from tune.scheduler import TRIAL_ID
+from trainer.training.checkpoints import seal
+from tune.cluster.progress_channel import post
+from tune.search.scheduler import TRIAL_ID
 from tune.workers.retries import train_persistently, with_earlier
 from tune.workers.worker_group import Report, train_on_workers
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.probe import Measured
     from trainer.train import Evaluation, TrainResult
-    from tune.resources import TrialResources
+    from tune.cluster.resources import TrialResources
     from tune.workers.inputs import TrialInputs
 
 _MEASURED_STEPS = 5
@@ -46,8 +46,8 @@ def train_worker(
         progress: called with what the training tells between evaluations.
         own_group: whether the process group that the training makes is left in the end; Ray Train has its own.
     """
-    from trainer.distributed import leave_group
     from trainer.train import train
+    from trainer.training.distributed import leave_group
 
     _free_memory()
     config, data = inputs.open()
@@ -84,7 +84,7 @@ def make_trainable(
     def whisper_trial(sampled: dict[str, Any]) -> None:
         import ray.tune
 
-        from trainer.memory import halve_micro_batch, is_out_of_memory
+        from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory
 
         values = dict(sampled)
         trial_id = values.pop(TRIAL_ID)
@@ -168,7 +168,7 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
     """
     import torch
 
-    from trainer.prepared import is_prepared, prepare
+    from trainer.data.prepared import is_prepared, prepare
     from trainer.train import train
 
     if not is_prepared(config):
@@ -210,7 +210,7 @@ def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path | None) -
     import ray.tune
     from pyarrow import fs
 
-    from trainer.disk_space import disk_full, has_room
+    from trainer.training.disk_space import disk_full, has_room
 
     storage = ray.tune.get_context().get_storage()
     folder, needed = Path(storage.trial_fs_path), _bytes_below(Path(str(checkpoint_dir)))

@@ -69,7 +69,7 @@ class Worker:
 
     def run(self, variables: Mapping[str, str], work: Callable[[Report], Any]) -> Any:
         """Do `work` with torchrun's variables set; the first worker's reports wait until they are answered."""
-        from trainer.distributed import private_folder
+        from trainer.training.distributed import private_folder
 
         os.environ.update(variables)
         private_folder(Path(variables["TMPDIR"]))

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainer.config import ConfigError, check_value
-from tune.parameters import ChoiceParameter, Parameter, show
 from tune.report.analysis import Analysis
 from tune.report.scales import number, scale_of, tell
 from tune.report.words import Advice, all_diverged_words, listed
 from tune.search.records import TrialRecord
+from tune.space.parameters import ChoiceParameter, Parameter, show
 
 _LEAST_TRIALS = 8
 """Fewer trials that compare say nothing of a range."""

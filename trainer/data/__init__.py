@@ -1,0 +1,1 @@
+"""Any source of speech to clips, and clips to features."""

@@ -1,0 +1,242 @@
+"""Loading a data set: any source as clips with text, in train, validation and test."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config import TrainConfig
+from trainer.data.columns import (
+    Part,
+    audio_path,
+    cell_text,
+    find_audio_column,
+    find_text_column,
+    language_filter,
+    other_text_columns,
+    parse_row_filter,
+    select_rows,
+    values_of,
+)
+from trainer.data.drops import Drop, check_usable, empty_text
+from trainer.data.embedded import EmbeddedAudio, find_file
+from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
+from trainer.data.splits import complete_splits, cut_splits, find_splits
+from trainer.data.tables import Table
+from trainer.data.text import has_words
+from trainer.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clip:
+    """One example: a stretch of speech and what is said in it."""
+
+    name: str
+    """The file as the data set names it, for messages and lists."""
+    text: str
+    """The transcript as the data set has it; empty where there is none."""
+    path: str = ""
+    """File with the audio, where it is a file of its own."""
+    embedded: EmbeddedAudio | None = None
+    """Column with the audio inside, where it is not."""
+    row: int = 0
+    """Row in that column, and in the table."""
+    columns: Mapping[str, list[Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """All plain columns of the table that the clip is a row of: shared, and no part of what the clip is."""
+
+    def cell(self, column: str) -> str:
+        """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none."""
+        values = self.columns.get(column)
+        return "" if values is None else cell_text(values[self.row])
+
+    def source(self) -> str | bytes:
+        """Path or content of the audio file, as `read_audio` takes it."""
+        if self.embedded is None:
+            return self.path
+        return self.embedded.read(self.row)
+
+    def identity(self, seen: dict[str, str]) -> str:
+        """What changes when the audio does: place, size and time of the file that holds it.
+
+        `seen` remembers files that hold many clips; give the same one for all clips.
+        """
+        if self.embedded is None:
+            return _file_identity(self.path, seen)
+        files = "|".join(_file_identity(path, seen) for path in self.embedded.origin)
+        return f"{files}[{self.row}]{self.embedded.column}/{self.name}"
+
+
+def _file_identity(path: str, seen: dict[str, str]) -> str:
+    if path not in seen:
+        try:
+            status = Path(path).stat()
+            seen[path] = f"{path}:{status.st_size}:{status.st_mtime_ns}"
+        except (OSError, ValueError):  # ValueError: a name that no file can have
+            seen[path] = f"{path}:missing"
+    return seen[path]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipTable:
+    """A data set: clips by role (`train` and `validation` always, `test` where there is one), and notes.
+
+    The texts of all clips have words; those that have none are not in the splits, whoever made these.
+    """
+
+    splits: Mapping[str, Sequence[Clip]]
+    notes: list[str]
+    """Sentences for the user: what was chosen, filtered or made."""
+    drops: list[Drop] = dataclasses.field(default_factory=list)
+    """Clips left out because their texts have no words."""
+    without_text: Mapping[str, Sequence[Clip]] = dataclasses.field(default_factory=dict)
+    """Those clips by role: what a model writes for them, nobody said."""
+
+    @property
+    def total(self) -> int:
+        """Clips in all splits."""
+        return sum(len(clips) for clips in self.splits.values())
+
+
+def load_clips(config: TrainConfig) -> ClipTable:
+    """The clips of `config.data`, with filters, splits and limits applied. No audio is read.
+
+    Raises:
+        DataError: the data, a column, a split or the language is not there, or a split is empty.
+        ConfigError: `row_filter` is malformed, or one split is given two roles.
+    """
+    wanted, code = parse_row_filter(config.row_filter), config.language or "en"
+    tables, notes = read_source(config)
+    parts = divide_by_split(tables)
+    roles = find_splits(config, parts)
+    given = {role: parts[name] for role, name in roles.items()}
+    asked = {role: select_parts(group, wanted) for role, group in given.items()}
+    _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
+    everything = [part for group in asked.values() for part in group]
+    by_language, language_note = language_filter(everything, code, wanted)
+    chosen = {role: select_parts(group, by_language, where_known=True) for role, group in asked.items()}
+    _require_rows(config, asked, chosen, f"language={code!r}", by_language)
+    splits = {
+        role: [
+            clip for table, rows in group for clip in clips_of_rows(config, table, rows, roles[role] or role)
+        ]
+        for role, group in chosen.items()
+    }
+    before = sum(len(rows) for group in given.values() for _, rows in group)
+    after = sum(len(clips) for clips in splits.values())
+    if before > after:
+        how = [config.row_filter] if config.row_filter else []
+        how += [language_note] if language_note and by_language else []
+        notes.append(f"kept {after} of {before} rows: {' and '.join(how)}")
+    # Of a release with one language it was said already.
+    if language_note and not by_language and not any(ONLY_LANGUAGE in note for note in notes):
+        notes.append(language_note)
+    notes += _column_note(config, everything[0][0])
+    unused = [name or "(no name)" for name in parts if name not in roles.values()]
+    if unused:
+        notes.append(f"splits that are not used: {', '.join(unused)}")
+    if "test" in splits and not splits["test"]:
+        del splits["test"]
+        notes.append("the test split has no rows and so counts as missing")
+    usable = {role: [clip for clip in clips if has_words(clip.text)] for role, clips in splits.items()}
+    silent = {role: [clip for clip in clips if not has_words(clip.text)] for role, clips in splits.items()}
+    check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
+    complete, made_notes = complete_splits(config, usable)
+    if "test" in silent and "test" not in complete:
+        silent["validation"] = silent.pop("test")
+    cut, silent, cut_notes = cut_splits(config, complete, silent)
+    return ClipTable(cut, notes + made_notes + cut_notes, _drops(silent), silent)
+
+
+def _drops(silent: Mapping[str, Sequence[Clip]]) -> list[Drop]:
+    return [empty_text(role, clip.name, clip.text) for role, clips in silent.items() for clip in clips]
+
+
+def select_parts(
+    group: Sequence[Part], wanted: Mapping[str, list[str]], *, where_known: bool = False
+) -> list[Part]:
+    """The rows with the wanted values; `where_known`: of tables that have the column, and all of others."""
+    if not where_known:
+        return [(table, select_rows(table, rows, wanted)) for table, rows in group]
+    return [
+        (table, select_rows(table, rows, {name: wanted[name] for name in wanted if name in table.columns}))
+        for table, rows in group
+    ]
+
+
+def divide_by_split(tables: Mapping[str, list[Table]]) -> dict[str, list[Part]]:
+    """Rows by split: as the source divides them, or by a `split` column where it does not.
+
+    Where there is neither, everything is training data.
+    """
+    if len(tables) == 1:
+        [(name, group)] = tables.items()
+        known = {alias for names in SPLIT_ALIASES.values() for alias in names}
+        if any(value.lower() in known for value in values_of(_whole(group), "split")):
+            return _divide_by_column(group)
+        tables = {name or "train": group}
+    return {name: _whole(group) for name, group in tables.items()}
+
+
+def _whole(group: Iterable[Table]) -> list[Part]:
+    return [(table, range(len(table))) for table in group]
+
+
+def _divide_by_column(group: Sequence[Table]) -> dict[str, list[Part]]:
+    parts: dict[str, list[Part]] = {}
+    for table in group:
+        rows: dict[str, list[int]] = {}
+        for row, value in enumerate(table.columns.get("split", [""] * len(table))):
+            rows.setdefault(cell_text(value), []).append(row)
+        for split, positions in rows.items():
+            parts.setdefault(split, []).append((table, positions))
+    return parts
+
+
+def clips_of_rows(config: TrainConfig, table: Table, rows: Iterable[int], split: str) -> list[Clip]:
+    """The clips of some rows; `split` is for the names of those that have none."""
+    audio, text = find_audio_column(config, table), find_text_column(config, table)
+    texts = table.columns[text]
+    clips = []
+    for row in rows:
+        spoken = cell_text(texts[row])
+        if audio in table.embedded:
+            column = table.embedded[audio]
+            name = column.names[row] or f"{split}[{row}]"
+            clips.append(Clip(name, spoken, "", column, row, table.columns))
+        else:
+            told = audio_path(table.columns[audio][row])
+            path = find_file(told, table.bases)
+            clips.append(Clip(told or f"{split}[{row}]", spoken, path, None, row, table.columns))
+    return clips
+
+
+def _require_rows(
+    config: TrainConfig,
+    before: Mapping[str, list[Part]],
+    after: Mapping[str, list[Part]],
+    told: str,
+    wanted: Mapping[str, list[str]],
+) -> None:
+    """Stop where a split is empty, and say whether it was before the rows wanted (`told` as such) were chosen."""
+    for role, group in after.items():
+        if role == "test" or any(rows for _, rows in group):
+            continue
+        if any(rows for _, rows in before[role]):
+            column = next(iter(wanted))
+            values = values_of([part for parts in before.values() for part in parts], column)
+            shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
+            raise DataError(f"{told}: no row of the {role} split is left; column {column} has {shown}")
+        raise DataError(
+            f"data={config.data!r}: the {role} split is empty; give one that has clips with {role}_split"
+        )
+
+
+def _column_note(config: TrainConfig, table: Table) -> list[str]:
+    """Said only where another choice was possible."""
+    text = find_text_column(config, table)
+    others = other_text_columns(table, text)
+    if config.text_column is not None or not others:
+        return []
+    return [f"the text is taken from column {text} (text_column may name another: {', '.join(others)})"]

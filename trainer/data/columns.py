@@ -1,0 +1,196 @@
+"""Which column is the audio, which the text, and which rows are wanted."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from trainer.config import TrainConfig
+from trainer.data.sources import is_language, language_code, only_language
+from trainer.data.tables import Table
+from trainer.errors import ConfigError, DataError
+
+#: Some rows of a table.
+Part: TypeAlias = "tuple[Table, Sequence[int]]"
+
+#: Usual names, in the order in which they are looked for.
+AUDIO_NAMES = (
+    *("audio", "path", "file_name", "file", "filename", "audio_path", "audio_filepath", "audio_file"),
+    *("audio_filename", "audiofile", "wav", "wav_path", "wav_filename", "clip", "speech", "sound"),
+)
+TEXT_NAMES = (
+    *("text", "sentence", "transcription", "transcript", "raw_transcription", "normalized_text", "label"),
+    *("transcriptions", "transcripts", "utterance"),
+)
+LANGUAGE_NAMES = ("language", "locale", "lang")
+#: Usual names of a column with speakers, in the order in which they are looked for.
+SPEAKER_NAMES = (
+    *(
+        "speaker",
+        "speaker_id",
+        "client_id",
+        "spk",
+        "spk_id",
+        "speaker_name",
+        "speakerid",
+        "user_id",
+        "reader",
+    ),
+    *("reader_id", "talker", "voice"),
+)
+
+
+def find_audio_column(config: TrainConfig, table: Table) -> str:
+    """The column with audio or its path: the one told, one of the usual names, or the only one with audio.
+
+    Raises:
+        DataError: there is none; the message lists the columns.
+    """
+    if config.audio_column is not None:
+        return _told("audio_column", config.audio_column, table)
+    # Hub data sets have both `audio`, with the content, and `path`, which names files of the author's disk.
+    found = _named(AUDIO_NAMES, table.embedded) or _named(AUDIO_NAMES, table.columns)
+    if found is None and len(table.embedded) == 1:
+        found = next(iter(table.embedded))
+    return found or _none_found("audio", AUDIO_NAMES, table)
+
+
+def find_text_column(config: TrainConfig, table: Table) -> str:
+    """The column with transcripts: the one told, or one of the usual names that holds text.
+
+    Raises:
+        DataError: there is none, or the one told holds no text; the message lists the columns.
+    """
+    if config.text_column is not None:
+        name = _told("text_column", config.text_column, table)
+        if name in table.embedded or not _holds_text(table.columns[name]):
+            raise DataError(
+                f"text_column={name!r}: holds no text; {table.origin} has {', '.join(table.column_names)}"
+            )
+        return name
+    # `label` is text in some data sets and a number of a class in others.
+    texts = [name for name, values in table.columns.items() if _holds_text(values)]
+    return _named(TEXT_NAMES, texts) or _none_found("text", TEXT_NAMES, table)
+
+
+def other_text_columns(table: Table, taken: str) -> list[str]:
+    """Columns that would have done as well as the one taken."""
+    return [name for name in table.columns if name != taken and name.lower() in TEXT_NAMES]
+
+
+def _told(field: str, name: str, table: Table) -> str:
+    if name not in table.column_names:
+        raise DataError(
+            f"{field}={name!r}: no such column in {table.origin}; it has {', '.join(table.column_names)}"
+        )
+    return name
+
+
+def _named(wanted: Sequence[str], columns: Iterable[str]) -> str | None:
+    by_lower = {name.lower(): name for name in columns}
+    return next((by_lower[name] for name in wanted if name in by_lower), None)
+
+
+def _none_found(what: str, wanted: Sequence[str], table: Table) -> str:
+    raise DataError(
+        f"no {what} column in {table.origin}, which has {', '.join(table.column_names)}; "
+        f"set {what}_column, or name it {', '.join(wanted[:5])}"
+    )
+
+
+def _holds_text(values: list[Any]) -> bool:
+    """Whether the values are text; numbers among texts are fine, for someone may have said 5."""
+    return not values or any(isinstance(value, str) for value in values)
+
+
+def parse_row_filter(text: str | None) -> dict[str, list[str]]:
+    """Wanted values by column, of `a=x,b=y`; a column named twice may have either value.
+
+    Raises:
+        ConfigError: a part is not `column=value`.
+    """
+    wanted: dict[str, list[str]] = {}
+    for part in (text or "").split(",") if text else []:
+        column, equals, value = part.partition("=")
+        if not equals or not column.strip():
+            raise ConfigError(
+                f"row_filter={text!r}: {part.strip()!r} is not column=value; write it as language=en"
+            )
+        wanted.setdefault(column.strip(), []).append(value.strip())
+    return wanted
+
+
+def select_rows(table: Table, rows: Iterable[int], wanted: Mapping[str, list[str]]) -> list[int]:
+    """Those of `rows` that have the wanted values.
+
+    Raises:
+        DataError: a column is unknown; the message lists the columns.
+    """
+    for column in wanted:
+        if column not in table.columns:
+            columns = ", ".join(table.columns)
+            raise DataError(f"row_filter: no column {column!r} in {table.origin}; it has {columns}")
+    return [
+        row
+        for row in rows
+        if all(cell_text(table.columns[column][row]) in values for column, values in wanted.items())
+    ]
+
+
+def cell_text(value: Any) -> str:
+    """A cell as a filter or a split name is compared with it: `1.0` and `true` as they are typed."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def audio_path(value: Any) -> str:
+    """The path in a cell of an audio column: plain, or in an object such as `{"path": "a.wav"}`."""
+    return cell_text(value.get("path") if isinstance(value, Mapping) else value)
+
+
+def values_of(parts: Iterable[Part], column: str) -> list[str]:
+    """The different values of a column in some rows, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for table, rows in parts:
+        if column in table.columns:
+            values = table.columns[column]
+            counts.update(cell_text(values[row]) for row in rows)
+    return sorted(counts, key=lambda value: (-counts[value], value))
+
+
+def language_filter(
+    parts: Sequence[Part], code: str, wanted: Mapping[str, list[str]]
+) -> tuple[dict[str, list[str]], str | None]:
+    """What to filter by where the data has several languages and the user named none of them.
+
+    Returns:
+        The filter (empty: none is needed) and a note where it is worth one.
+
+    Raises:
+        DataError: the data has several languages, and not the one that is trained.
+    """
+    column = next((name for table, _ in parts if (name := _named(LANGUAGE_NAMES, table.columns))), None)
+    if column is None or column in wanted:
+        return {}, None
+    values = [value for value in values_of(parts, column) if value]
+    mine = [value for value in values if is_language(value, code)]
+    if len(mine) == len(values):
+        return {}, None
+    if len(values) == 1:
+        # Other ways to write a language (`eng`) are many; a warning must be right.
+        known = language_code(values[0]) is not None
+        return {}, only_language(f"column {column}", values[0], code) if known else None
+    if not mine:
+        shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
+        raise DataError(
+            f"language={code!r}: column {column} has {shown} and nothing in this language; give one of them "
+            f"with --language, or choose rows with row_filter={column}={values[0]}"
+        )
+    return {column: mine}, f"of several languages, those with {column}={'/'.join(mine)}"

@@ -1,0 +1,93 @@
+"""Log-mel features as Whisper hears them: computed without the padding, and padded back to the same numbers.
+
+The feature extractor of Whisper fills every clip with silence up to its window (30 s), which makes 0.96 MB of
+float32 of a clip of any length. Silence is one constant per clip, so it is kept as a number (`fill`), not as
+frames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.data.audio import SAMPLE_RATE, AudioError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import WhisperFeatureExtractor
+
+FEATURE_TOLERANCE = 1e-3
+"""Largest difference of padded-back features from the extractor's float32: float16's rounding up to 4."""
+
+
+def window_seconds(extractor: WhisperFeatureExtractor) -> float:
+    """Longest clip that the model hears, in seconds."""
+    return float(extractor.n_samples / SAMPLE_RATE)
+
+
+def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> tuple[np.ndarray, float]:
+    """Features of one clip without the silence that fills the window.
+
+    Args:
+        extractor: the model's own.
+        audio: float32 (samples,), 16 kHz mono.
+
+    Returns:
+        float16 (n_mels, frames), where frames x hop is a little more than the clip, and the constant that
+        all later frames of the window have.
+
+    Raises:
+        AudioError: the clip is longer than the window.
+    """
+    import numpy as np
+
+    if len(audio) > extractor.n_samples:
+        raise AudioError(
+            "too_long_audio",
+            f"{len(audio) / SAMPLE_RATE:.2f} s, over the model's window of {window_seconds(extractor):g} s",
+        )
+    # A frame sees n_fft / 2 samples to either side of its centre. With that much silence behind the clip,
+    # rounded up to whole frames, every frame left out sees silence only, and none that is kept sees the clip
+    # mirrored at its end (the transform pads by reflection) that it would not see in the full window.
+    hop = extractor.hop_length
+    length = min(extractor.n_samples, -(-(len(audio) + extractor.n_fft // 2) // hop) * hop)
+    # The extractor warns where the rate is not given; `max_length` makes it pad to our length instead of its
+    # window.
+    features = extractor(audio, sampling_rate=SAMPLE_RATE, max_length=length, return_tensors="np")[
+        "input_features"
+    ][0]
+    # The extractor lifts everything to 8 below the loudest (in log10, before its (x + 4) / 4), and log10 of
+    # silence is -10: in its scale 2 below the largest feature, and never under -1.5.
+    fill = max(float(features.max()) - 2.0, -1.5)
+    return features.astype(np.float16), fill
+
+
+def pad_features(arrays: Sequence[np.ndarray], fills: Sequence[float], n_frames: int) -> torch.Tensor:
+    """A batch as the model takes it: each clip's features, then its constant up to the window.
+
+    Args:
+        arrays: one (n_mels, frames) per clip, frames at most `n_frames`.
+        fills: the constant of each clip.
+        n_frames: frames of the window (`extractor.nb_max_frames`, 3000 for Whisper).
+
+    Returns:
+        float32 tensor (batch, n_mels, n_frames), within `FEATURE_TOLERANCE` of the extractor's own.
+    """
+    import numpy as np
+    import torch
+
+    batch = np.empty((len(arrays), arrays[0].shape[0], n_frames), dtype=np.float32)
+    for row, (array, fill) in enumerate(zip(arrays, fills, strict=True)):
+        frames = array.shape[1]
+        batch[row, :, :frames] = array
+        batch[row, :, frames:] = fill
+    return torch.from_numpy(batch)
+
+
+def extractor_settings(extractor: WhisperFeatureExtractor) -> dict[str, Any]:
+    """Everything of the extractor that shapes features, as plain values for the key of the cache."""
+    names = ("feature_size", "hop_length", "n_fft", "n_samples", "sampling_rate", "padding_value", "dither")
+    settings = {name: getattr(extractor, name) for name in names}
+    return settings | {"mel_filters": hashlib.sha256(extractor.mel_filters.tobytes()).hexdigest()}

@@ -1,0 +1,256 @@
+"""Data ready for training: features on disk, shared by every process through memory mapping, and labels.
+
+Features are computed once for all trials and experiments with the same data and feature extractor. How texts
+are written (case, punctuation, language) does not touch them: labels are made each time the data is opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import TrainConfig
+from trainer.data.cache import found_or_built, read_complete
+from trainer.data.clips import ClipTable, load_clips
+from trainer.data.drops import Drop, check_drops, check_usable, count_by_reason
+from trainer.data.feature_files import CODE_VERSION, build_features
+from trainer.data.features import extractor_settings, window_seconds
+from trainer.data.labels import TOO_LONG_TEXT, Labels, make_labels
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model_config
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import WhisperFeatureExtractor
+
+    from trainer.model.processor import Processor
+
+
+class PreparedSplit:
+    """The usable clips of one split; positions run from 0 to `len(split) - 1`."""
+
+    def __init__(self, path: Path, n_mels: int, index: Mapping[str, Sequence[Any]], labels: Labels) -> None:
+        self._path, self._n_mels, self._index, self._labels = path, n_mels, index, labels
+
+    def __len__(self) -> int:
+        return len(self._labels.rows)
+
+    @functools.cached_property
+    def _mapped(self) -> np.ndarray:
+        import numpy as np
+
+        return np.memmap(self._path, dtype=np.float16, mode="r")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickling the map would copy the whole file; the other process maps it itself.
+        return {name: value for name, value in self.__dict__.items() if name != "_mapped"}
+
+    def features(self, i: int) -> np.ndarray:
+        """float16 (n_mels, frames) of clip `i` without the silence up to the window: a read-only view."""
+        offset, frames = self._get("offset", i), self._get("frames", i)
+        return self._mapped[offset : offset + self._n_mels * frames].reshape(self._n_mels, frames)
+
+    def fill(self, i: int) -> float:
+        """The constant of all later frames of clip `i`, for `pad_features`."""
+        return float(self._get("fill", i))
+
+    def labels(self, i: int) -> list[int]:
+        """Token ids of clip `i`: start, language, task, no-timestamps token, the text, end token."""
+        return self._labels.tokens[i]
+
+    def text(self, i: int) -> str:
+        """The transcript as the data set has it: the reference of the orthographic WER."""
+        return str(self._get("text", i))
+
+    def target(self, i: int) -> str:
+        """The transcript as the model learns it."""
+        return self._labels.targets[i]
+
+    def name(self, i: int) -> str:
+        """The file of clip `i` as the data set names it."""
+        return str(self._get("name", i))
+
+    def seconds(self, i: int) -> float:
+        """Length of clip `i` in seconds."""
+        return float(self._get("seconds", i))
+
+    def frames(self, i: int) -> int:
+        """Feature frames of clip `i`."""
+        return int(self._get("frames", i))
+
+    def all_frames(self) -> tuple[int, ...]:
+        """Feature frames of every clip."""
+        return tuple(int(self._index["frames"][row]) for row in self._labels.rows)
+
+    def most_frames(self) -> int:
+        """Feature frames of the longest clip."""
+        return max(self.all_frames())
+
+    def n_tokens(self, i: int) -> int:
+        """Label tokens of clip `i`."""
+        return len(self._labels.tokens[i])
+
+    def digest(self) -> str:
+        """Tells these clips and texts, in their order, from others, wherever the files are: by name, text, length, and
+        the level of the loudest frame.
+        """
+        digest = hashlib.sha256()
+        for i in range(len(self)):
+            clip = [Path(self.name(i)).name, self.text(i), self.frames(i), self.fill(i)]
+            digest.update(json.dumps(clip).encode())
+        return digest.hexdigest()[:24]
+
+    def only(self, clips: Sequence[int]) -> PreparedSplit:
+        """The clips at these positions, in this order; one may come more than once."""
+        labels = Labels(
+            [self._labels.rows[clip] for clip in clips],
+            [self._labels.targets[clip] for clip in clips],
+            [self._labels.tokens[clip] for clip in clips],
+        )
+        return PreparedSplit(self._path, self._n_mels, self._index, labels)
+
+    def moved_to(self, folder: Path) -> PreparedSplit:
+        """The same split, its features read from another folder."""
+        return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels)
+
+    def with_labels(
+        self, config: TrainConfig, processor: Processor, longest: int, role: str
+    ) -> tuple[PreparedSplit, list[Drop]]:
+        """The same clips with labels made for `config`, and those whose texts are too long for it."""
+        labels, drops = make_labels(config, processor, longest, split=role, index=self._index)
+        return PreparedSplit(self._path, self._n_mels, self._index, labels), drops
+
+    def _get(self, column: str, i: int) -> Any:
+        return self._index[column][self._labels.rows[i]]
+
+
+@dataclasses.dataclass
+class PreparedData:
+    """A data set with features and labels."""
+
+    folder: Path
+    """Where the features are."""
+    notes: list[str]
+    """Sentences for the user: what was chosen, filtered, made or dropped."""
+    reused: bool
+    """Whether the features were there already."""
+    splits: Mapping[str, PreparedSplit]
+    """`train`, `validation` and, where there is one, `test`."""
+    drops: list[Drop]
+    """Clips that cannot be used."""
+    total: int
+    """Clips that were loaded, dropped ones included."""
+    source_notes: list[str]
+    """Those of the notes that hold whatever the texts are made into."""
+
+    def drop_counts(self) -> dict[str, int]:
+        """Dropped clips by reason, the most frequent first."""
+        return count_by_reason(self.drops)
+
+    def write_dropped(self, path: str | Path) -> None:
+        """List the dropped clips, one JSON object a line: split, name, reason, detail."""
+        lines = [json.dumps(dataclasses.asdict(drop), ensure_ascii=False) + "\n" for drop in self.drops]
+        Path(path).write_text("".join(lines), encoding="utf-8")
+
+    def moved_to(self, folder: Path) -> PreparedData:
+        """The same data with its features in another folder, as on another machine."""
+        splits = {role: split.moved_to(folder) for role, split in self.splits.items()}
+        return dataclasses.replace(self, folder=folder, splits=splits)
+
+    def with_texts(self, config: TrainConfig) -> PreparedData:
+        """The same data with labels for other text settings: what `prepare(config)` gives, without the source.
+
+        Args:
+            config: its model and text settings count; its data must be this data.
+
+        Raises:
+            DataError: too much of the data cannot be used with these settings.
+            ModelError: the model cannot be found.
+        """
+        processor = load_processor(config)
+        longest = int(load_model_config(config).max_target_positions)
+        splits, drops = {}, [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
+        for role, split in self.splits.items():
+            splits[role], dropped = split.with_labels(config, processor, longest, role)
+            drops += dropped
+        extractor = processor.feature_extractor
+        _check_left(config, splits, drops, extractor)
+        notes = check_drops(config, drops, total=self.total, window=window_seconds(extractor))
+        return dataclasses.replace(
+            self, notes=self.source_notes + notes, reused=True, splits=splits, drops=drops
+        )
+
+
+def prepare(
+    config: TrainConfig, on_progress: Callable[[int, int], None] | None = None, workers: int | None = None
+) -> PreparedData:
+    """The data of `config`, with features from the cache or computed now.
+
+    Args:
+        config: its data, model and text settings count; all others are free to differ between trials.
+        on_progress: called with clips done and clips in all while features are computed.
+        workers: processes to compute with; by default one per core, or none but this for a small set.
+
+    Raises:
+        DataError: the data cannot be found or read, too much of it cannot be used, or the disk is full.
+        ModelError: the model cannot be found.
+    """
+    import pyarrow.parquet as pq
+
+    table = load_clips(config)
+    processor = load_processor(config)
+    longest = int(load_model_config(config).max_target_positions)
+    extractor = processor.feature_extractor
+    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
+    build = functools.partial(
+        build_features, table=table, extractor=extractor, on_progress=on_progress, workers=workers
+    )
+    splits = {}
+    with found_or_built(folder, build) as (manifest, reused):
+        drops = [Drop(**values) for values in manifest["drops"]] + table.drops
+        for role in table.splits:
+            index = pq.read_table(folder / f"{role}.index.parquet").to_pydict()
+            labels, dropped = make_labels(config, processor, longest, split=role, index=index)
+            splits[role] = PreparedSplit(folder / f"{role}.f16", manifest["n_mels"], index, labels)
+            drops += dropped
+        _check_left(config, splits, drops, extractor)
+    # Not inside: the features are what the next run needs, once the user allows for more drops.
+    total = table.total + len(table.drops)
+    notes = check_drops(config, drops, total=total, window=window_seconds(extractor))
+    return PreparedData(folder, table.notes + notes, reused, splits, drops, total, table.notes)
+
+
+def is_prepared(config: TrainConfig) -> bool:
+    """Whether the features of `config` are in the cache; raises as `prepare` does for data and model."""
+    table, extractor = load_clips(config), load_processor(config).feature_extractor
+    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
+    return read_complete(folder) is not None
+
+
+def _check_left(
+    config: TrainConfig,
+    splits: Mapping[str, PreparedSplit],
+    drops: Sequence[Drop],
+    extractor: WhisperFeatureExtractor,
+) -> None:
+    """Stop where nothing of a split is left; raises `DataError`."""
+    left = {role: len(split) for role, split in splits.items()}
+    check_usable(config, drops, left=left, window=window_seconds(extractor))
+
+
+def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:
+    """Names all that shapes the features: the clips of each split in order, the extractor, our own code."""
+    digest = hashlib.sha256(
+        json.dumps([CODE_VERSION, extractor_settings(extractor)], sort_keys=True).encode()
+    )
+    seen: dict[str, str] = {}
+    for role, clips in table.splits.items():
+        digest.update(f"\n{role}\n".encode())
+        for clip in clips:
+            digest.update(json.dumps([clip.identity(seen), clip.name, clip.text]).encode())
+    return digest.hexdigest()[:24]

@@ -1,0 +1,192 @@
+"""Where data comes from: tells the kinds of source apart and reads each as tables, one per split."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from trainer.config import TrainConfig
+from trainer.data.hub_data import read_hub_dataset
+from trainer.data.tables import MANIFEST_SUFFIXES, Table, read_manifest, table_of_dataset
+from trainer.errors import ConfigError, DataError
+from trainer.languages import resolve_language
+
+DEMO_DATA = Path(__file__).resolve().parents[1] / "demo" / "data"
+
+#: Names under which releases publish their splits.
+SPLIT_ALIASES: dict[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development", "eval"),
+    "test": ("test", "testing"),
+}
+_SPLIT_NAMES = frozenset(name for names in SPLIT_ALIASES.values() for name in names)
+
+
+def read_source(config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+    """All rows of `config.data`.
+
+    Returns:
+        Tables by the name that the source gives the split (`""` where it gives none), and notes for the user.
+
+    Raises:
+        DataError: nothing is there, or it is none of the known kinds.
+    """
+    if config.data == "demo":
+        return _read_folder(DEMO_DATA, config)
+    try:
+        path = Path(config.data).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"data={config.data!r}: nobody here has this name; write the path in full") from error
+    try:
+        return _read_path(path, config)
+    except OSError as error:  # a folder that is not the user's, a name that is too long
+        reason = (error.strerror or str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"data={config.data!r}: cannot be read: {reason}; give a file or folder that can be read"
+        ) from error
+
+
+def _read_path(path: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+    if path.is_file():
+        if path.suffix.lower() not in MANIFEST_SUFFIXES:
+            kinds = ", ".join(MANIFEST_SUFFIXES)
+            raise DataError(
+                f"data={config.data!r}: {path.suffix or 'no suffix'} is no kind of manifest; use {kinds}"
+            )
+        return {"": [read_manifest(path)]}, []
+    if path.is_dir():
+        return _read_folder(path, config)
+    if (
+        re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", config.data)
+        and path.suffix.lower() not in MANIFEST_SUFFIXES
+    ):
+        return read_hub_dataset(config)
+    raise DataError(
+        f"data={config.data!r}: no such file or folder; give demo, a hub data set such as google/fleurs, a "
+        "manifest (.csv, .tsv, .jsonl, .parquet) or a folder with data"
+    )
+
+
+def _read_folder(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        return _read_saved(folder, config)
+    release = _common_voice_folder(folder, config)
+    if release is not None:
+        return _read_common_voice(release[0]), release[1]
+    metadata = _metadata_file(folder)
+    if metadata is not None:
+        return {"": [read_manifest(metadata)]}, []
+    for place in (folder, folder / "data"):
+        splits = _split_files(place, folder)
+        if splits:
+            return splits, []
+    splits = _split_folders(folder)
+    if splits:
+        return splits, []
+    there = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+    raise DataError(
+        f"data={config.data!r}: no data set in this folder; expected metadata.csv, train.csv (.tsv, .jsonl, "
+        f".parquet), a Common Voice release or a save_to_disk folder, found {there}"
+    )
+
+
+def _read_saved(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+    """A folder written by `save_to_disk`."""
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        loaded = load_from_disk(str(folder))
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"data={config.data!r}: a save_to_disk folder that cannot be loaded: {reason}"
+        ) from error
+    splits = loaded if isinstance(loaded, DatasetDict) else {"": loaded}
+    return {str(name): [table_of_dataset(data, str(folder), (folder,))] for name, data in splits.items()}, []
+
+
+def _common_voice_folder(folder: Path, config: TrainConfig) -> tuple[Path, list[str]] | None:
+    """The folder of one language of a Common Voice release, and what to tell about the choice."""
+    if _is_common_voice(folder):
+        return folder, []
+    languages = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and _is_common_voice(entry))
+    if not languages:
+        return None
+    code = config.language or "en"
+    if len(languages) == 1:
+        [name] = languages
+        notes = [] if is_language(name, code) else [only_language("the release", name, code)]
+        return folder / name, notes
+    for name in languages:
+        if is_language(name, code):
+            return folder / name, [f"took {name} of the release's languages {', '.join(languages)}"]
+    raise DataError(
+        f"data={config.data!r}: the release has {', '.join(languages)}, not language={code}; set the "
+        f"language, or give the folder of one language, such as {folder / languages[0]}"
+    )
+
+
+def is_language(value: object, code: str) -> bool:
+    """Whether a cell or folder name (`en`, `English`, `en-US`, `en_us`) means the language of `code`."""
+    return language_code(value) == code
+
+
+def language_code(value: object) -> str | None:
+    """Whisper's code for a cell or folder name; none where Whisper has no such language."""
+    text = str(value or "").strip().lower()
+    for name in (text, re.split(r"[-_]", text)[0]):
+        with contextlib.suppress(ConfigError):
+            return resolve_language(name)
+    return None
+
+
+#: How `only_language` begins what it says; several places may notice the same.
+ONLY_LANGUAGE = "has only language"
+
+
+def only_language(place: str, value: str, code: str) -> str:
+    """What the user is told where data of another language is taken."""
+    return f"WARNING: {place} {ONLY_LANGUAGE} {value}, trained as {code} (set language to change that)"
+
+
+def _is_common_voice(folder: Path) -> bool:
+    return (folder / "clips").is_dir() and any((folder / f"{split}.tsv").is_file() for split in _SPLIT_NAMES)
+
+
+def _read_common_voice(folder: Path) -> dict[str, list[Table]]:
+    # A release holds the audio under clips/ and names the files without it.
+    bases = (folder / "clips", folder)
+    files = sorted(path for path in folder.glob("*.tsv") if path.stem in _SPLIT_NAMES)
+    return {path.stem: [read_manifest(path, bases=bases)] for path in files}
+
+
+def _metadata_file(folder: Path) -> Path | None:
+    """The manifest of an `audiofolder`."""
+    return next(
+        (path for suffix in MANIFEST_SUFFIXES if (path := folder / f"metadata{suffix}").is_file()), None
+    )
+
+
+def _split_files(place: Path, folder: Path) -> dict[str, list[Table]]:
+    """Manifests named by split, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`)."""
+    splits: dict[str, list[Table]] = {}
+    if place.is_dir():
+        for path in sorted(place.iterdir()):
+            name = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
+            if path.suffix.lower() in MANIFEST_SUFFIXES and name.lower() in _SPLIT_NAMES:
+                bases = (path.parent, folder, folder / "clips")
+                splits.setdefault(name, []).append(read_manifest(path, bases=bases))
+    return splits
+
+
+def _split_folders(folder: Path) -> dict[str, list[Table]]:
+    """Folders named by split, each with a manifest of its own or with Parquet files."""
+    splits: dict[str, list[Table]] = {}
+    for place in sorted(folder.iterdir()):
+        if place.is_dir() and place.name.lower() in _SPLIT_NAMES:
+            metadata = _metadata_file(place)
+            files = [metadata] if metadata else sorted(place.glob("*.parquet"))
+            if files:
+                splits[place.name] = [read_manifest(path) for path in files]
+    return splits

@@ -1,0 +1,191 @@
+"""Rows of a data set as they are read (CSV, TSV, JSONL, Parquet, datasets), before columns are chosen."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainer.data.embedded import DatasetAudio, EmbeddedAudio, ParquetAudio, holds_audio
+from trainer.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+
+
+@dataclasses.dataclass
+class Table:
+    """Rows of one file or split.
+
+    `columns` holds the plain values, one list per column; `embedded` the columns with audio inside. Paths in
+    the columns are relative to the `base` folders, the first that has the file.
+    """
+
+    origin: str
+    columns: dict[str, list[Any]]
+    embedded: dict[str, EmbeddedAudio] = dataclasses.field(default_factory=dict)
+    bases: tuple[Path, ...] = ()
+
+    @property
+    def column_names(self) -> list[str]:
+        return [*self.embedded, *self.columns]
+
+    def __len__(self) -> int:
+        for values in self.columns.values():
+            return len(values)
+        for audio in self.embedded.values():
+            return len(audio.names)
+        return 0
+
+
+def read_manifest(path: Path, *, bases: tuple[Path, ...] = ()) -> Table:
+    """The rows of a manifest; its kind is told by the suffix.
+
+    Args:
+        path: CSV, TSV, JSONL (or a JSON list) or Parquet.
+        bases: folders that audio paths are relative to; the manifest's own by default.
+
+    Raises:
+        DataError: the file is not what its suffix says.
+    """
+    bases = bases or (path.parent,)
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _read_parquet(path, bases)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if suffix in (".jsonl", ".json"):
+        return Table(str(path), _json_columns(path, text), bases=bases)
+    return Table(str(path), _separated_columns(path, text), bases=bases)
+
+
+def _separated_columns(path: Path, text: str) -> dict[str, list[Any]]:
+    header_line = text.split("\n", 1)[0]
+    if path.suffix.lower() == ".tsv":
+        delimiter = "\t"
+        quoted = _tsv_is_quoted(text)
+    else:
+        # Spreadsheets in half of Europe write semicolons into .csv files.
+        delimiter = next((char for char in ",;\t|" if char in header_line), ",")
+        quoted = True
+    # `newline=""` leaves line breaks inside quotes to the reader.
+    lines = io.StringIO(text, newline="")
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    rows: list[list[str]] = []
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        for row in reader:
+            if len(row) > len(header):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: {len(row)} fields where the header has {len(header)}; "
+                    'put text that holds the separator in "quotes"'
+                )
+            if row:
+                rows.append(row + [""] * (len(header) - len(row)))
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {reader.line_num}: not a valid {path.suffix[1:]} file: {error}"
+        ) from error
+    if not any(header):
+        raise DataError(f"{path}: is empty; its first line must name the columns")
+    _require_different(path, header)
+    # Spreadsheets end lines with separators, and pandas writes its index: columns without a name.
+    return {name: [row[column] for row in rows] for column, name in enumerate(header) if name}
+
+
+def _require_different(path: Path, names: Sequence[str]) -> None:
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"{path}: {names.count(twice)} columns are named {twice!r}; every column needs a name of its own"
+        )
+
+
+def _tsv_is_quoted(text: str) -> bool:
+    """Whether quotes in a TSV are marks of quoting or part of the texts.
+
+    They are marks when every field that begins with one is well-formed, and one of them has doubled quotes
+    inside or stands in the header. Common Voice never quotes, whatever its texts look like.
+    """
+    if text.startswith("client_id\t"):
+        return False
+    begins = re.findall(r'(?m)(?:^|(?<=\t))"[^\t\n]*', text)
+    whole = all(re.fullmatch(r'"(?:[^"]|"")*"\r?', field) for field in begins)
+    return bool(begins) and whole and (text.startswith('"') or any('""' in field[1:-1] for field in begins))
+
+
+def _json_columns(path: Path, text: str) -> dict[str, list[Any]]:
+    rows: list[Any]
+    if text.lstrip().startswith("["):
+        try:
+            rows = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from error
+    else:
+        rows = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}, line {number}: not valid JSON: {error.msg}") from error
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise DataError(f'{path}, row {number}: must be an object such as {{"audio": ..., "text": ...}}')
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            _require_different(path, schema.names)
+            embedded = {
+                field.name: ParquetAudio(path, field.name, bases)
+                for field in schema
+                if holds_audio(field.type)
+            }
+            table = file.read(columns=[field.name for field in schema if field.name not in embedded])
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: is not a Parquet file that can be read: {str(error).splitlines()[0]}"
+        ) from error
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    return Table(str(path), columns, dict(embedded), bases)
+
+
+def table_of_dataset(data: datasets.Dataset, origin: str, bases: tuple[Path, ...] = ()) -> Table:
+    """The rows of a Hugging Face data set, its audio left undecoded (decoding there needs FFmpeg)."""
+    from datasets import Audio, ClassLabel
+
+    data = data.with_format(None)
+    for name, feature in data.features.items():
+        if isinstance(feature, Audio):
+            data = data.cast_column(name, Audio(decode=False))
+    schema = data.features.arrow_schema
+    heavy = [field.name for field in schema if holds_audio(field.type)]
+    columns = dict(data.remove_columns(heavy).to_dict()) if len(heavy) < len(schema) else {}
+    for name, feature in data.features.items():
+        if isinstance(feature, ClassLabel) and name in columns:
+            names = feature.names
+            # A class is stored as a number, -1 where it is not known; people filter by its name.
+            columns[name] = [None if value is None or value < 0 else names[value] for value in columns[name]]
+    embedded: dict[str, EmbeddedAudio] = {name: DatasetAudio(data, name, bases) for name in heavy}
+    return Table(origin, columns, embedded, bases)

@@ -1,0 +1,1 @@
+"""Whisper and its processor: from the hub, a folder or the embedded demo."""

@@ -1,0 +1,98 @@
+"""Whisper's processor: what makes features of audio, and ids of text."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import TrainConfig
+from trainer.errors import ModelError
+from trainer.model.pretrained import load_pretrained
+
+if TYPE_CHECKING:
+    from transformers import WhisperFeatureExtractor, WhisperTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Processor:
+    """Both parts of transformers' `WhisperProcessor`, whose module takes 2 s more to import: it is there for images
+    and video as well.
+    """
+
+    feature_extractor: WhisperFeatureExtractor
+    tokenizer: WhisperTokenizer
+
+    @classmethod
+    def from_pretrained(cls, path: str) -> Processor:
+        """As transformers' own."""
+        from transformers import WhisperFeatureExtractor, WhisperTokenizer
+
+        return cls(WhisperFeatureExtractor.from_pretrained(path), WhisperTokenizer.from_pretrained(path))
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the files that transformers' own writes."""
+        from transformers import WhisperProcessor
+
+        WhisperProcessor(feature_extractor=self.feature_extractor, tokenizer=self.tokenizer).save_pretrained(
+            folder
+        )
+
+
+def load_processor(config: TrainConfig) -> Processor:
+    """Feature extractor and tokenizer, with language and task set on the tokenizer's prefix.
+
+    Raises:
+        ModelError: the model cannot be loaded, has no tokenizer, or does not know the language or the task.
+    """
+    processor: Processor = load_pretrained(Processor, config, "processor")
+    _check_tokenizer(config, processor.tokenizer)
+    if not is_multilingual(processor):
+        if config.language not in (None, "en") or config.task != "transcribe":
+            raise ModelError(
+                f"language={config.language!r}, task={config.task!r}: {config.model} only transcribes English; "
+                "take a model without .en"
+            )
+        return processor
+    tokenizer = processor.tokenizer
+    # Looked up by name: transformers computes the id by counting, which for a language that is not in the
+    # vocabulary (yue before large-v3) gives some other token.
+    token = f"<|{config.language}|>"
+    known = tokenizer.convert_tokens_to_ids(token)
+    if config.language is None or known in (None, tokenizer.unk_token_id):
+        raise ModelError(
+            f"language={config.language!r}: {config.model} has no such language; "
+            + (
+                "give one (null is for .en models)"
+                if config.language is None
+                else "take a newer or another model"
+            )
+        )
+    tokenizer.set_prefix_tokens(language=config.language, task=config.task, predict_timestamps=False)
+    if tokenizer.prefix_tokens[1] != known:
+        raise ModelError(f"model={config.model!r}: its tokenizer puts no {token} in front of transcripts")
+    return processor
+
+
+def _check_tokenizer(config: TrainConfig, tokenizer: Any) -> None:
+    """Refuse a tokenizer that loses words: without its files transformers makes one of special tokens alone."""
+    ids = tokenizer("a", add_special_tokens=False).input_ids
+    if not tokenizer.decode(ids, skip_special_tokens=True).strip():
+        raise ModelError(
+            f"model={config.model!r}: the folder has no tokenizer that knows words (tokenizer.json, or vocab.json "
+            "and merges.txt); copy it from the model that was fine-tuned"
+        )
+
+
+def is_multilingual(processor: Processor) -> bool:
+    """Whether the vocabulary has language tokens (`.en` models have none that are used)."""
+    ids = processor.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>"])
+    # In the `.en` vocabularies <|en|> exists but the models were never trained with it: their
+    # <|endoftext|> is 50256, one below the multilingual one.
+    return (
+        ids[1] is not None and ids[1] != processor.tokenizer.unk_token_id and not _is_english_only(processor)
+    )
+
+
+def _is_english_only(processor: Processor) -> bool:
+    return bool(processor.tokenizer.convert_tokens_to_ids("<|endoftext|>") == 50256)

@@ -1,0 +1,123 @@
+"""Loading Whisper from the hub, a folder or the embedded demo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import TrainConfig
+from trainer.errors import ModelError
+from trainer.model.pretrained import load_pretrained
+from trainer.model.processor import is_multilingual
+
+if TYPE_CHECKING:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    from trainer.model.processor import Processor
+
+
+def load_model_config(config: TrainConfig) -> WhisperConfig:
+    """The model's `WhisperConfig` (a small file, no weights)."""
+    from transformers import AutoConfig
+
+    loaded = load_pretrained(AutoConfig, config, "configuration")
+    if loaded.model_type != "whisper":
+        raise ModelError(
+            f"model={config.model!r}: is a {loaded.model_type} model; only Whisper models can be tuned"
+        )
+    return loaded  # type: ignore[no-any-return]
+
+
+#: Peak learning rates by the model's width: its pre-training rate / 40 (whisper-large-v2: its own, 5e-6).
+#: The narrowest entry is the embedded demo's, measured (see `trainer/demo/README.md`).
+_LEARNING_RATES = {128: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
+
+
+def default_learning_rate(config: TrainConfig) -> float:
+    """The peak learning rate known to be good for the model's size (linear decay)."""
+    if config.model_source == "openai/whisper-large-v2":
+        return 5e-6
+    width = load_model_config(config).d_model
+    return _LEARNING_RATES[min(_LEARNING_RATES, key=lambda known: abs(known - width))]
+
+
+def load_model(config: TrainConfig, processor: Processor) -> WhisperForConditionalGeneration:
+    """The model in float32, ready to be trained or evaluated with the language and task of `config`.
+
+    Dropout and SpecAugment are set on its configuration, language and task on its generation configuration
+    (`forced_decoder_ids` fail after save and load), and generation uses the key-value cache. The encoder's
+    positions are not trained: they are sinusoids, of which a short audio window uses only a part.
+    """
+    import torch
+
+    load_model_config(config)
+    model = _load_weights(
+        config,
+        dtype=torch.float32,
+        dropout=config.dropout,
+        apply_spec_augment=config.spec_augment,
+        mask_time_prob=config.mask_time_prob,
+        mask_feature_prob=config.mask_feature_prob,
+    )
+    _set_generation(model, config, multilingual=is_multilingual(processor))
+    # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
+    model.get_encoder().embed_positions.requires_grad_(False)
+    if config.freeze_encoder:
+        model.freeze_encoder()
+    return model
+
+
+def _load_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalGeneration:
+    """The model with all its weights.
+
+    Raises:
+        ModelError: the weights cannot be read, or are not those of the model that `config.json` describes.
+    """
+    from transformers import WhisperForConditionalGeneration
+    from transformers.utils import logging
+
+    # transformers would print a line for each weight that does not fit, and make up those that are missing.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, found = load_pretrained(
+            WhisperForConditionalGeneration,
+            config,
+            "weights",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **kwargs,
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    _check_weights(config, found)
+    return model  # type: ignore[no-any-return]
+
+
+def _check_weights(config: TrainConfig, found: Mapping[str, Any]) -> None:
+    """Refuse weights of another model; `found` is what transformers tells about loading them."""
+    unfit = [
+        f"{name} has the shape {tuple(has)} and needs {tuple(needs)}"
+        for name, has, needs in sorted(found["mismatched_keys"])
+    ] + [f"{name} is missing" for name in sorted(found["missing_keys"])]
+    if unfit:
+        others = f" ({len(unfit) - 1} more do not fit)" if len(unfit) > 1 else ""
+        raise ModelError(
+            f"model={config.model!r}: the weights are not those of its config.json: {unfit[0]}{others}; "
+            "take both from the same model"
+        )
+
+
+def _set_generation(
+    model: WhisperForConditionalGeneration, config: TrainConfig, *, multilingual: bool
+) -> None:
+    generation = model.generation_config
+    generation.forced_decoder_ids = None
+    generation.language = config.language if multilingual else None
+    generation.task = config.task if multilingual else None
+    generation.use_cache = True
+    # Written down even where it is 1: the pipeline would decode with 5 beams, and so to another WER.
+    generation.num_beams = config.generation_num_beams
+    generation.max_new_tokens = None
+    limit = model.config.max_target_positions
+    generation.max_length = min(config.generation_max_length or generation.max_length or limit, limit)

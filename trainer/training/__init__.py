@@ -1,0 +1,1 @@
+"""What runs while a Whisper is trained: batches, steps, evaluations, checkpoints."""

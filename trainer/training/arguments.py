@@ -1,0 +1,128 @@
+"""The stock trainer's arguments, from our settings and what the device can do."""
+
+from __future__ import annotations
+
+import datetime
+
+import torch
+from transformers import Seq2SeqTrainingArguments
+
+from trainer.config import ConfigError, TrainConfig
+from trainer.deepspeed import engine_settings, join_on_cpu
+from trainer.training.batches import BatchPlan
+from trainer.training.distributed import TIMEOUT_SECONDS
+
+
+def training_arguments(
+    config: TrainConfig, plan: BatchPlan | None, output_dir: str
+) -> Seq2SeqTrainingArguments:
+    """The stock trainer's arguments for `config`: evaluation, saving and logging are left to our callback."""
+    precision = resolve_precision(config.precision)
+    n_steps = plan.n_steps if plan else 1
+    if config.deepspeed and precision == "bf16" and not torch.cuda.is_available():
+        raise ConfigError(
+            "precision='bf16': DeepSpeed trains in fp32 where there is no GPU; use auto or fp32"
+        )
+    joined = bool(config.deepspeed) and not torch.cuda.is_available()
+    if joined:
+        join_on_cpu(datetime.timedelta(seconds=TIMEOUT_SECONDS))
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=output_dir,
+        per_device_train_batch_size=config.train_batch_size,
+        per_device_eval_batch_size=config.eval_batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        max_steps=n_steps,
+        learning_rate=config.learning_rate or 0.0,
+        # The stock `constant` has no warmup.
+        lr_scheduler_type="constant_with_warmup"
+        if config.scheduler_type == "constant"
+        else config.scheduler_type,
+        warmup_steps=warmup_steps(config, n_steps),
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        activation_checkpointing=config.gradient_checkpointing,
+        activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        use_cpu=_needs_use_cpu(config, precision),
+        seed=config.seed,
+        deepspeed=engine_settings(config.deepspeed) if config.deepspeed else None,
+        accelerator_config={"use_configured_state": True} if joined else None,
+        ddp_timeout=TIMEOUT_SECONDS,
+        # Every parameter that is trained takes part in every step; looking for others costs time.
+        ddp_find_unused_parameters=False,
+        torch_compile=config.torch_compile,
+        dataloader_num_workers=_loaders(config),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        predict_with_generate=True,
+        remove_unused_columns=False,
+        logging_nan_inf_filter=False,
+        eval_strategy="no",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    # One worker trains on one device; with several visible the stock trainer would fall back to DataParallel.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    if arguments.world_size != (config.workers if plan else 1):
+        raise RuntimeError(f"{config.workers} workers were started, {arguments.world_size} train together")
+    return arguments
+
+
+def set_tf32(config: TrainConfig) -> None:
+    """Switch TensorFloat-32 on or off for this process, where the GPU has it; an earlier training may have set it.
+
+    To be called when the stock trainer is made: accelerate switches it on for models that are compiled. The stock
+    trainer's own argument works once in a process (transformers 5.23 caches the call that sets it).
+    """
+    if not _has_tf32():
+        return
+    if hasattr(torch.backends, "fp32_precision"):  # PyTorch 2.9 and later
+        torch.backends.fp32_precision = "tf32" if config.tf32 else "ieee"
+    # These too: PyTorch raises where they are asked and contradict it.
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
+    torch.backends.cudnn.allow_tf32 = config.tf32
+
+
+def _has_tf32() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8
+
+
+def _loaders(config: TrainConfig) -> int:
+    """Processes that load batches: on the CPU they would only take from the training what it computes with."""
+    if config.dataloader_workers is not None:
+        return config.dataloader_workers
+    return min(2, torch.get_num_threads() - 1) if torch.cuda.is_available() else 0
+
+
+def _needs_use_cpu(config: TrainConfig, precision: str) -> bool:
+    """Without it, bf16 is refused where there is no GPU, and several workers would each train alone.
+
+    With DeepSpeed it must not be set: the stock trainer would then go on without DeepSpeed.
+    """
+    if torch.cuda.is_available() or config.deepspeed:
+        return False
+    return precision == "bf16" or config.workers > 1
+
+
+def warmup_steps(config: TrainConfig, n_steps: int) -> int:
+    """Optimiser steps of warmup: `warmup_steps`, or `warmup_ratio` of all `n_steps`."""
+    if config.warmup_steps is not None:
+        return config.warmup_steps
+    return round(config.warmup_ratio * n_steps)
+
+
+def resolve_precision(precision: str) -> str:
+    """`auto` as what the device does well: bf16 from Ampere on, fp16 on older GPUs, fp32 elsewhere.
+
+    Raises:
+        ConfigError: fp16 was asked for without a GPU.
+    """
+    if not torch.cuda.is_available():
+        if precision == "fp16":
+            raise ConfigError("precision='fp16': needs a GPU; use auto, fp32 or bf16")
+        return "fp32" if precision == "auto" else precision
+    if precision != "auto":
+        return precision
+    return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"

@@ -1,0 +1,158 @@
+"""What happens between optimiser steps: reports of progress, evaluations on the plan's points, divergence."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from trainer.config import TrainConfig
+from trainer.report import Report
+from trainer.training.batches import BatchPlan
+from trainer.training.distributed import first_says, local_rank, wait_for_all
+from trainer.training.training_clock import TrainingClock
+
+_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
+
+
+class ReportingCallback(TrainerCallback):
+    """Evaluates, saves and reports exactly on the plan's points; reports loss and learning rate in between."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        plan: BatchPlan,
+        report: Report,
+        complete: Callable[[Path], None],
+        keep_checkpoints: bool,
+    ) -> None:
+        """`complete` is called in the first worker with each checkpoint that all have written, before `report`."""
+        self._config = config
+        self._plan = plan
+        self._report = report
+        self._complete = complete
+        self._keep_checkpoints = keep_checkpoints
+        self._clock = TrainingClock()
+        self._last_log = time.monotonic()
+        self._first_step: int | None = None
+        self._log_every: int | None = None
+        self._evaluated: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
+        self.rows: list[dict[str, float]] = []
+        self.checkpoints: dict[int, Path] = {}
+        self.diverged = False
+
+    def position(self, step: int) -> dict[str, float]:
+        """Where the training stands: samples seen, optimiser step, epoch."""
+        return {
+            "samples_seen": self._plan.samples_seen(step),
+            "step": step,
+            "epoch": self._plan.epoch(step),
+        }
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Ask for an evaluation and a checkpoint where one is due."""
+        due, seen = self._plan.is_point(state.global_step), self._plan.samples_seen(state.global_step)
+        if due:
+            self._clock.stop(seen)
+        elif not self._clock.runs:  # after the first step, which warms up: compilation, memory, caches
+            self._clock.start(seen)
+        control.should_log = due or self._log_is_due(args, state.global_step)
+        control.should_evaluate = control.should_save = due
+        return control
+
+    def _log_is_due(self, args: TrainingArguments, step: int) -> bool:
+        """Whether to log after this step: by the clock, but in the same steps on all workers.
+
+        A log gathers the loss of all workers, so one that went by its own clock would wait for the others
+        for ever. They count steps instead, as many as take the first worker `log_every_seconds`.
+        """
+        if args.world_size == 1:
+            return time.monotonic() - self._last_log >= self._config.log_every_seconds
+        if self._first_step is None:
+            self._first_step, self._last_log = step, time.monotonic()
+        elif self._log_every is None:
+            seconds = torch.tensor(time.monotonic() - self._last_log, device=args.device)
+            torch.distributed.broadcast(seconds, src=0)
+            self._log_every = max(1, round(self._config.log_every_seconds / max(float(seconds), 1e-6)))
+        return self._log_every is not None and (step - self._first_step) % self._log_every == 0
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> TrainerControl:
+        """Report the loss since the last log; a loss that is no finite number ends the training as diverged."""
+        if not logs or "loss" not in logs:
+            return control
+        self._last_log = time.monotonic()
+        self._logged = {
+            key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm") if key in logs
+        }
+        if not math.isfinite(self._logged["loss"]):
+            self.diverge(state)
+            control.should_training_stop = True
+            control.should_evaluate = control.should_save = False
+            return control
+        if state.is_world_process_zero:
+            self._report({**self.position(state.global_step), **self._logged}, None)
+        return control
+
+    def diverge(self, state: TrainerState) -> None:
+        """Report that the loss is no finite number any more."""
+        self.diverged = True
+        if state.is_world_process_zero:
+            self._report({**self.position(state.global_step), "diverged": 1.0}, None)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the rates for the report that follows the save."""
+        found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
+        self._evaluated = {**{name: found[name] for name in _RATES}, "eval_loss": found["loss"]}
+        if "clips" in found:  # of a part of the split
+            self._evaluated |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Report the evaluation together with its checkpoint, then drop the checkpoint if it is kept elsewhere."""
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        row = {
+            **self.position(state.global_step),
+            **self._logged,
+            **self._evaluated,
+            "train_seconds": self._clock.seconds,
+            "train_samples": self._clock.samples,
+            "finished": float(state.global_step == self._plan.n_steps),
+        }
+        self.rows.append(row)
+        wait_for_all(args)  # each worker writes its part of the checkpoint
+        if state.is_world_process_zero:
+            self._complete(folder)
+        wait_for_all(args)
+        stop = bool(self._report(row, folder))
+        wait_for_all(args)
+        control.should_training_stop |= first_says(args, stop)
+        if self._keep_checkpoints:
+            self.checkpoints[state.global_step] = folder
+        elif local_rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)  # there is none where only other nodes write
+        self._clock.start(self._plan.samples_seen(state.global_step))
+        return control

@@ -1,0 +1,1 @@
+"""Ray from inside: joining it, what it has, files and messages between its nodes."""

@@ -1,0 +1,202 @@
+"""What a trial or a training takes of the cluster: as it was asked for, and as it fits on the nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from tune.util.errors import ConfigError, ResourceError
+
+Node = Mapping[str, float]
+"""Ray's resources of a node: `CPU`, `GPU` and others."""
+_MOST_CPUS = 8.0
+"""CPUs of a worker by default at most: beyond that a GPU's data loading gains nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ResourceOptions:
+    """By which options resources are asked for, so that errors name what was given."""
+
+    gpus: str
+    cpus: str
+    workers: str
+    per_worker: bool
+    """Whether GPUs and CPUs are those of one worker; else of all workers together."""
+
+
+TRIAL_OPTIONS = ResourceOptions("--gpus-per-trial", "--cpus-per-trial", "--workers-per-trial", False)
+TRAINING_OPTIONS = ResourceOptions("--gpus-per-worker", "--cpus-per-worker", "--workers", True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResourceRequest:
+    """What was asked for."""
+
+    gpus: float | Literal["auto"] | None = None
+    """As the option counts them; `auto` is still to be measured, None is one for each worker where there are any."""
+    cpus: float | None = None
+    """As the option counts them."""
+    workers: int = 1
+    """Processes that train together."""
+    trials: int = 1
+    max_concurrent: int | None = None
+    options: ResourceOptions = TRIAL_OPTIONS
+
+    @property
+    def _parts(self) -> int:
+        """Workers among which a number that was given is divided."""
+        return 1 if self.options.per_worker else self.workers
+
+    def check_numbers(self) -> None:
+        """Check what can be checked where the workers are not known yet.
+
+        Raises:
+            ConfigError: a number is out of range.
+        """
+        gpus = None if self.gpus == "auto" else self.gpus
+        for option, number in ((self.options.gpus, gpus), (self.options.cpus, self.cpus)):
+            if not math.isfinite(number or 0.0):
+                raise ConfigError(f"{option} {number}: must be a finite number")
+        if (
+            gpus is not None
+            and not self.options.per_worker
+            and (gpus < 0 or (gpus > 1 and gpus != int(gpus)))
+        ):
+            raise ConfigError(
+                f"{self.options.gpus} {gpus:g}: must be a share of one GPU up to 1, or a whole number"
+            )
+        if self.cpus is not None and self.cpus <= 0:
+            raise ConfigError(f"{self.options.cpus} {self.cpus:g}: must be above 0")
+
+    def check_gpus(self, *, begun: bool = False) -> None:
+        """Check that each worker has one GPU or none, or a single one a share of it: more would be held and not used.
+
+        Args:
+            begun: whether the number of workers is that with which the search began.
+
+        Raises:
+            ConfigError: there are more GPUs than workers, or fewer.
+        """
+        gpus, workers, options = self.gpus, self.workers, self.options
+        if gpus is None or gpus == "auto" or gpus in (0, self._parts) or (workers == 1 and 0 < gpus < 1):
+            return
+        given = f"{options.gpus} {gpus:g}"
+        if options.per_worker:
+            many = workers == 1 or gpus > 1 or gpus < 0
+            why = (
+                "several GPUs are used by as many" if many else "a share of a GPU is only for a single worker"
+            )
+            raise ConfigError(f"{given}: must be 1 or 0; {why}{f' {options.workers}' if many else ''}")
+        if begun:
+            raise ConfigError(
+                f"{given}: each worker uses one GPU, and the search began with {workers} "
+                f"worker{'s' if workers > 1 else ''} a trial; give {options.gpus} {workers} or 0"
+            )
+        raise ConfigError(
+            f"{given}: each worker uses one GPU, and {options.workers} is {workers}; give "
+            f"{options.workers} {math.ceil(gpus)}, or {options.gpus} {workers} or 0"
+        )
+
+    def fit(self, nodes: Sequence[Node]) -> TrialResources:
+        """Resources of a trial and the number of trials at once, from the resources of each node.
+
+        A share of a GPU that is still to be measured (`auto`) counts as a whole one where there are any.
+
+        Raises:
+            ResourceError: a trial asks for more than there is, so it could never start.
+        """
+        workers, options = self.workers, self.options
+        most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
+        given = None if self.gpus == "auto" else self.gpus
+        gpus = given / self._parts if given is not None else 1 if most_gpus else 0.0
+        if gpus > most_gpus:
+            have = f"{most_gpus:g} GPU{'' if most_gpus == 1 else 's'}"
+            raise ResourceError(
+                f"{options.gpus} {gpus * self._parts:g}: {_where(nodes)} {have}; "
+                f"{'lower it' if most_gpus else 'use 0 to train on the CPU'}"
+            )
+        able = [node for node in nodes if node.get("GPU", 0.0) >= gpus]
+        most_cpus = max((node.get("CPU", 0.0) for node in able), default=0.0)
+        cpus = self.cpus / self._parts if self.cpus is not None else _default_cpus(gpus, able)
+        if cpus > most_cpus:
+            raise ResourceError(
+                f"{options.cpus} {cpus * self._parts:g}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
+            )
+        resources = TrialResources(gpus=gpus * workers, cpus=cpus * workers, concurrent=1, workers=workers)
+        fitting = resources.fitting(nodes)
+        if workers > 1 and not fitting:
+            room = sum(_fitting(node, gpus, cpus) for node in able)
+            raise ResourceError(
+                f"{options.workers} {workers}: there is room for {room} of {gpus:g} GPU and {cpus:g} CPU each; "
+                "lower it"
+            )
+        concurrent = max(1, min(fitting, self.max_concurrent or fitting, self.trials))
+        return dataclasses.replace(resources, concurrent=concurrent)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialResources:
+    """What each trial holds while it runs, and how many run at once."""
+
+    gpus: float
+    """GPUs of all workers of a trial together."""
+    cpus: float
+    """CPUs of all workers of a trial together."""
+    concurrent: int
+    workers: int = 1
+    """Processes that train a trial together."""
+
+    @property
+    def gpus_per_worker(self) -> float:
+        """GPUs of one process."""
+        return self.gpus / self.workers
+
+    @property
+    def cpus_per_worker(self) -> float:
+        """CPUs of one process."""
+        return self.cpus / self.workers
+
+    @property
+    def each(self) -> dict[str, float]:
+        """What Ray is asked for, for one process."""
+        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+
+    def request(self) -> Any:
+        """What Ray Tune is asked for.
+
+        With several workers: a bundle each, packed on as few nodes as can be. The empty one in front puts the
+        trial's own process, which takes nothing, beside the first worker, whose checkpoints it hands on.
+        """
+        from ray.tune import PlacementGroupFactory
+
+        if self.workers == 1:
+            return {"cpu": self.cpus, "gpu": self.gpus}
+        return PlacementGroupFactory([{}, *[self.each] * self.workers], strategy="PACK")
+
+    def fitting(self, nodes: Sequence[Node]) -> int:
+        """Trials that these nodes can run at once."""
+        each = [_fitting(node, self.gpus_per_worker, self.cpus_per_worker) for node in nodes]
+        return sum(each) if self.workers == 1 else sum(each) // self.workers
+
+
+def _default_cpus(gpus: float, able: Sequence[Node]) -> float:
+    """CPUs of a worker: its share of the node's beside its share of the GPUs, a fraction where there are fewer."""
+    if not gpus:
+        return 1.0
+    share = min(_MOST_CPUS, *(node.get("CPU", 0.0) * gpus / node["GPU"] for node in able))
+    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
+
+
+def _where(nodes: Sequence[Node]) -> str:
+    return "this machine has" if len(nodes) == 1 else "no node of the cluster has more than"
+
+
+def _fitting(node: Node, gpus: float, cpus: float) -> int:
+    """Workers that run on a node at once; fractions share a card but do not spread over two."""
+    by_cpus = int(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else 10**6
+    if not gpus:
+        return by_cpus
+    cards = int(node.get("GPU", 0.0))
+    return min(by_cpus, cards * int(1 / gpus + 1e-9) if gpus <= 1 else int(cards / gpus))

@@ -1,0 +1,208 @@
+"""Starting or joining Ray, and what its nodes have."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tune.cluster.head_node import attached_to_head
+from tune.cluster.resources import Node
+from tune.experiments.mlflow_store import worker_environment
+from tune.util.console import say
+from tune.util.errors import ResourceError
+from tune.util.redact import hide_password
+
+_PROBE_SECONDS = 5.0
+_LOOK_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
+    """Ray, quiet, for the length of the block: the cluster at `address`, at `$RAY_ADDRESS`, or one of its own.
+
+    Raises:
+        ResourceError: there is no such cluster, or it runs another version.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's own table would print over ours, also with verbose=0.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    # Our own callbacks write what there is to keep; Ray's would add CSV, JSON and TensorBoard files to each trial.
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    # Nor is its own state of the experiment ever read: a search goes on from its log.
+    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
+    address = joined_address(address)
+    # Failed trials are told on the screen in a line and in full in their folder.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    _join(address, console)
+    import ray
+
+    # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
+    before = signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        ray.shutdown()
+
+
+def joined_address(asked: str | None) -> str:
+    """Where Ray is joined: as asked, else `$RAY_ADDRESS`, else `local`, which starts one."""
+    return asked or os.environ.get("RAY_ADDRESS") or "local"
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    """Do on SIGTERM what is done on SIGINT now: while trials run, Tune ends them and returns.
+
+    Not by sending SIGINT, which is ignored by whatever a shell started in the background.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+
+def check_address(address: str) -> None:
+    """Check that a search can join a cluster at `address`.
+
+    Raises:
+        ResourceError: it is an address for jobs, of Ray's client, or nothing listens there.
+    """
+    if address in ("auto", "local"):
+        return
+    shown = hide_password(address)
+    if address.startswith(("http://", "https://", "vertex_ray://")):
+        raise ResourceError(
+            f"--address {shown}: is where jobs are sent; use tune-whisper submit --address {shown} -- ..."
+        )
+    if "://" in address:
+        raise ResourceError(
+            f"--address {shown}: a search runs on a node of the cluster; there use HOST:6379 or auto, from "
+            "elsewhere tune-whisper submit --address http://HOST:8265 -- ..."
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ResourceError(
+            f"--address {address}: must be HOST:PORT as ray start printed it (port 6379), or auto"
+        )
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS) as probe:
+            speaks_http = _speaks_http(probe)
+    except OSError as error:
+        raise ResourceError(
+            f"--address {address}: no Ray cluster answers ({error.strerror or error}); ray start --head starts one"
+        ) from error
+    if speaks_http:
+        raise ResourceError(
+            f"--address {address}: is a web server, as Ray's dashboard is; a search joins HOST:6379, and jobs go to "
+            f"http://{address} by tune-whisper submit"
+        )
+
+
+def _speaks_http(probe: socket.socket) -> bool:
+    """Whether a web server answers, as Ray's dashboard does; Ray's own service speaks gRPC."""
+    probe.settimeout(1.0)
+    try:
+        probe.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        return probe.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
+def _join(address: str, console: Console) -> None:
+    check_address(address)
+    import ray
+
+    # Only this process writes to MLflow; no worker gets to see the store's credentials. A trial that is stopped
+    # leaves its thread by itself; the default waits 2 s for it, too short after a save.
+    variables = {**worker_environment(), "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30"}
+    local = address == "local"
+    # A Ray of our own passes its environment on. A runtime environment would cost a process that makes it, and
+    # the workers that Ray starts beforehand: 3 s.
+    how: dict[str, Any] = {"include_dashboard": False} if local else {"runtime_env": {"env_vars": variables}}
+    with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
+        try:
+            with _environment(variables if local else {}), attached_to_head():
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
+        except (ConnectionError, RuntimeError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise ResourceError(f"--address {address}: cannot be joined: {' '.join(lines[:4])}") from error
+    if address != "local":
+        nodes = alive_nodes()
+        totals = ", ".join(
+            f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}s" for kind in ("GPU", "CPU")
+        )
+        say(console, f"joined Ray at {address}: {len(nodes)} nodes, {totals}")
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile have these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def alive_nodes() -> list[Node]:
+    """The resources of every node that is up now."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def check_shared(folder: Path, storage: str) -> None:
+    """Check that every node sees `folder`, which is there, by a file in it.
+
+    Raises:
+        ResourceError: trials on some nodes could not keep their checkpoints there.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    others = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    del others[here]
+    if not others:
+        return
+    token = folder / f".seen-{uuid.uuid4().hex}"
+    token.touch()
+    looks = {
+        ray.remote(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        )(os.path.exists).remote(str(token)): address
+        for node, address in others.items()
+    }
+    try:
+        done, _ = ray.wait(list(looks), num_returns=len(looks), timeout=_LOOK_SECONDS)
+        blind = []
+        for look in done:
+            with contextlib.suppress(ray.exceptions.RayError):  # a node that is just leaving
+                if not ray.get(look):
+                    blind.append(looks[look])
+    finally:
+        token.unlink()
+    if blind:
+        raise ResourceError(
+            f"--storage {storage}: is not seen by the node{'s' if len(blind) > 1 else ''} {', '.join(blind)}; give a "
+            "folder that all nodes share, or s3://bucket/prefix or gs://bucket/prefix"
+        )
+
+
+def this_machine() -> dict[str, float]:
+    """CPUs and GPUs here, as Ray would count them, without starting it."""
+    import torch
+
+    return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}

@@ -1,0 +1,175 @@
+"""`tune-whisper evaluate`: how good a model is, how sure that is, and whether it is better than another."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune.commands.options import Parser, add_results, add_settings, add_storage, check_least
+from tune.util.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tune.evaluation.evaluation import EvaluationResult
+
+JSON_FILE = "evaluation.json"
+PAGE_FILE = "evaluation.html"
+_EXAMPLES = """\
+examples:
+  tune-whisper evaluate my-model --data recordings/ --baseline openai/whisper-small --by speaker accent
+  tune-whisper evaluate EXPERIMENT --output report/     # the winner on the test split of its own data
+  tune-whisper evaluate small --data clips.csv --split all --language be --json > small.json
+"""
+
+
+def evaluate_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper evaluate`."""
+    parser = Parser(
+        prog="tune-whisper evaluate",
+        description="Measure a model on a split: WER and CER with 95 % intervals, compared to another model, broken "
+        "down, with the worst utterances and signs of hallucination.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="folder, hub id, short name (tiny ...), or an experiment: its winner; by its folder where a short name is "
+        "called the same",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        help="what --data of a search takes (default: the data the model was tuned on)",
+    )
+    parser.add_argument(
+        "--split",
+        default="test",
+        metavar="NAME",
+        help="train, validation, test, another split of the data, or all (default: test)",
+    )
+    parser.add_argument(
+        "--baseline", metavar="OTHER", help="a second model, decoded and compared on the same clips"
+    )
+    parser.add_argument(
+        "--language", metavar="CODE", help="spoken language (default: the model's own, else en)"
+    )
+    parser.add_argument(
+        "--normalizer",
+        choices=("auto", "whisper", "basic", "none"),
+        help="auto (one for each language), whisper (for comparison with published figures), basic, none",
+    )
+    parser.add_argument(
+        "--by",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLUMN",
+        help="break down by columns of the data",
+    )
+    parser.add_argument("--worst", type=int, default=5, metavar="N", help="utterances to show (default: 5)")
+    add_results(parser, f"{JSON_FILE} and {PAGE_FILE}")
+    add_settings(
+        parser,
+        "a setting of the data, the decoding or the machine, such as eval_batch_size=64, max_eval_clips=200",
+    )
+    add_storage(parser)
+    return parser
+
+
+def evaluate(words: list[str]) -> int:
+    """Run `tune-whisper evaluate`.
+
+    Raises:
+        UserError: what was given cannot be evaluated; one line that says what is wrong and how to mend it.
+    """
+    arguments = evaluate_parser().parse_args(words)
+    check_least(arguments, worst=0)
+    if arguments.output is not None:
+        check_output(arguments.output)
+    from tune.evaluation.evaluation import run_evaluation
+    from tune.evaluation.plan import plan_evaluation
+    from tune.experiments.models import open_model
+    from tune.util.console import make_console, say
+
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(open_model(arguments.model, arguments.storage))
+        baseline = None
+        if arguments.baseline is not None:
+            baseline = stack.enter_context(open_model(arguments.baseline, arguments.storage))
+        plan = plan_evaluation(
+            model,
+            baseline,
+            arguments.storage,
+            data=arguments.data,
+            split=arguments.split,
+            language=arguments.language,
+            normalizer=arguments.normalizer,
+            by=arguments.by,
+            overrides=arguments.set,
+        )
+        result = run_evaluation(plan, make_console(error=True))
+    console = make_console()
+    content = result.to_dict()
+    if arguments.json:
+        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+    else:
+        _print(result, arguments.worst, console)
+    if arguments.output is not None:
+        written = write_files(arguments.output, result, content)
+        say(
+            make_console(error=True) if arguments.json else console,
+            f"written   {', '.join(map(str, written))}",
+        )
+    return 0
+
+
+def _print(result: EvaluationResult, worst: int, console: Console) -> None:
+    from tune.evaluation.tables import print_evaluation
+
+    print_evaluation(result, worst, console)
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a place where the files cannot be, or where those of another command are; raises `ConfigError`."""
+    from tune.evaluation.evaluation import KIND
+
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--output {folder}: is a file; give a folder")
+    there = folder / JSON_FILE
+    if there.exists():
+        try:
+            kind = json.loads(there.read_text(encoding="utf-8")).get("kind")
+        except (OSError, ValueError, AttributeError):
+            kind = None
+        if kind != KIND:
+            raise ConfigError(
+                f"--output {folder}: has an {JSON_FILE} that is not of this command, as an exported model has; give "
+                "another folder"
+            )
+
+
+def write_files(folder: Path, result: EvaluationResult, content: dict[str, Any]) -> list[Path]:
+    """Write JSON and page, each whole or not at all, and return their paths.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    from tune.evaluation.page import evaluation_page
+    from tune.pages.page import write_page
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f".{JSON_FILE}.partial"
+        partial.write_text(
+            json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n", encoding="utf-8"
+        )
+        partial.replace(folder / JSON_FILE)
+        # After the figures: a page that cannot be drawn must not cost what took hours to decode.
+        write_page(folder / PAGE_FILE, evaluation_page(result))
+    except OSError as error:
+        raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
+    return [folder / JSON_FILE, folder / PAGE_FILE]

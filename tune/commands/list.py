@@ -1,0 +1,135 @@
+"""`tune-whisper list`: the experiments of a storage, or the jobs of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+from typing import TYPE_CHECKING
+
+from tune.commands.options import Parser, add_dashboard, add_storage
+from tune.experiments.storage import DEFAULT_STORAGE, Storage
+from tune.util.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tune.experiments.listing import ExperimentLine
+
+_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+_EPILOG = """\
+states of an experiment:
+  running, starting   a process holds its lock (of an object store: its files changed within ten minutes)
+  interrupted         no process runs it, and trials are left: tune-whisper --resume EXPERIMENT
+  finished            all its trials have ended, or a budget or a plateau ended it
+  failed              it ended because trials failed, or none reached an evaluation
+  damaged             a file of it is missing or cannot be read
+
+with --address, or RAY_API_SERVER_ADDRESS or RAY_ADDRESS set, the jobs that were sent to that cluster
+"""
+_STYLES = {
+    "running": "cyan",
+    "starting": "cyan",
+    "interrupted": "yellow",
+    "finished": "green",
+    "failed": "red",
+    "damaged": "red",
+}
+
+
+def list_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper list`."""
+    parser = Parser(
+        prog="tune-whisper list",
+        description="List all experiments of a storage, or the jobs of a cluster, the newest first.",
+        epilog=_EPILOG,
+    )
+    add_storage(parser, default=None)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    jobs = parser.add_argument_group("jobs of a cluster")
+    add_dashboard(jobs)
+    jobs.add_argument("--all", action="store_true", help="also jobs that others sent")
+    return parser
+
+
+def list_all(words: list[str]) -> int:
+    """Run `tune-whisper list`; returns the exit code.
+
+    Raises:
+        ConfigError: options for jobs and for experiments are mixed.
+        JobError: the cluster cannot be reached.
+        StorageError: the storage cannot be read.
+    """
+    arguments = list_parser().parse_args(words)
+    of_jobs = [name for name in ("address", "all", "project", "location") if getattr(arguments, name)]
+    if arguments.storage is not None and of_jobs:
+        raise ConfigError(f"--{of_jobs[0]}: is for jobs, --storage for experiments; give one of them")
+    if of_jobs or (arguments.storage is None and any(os.environ.get(name) for name in _ADDRESSES)):
+        from tune.commands.jobs import list_jobs
+
+        return list_jobs(arguments)
+    return _list_experiments(arguments.storage or Storage.parse(DEFAULT_STORAGE), as_json=arguments.json)
+
+
+def _list_experiments(storage: Storage, *, as_json: bool) -> int:
+    from tune.experiments.listing import list_experiments
+    from tune.util.console import make_console, say
+
+    if storage.folder is not None and storage.folder.exists():
+        storage.check()
+    lines = list_experiments(storage)
+    if as_json:
+        print(json.dumps([line.to_dict() for line in lines], indent=2))
+        return 0
+    console = make_console()
+    if not lines:
+        say(
+            console,
+            f"no experiments in {storage.text}; tune-whisper --space lr_batch begins one, "
+            "--storage names another place",
+        )
+        return 0
+    console.print(experiment_table(lines))
+    for line in lines:
+        if line.state == "damaged":
+            say(console, f"warning: {line.name}: {line.note}")
+    return 0
+
+
+def experiment_table(lines: list[ExperimentLine]) -> Table:
+    """A row for each experiment."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tune.util.console import clock
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("experiment", "state"):
+        table.add_column(name, overflow="fold")
+    for name in ("trials", "baseline %", "best %", "gain", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("started", no_wrap=True)
+    for line in lines:
+        ended, asked = line.trials_ended, line.trials_asked
+        trials = "" if asked is None else str(asked) if ended == asked else f"{ended} of {asked}"
+        state = "training " if line.kind == "training" else ""
+        rates = (line.baseline_wer, line.best_wer, line.wer_gain)
+        table.add_row(
+            escape(line.name),
+            f"[{_STYLES[line.state]}]{state}{line.state}[/]",
+            trials,
+            *("" if rate is None else f"{rate:.2f}" for rate in rates),
+            "" if line.seconds is None else clock(line.seconds),
+            _moment(line.started),
+        )
+    return table
+
+
+def _moment(started: str | None) -> str:
+    """Local date and time to the minute."""
+    try:
+        moment = datetime.datetime.fromisoformat(started or "").astimezone()
+    except ValueError:
+        return ""
+    return f"{moment:%Y-%m-%d %H:%M}"

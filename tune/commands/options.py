@@ -1,0 +1,214 @@
+"""What all commands share on the command line: how help looks and how mistakes are told."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainer.config import ConfigError, check_value
+from tune.experiments.storage import DEFAULT_STORAGE, Storage
+
+TRACKERS = ("mlflow", "tensorboard")
+"""What `--track` may name."""
+
+WIDTH = 110
+EXIT_FAILED = 1
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help with defaults on wide lines, the epilog as written."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=WIDTH)
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other one is told: one line, exit code 2, no usage in front of it."""
+
+    def __init__(self, prog: str, description: str, **kwargs: Any) -> None:
+        wrapped = "\n".join(textwrap.fill(line, WIDTH) for line in description.splitlines())
+        super().__init__(
+            prog=prog, description=wrapped, formatter_class=Formatter, allow_abbrev=False, **kwargs
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def check_least(request: Any, **least: int) -> None:
+    """Check numbers that a request may hold, by the names of its fields, against the least that each can be.
+
+    Raises:
+        ConfigError: one of them is below.
+    """
+    for name, number in least.items():
+        given = getattr(request, name)
+        if given is not None and given < number:
+            raise ConfigError(f"{option_name(name)} {given}: must be at least {number}")
+
+
+def add_storage(parser: Any, default: str | None = DEFAULT_STORAGE) -> None:
+    """`--storage`, the place of all experiments; it is parsed to a `Storage`."""
+    parser.add_argument(
+        "--storage",
+        type=Storage.parse,
+        default=default,
+        metavar="DIR",
+        help="folder of all experiments, s3://bucket/prefix or gs://bucket/prefix (default: ./experiments)",
+    )
+
+
+def add_tracking_uri(
+    parser: Any, text: str = "MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)"
+) -> None:
+    """`--tracking-uri`."""
+    parser.add_argument("--tracking-uri", metavar="URI", help=text)
+
+
+def add_settings(parser: Any, text: str) -> None:
+    """`--set`, once for each setting; read by `tune.space.overrides.parse_set`."""
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def add_results(parser: Any, files: str) -> None:
+    """`--output`, a folder for what was found out, and `--json`."""
+    parser.add_argument("--output", type=Path, metavar="DIR", help=f"folder for {files}; made where missing")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
+
+
+def add_training(group: Any) -> None:
+    """`--model`, `--data`, `--language` and the budget: what a search and a training have in common."""
+    group.add_argument(
+        "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
+    )
+    group.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
+    group.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
+    budget = group.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--epochs",
+        metavar="E",
+        help="budget of a training in passes over its data (default: 3, demo: 4)",
+    )
+    budget.add_argument("--max-steps", metavar="S", help="budget of a training in optimiser steps")
+    add_settings(group, "any other setting; can be repeated")
+
+
+def add_deepspeed(group: Any) -> None:
+    """`--deepspeed`, with or without a file."""
+    group.add_argument(
+        "--deepspeed",
+        nargs="?",
+        const="ds_config.json",
+        metavar="FILE",
+        help="train with DeepSpeed (default FILE: the packaged ds_config.json, ZeRO 2)",
+    )
+
+
+def add_running(group: Any, what: str) -> None:
+    """`--address` and `--max-failures` of a search's trials or of a training, which is `what`."""
+    group.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="Ray cluster to run on (default: $RAY_ADDRESS, else this machine)",
+    )
+    group.add_argument(
+        "--max-failures",
+        type=int,
+        default=2,
+        metavar="N",
+        help=f"times that a {what} which fails goes on from its last checkpoint (default: 2)",
+    )
+
+
+def add_track(group: Any) -> None:
+    """`--track`."""
+    group.add_argument(
+        "--track",
+        nargs="+",
+        choices=TRACKERS,
+        default=["mlflow"],
+        metavar="STORE",
+        help="where results are shown: mlflow, tensorboard or both (default: mlflow)",
+    )
+
+
+def add_take_over(group: Any) -> None:
+    """`--take-over`."""
+    group.add_argument(
+        "--take-over",
+        action="store_true",
+        help="with --resume, of an object store: also where another machine seems to run it still",
+    )
+
+
+def add_dashboard(group: Any) -> None:
+    """`--address` of a cluster's dashboard, where jobs are sent, with `--project` and `--location`."""
+    group.add_argument(
+        "--address",
+        metavar="URL",
+        help="the cluster's dashboard, http://HEAD:8265, or vertex_ray://NAME "
+        "(default: $RAY_API_SERVER_ADDRESS, $RAY_ADDRESS)",
+    )
+    add_vertex(group, "with vertex_ray://: ")
+
+
+def add_vertex(group: Any, when: str = "") -> None:
+    """`--project` and `--location` of a cluster on Vertex AI; `when` says when they count."""
+    group.add_argument(
+        "--project", metavar="P", help=f"{when}Google Cloud project (default: the environment's)"
+    )
+    group.add_argument(
+        "--location", metavar="L", help=f"{when}region (default: the environment's, else us-central1)"
+    )
+
+
+def option_name(name: str) -> str:
+    """How a field's flag is written."""
+    return f"--{name.replace('_', '-')}"
+
+
+def named_fields(arguments: argparse.Namespace, request: type[Any]) -> dict[str, Any]:
+    """The arguments after which fields of a request are named, with what all requests take from the environment."""
+    names = [field.name for field in dataclasses.fields(request) if hasattr(arguments, field.name)]
+    given = {name: getattr(arguments, name) for name in names}
+    uri = arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    return given | {"tracking_uri": uri, "track": tuple(arguments.track)}
+
+
+def read_flags(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """`TrainConfig` fields that have flags of their own, as far as these were given, converted and checked.
+
+    Raises:
+        ConfigError: a value is not allowed; told by the name of its flag.
+    """
+    flags: dict[str, Any] = {}
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None:
+            try:
+                flags[name] = check_value(name, value)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace(f"{name}=", f"{option_name(name)} ", 1)) from error
+    return flags
+
+
+def read_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """`TrainConfig` fields from the flags of these names and from `--set`, each from one of them only.
+
+    Raises:
+        ConfigError: a value is not allowed, a key is unknown or given by both.
+    """
+    from tune.space.overrides import parse_set
+
+    flags, given = read_flags(arguments, names), parse_set(arguments.set)
+    for name in flags:
+        if name in given:
+            raise ConfigError(f"--set {name}: is given as {option_name(name)} too; remove one")
+    return flags | given

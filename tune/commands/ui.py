@@ -1,0 +1,234 @@
+"""`tune-whisper ui`: MLflow's own UI on an experiment's store, for this machine only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import yaml
+
+from tune.experiments.mlflow_store import (
+    CREDENTIAL_VARIABLES,
+    default_artifact_root,
+    default_tracking_uri,
+    is_server,
+    sqlite_path,
+    trials_page,
+)
+from tune.experiments.saved import find_experiment
+from tune.util.errors import ExperimentError, TrackingError
+from tune.util.redact import hide_password, without_password
+
+if TYPE_CHECKING:
+    from tune.experiments.storage import Storage
+
+HOST = "127.0.0.1"
+FIRST_PORT = 5000
+_START_SECONDS = 120.0
+_STOP_SECONDS = 5.0
+_LOG_NAME = "mlflow_ui.log"
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A proxy of the environment cannot reach this machine's localhost."""
+
+
+def run_ui(experiment: str | None, storage: Storage, port: int | None) -> int:
+    """Serve the MLflow UI of an experiment until Ctrl-C; for a tracking server, only print its address.
+
+    Args:
+        experiment: name of the experiment; None takes the newest in `storage`.
+        storage: place of all experiments; from an object store the MLflow store is shown as it was last uploaded.
+        port: port on localhost; None takes 5000 or the next free one.
+
+    Raises:
+        ExperimentError: no such experiment, or its store is gone.
+        StorageError: the object store cannot be read.
+        TrackingError: the port is taken, or the store cannot be reached or served.
+    """
+    folder = find_experiment(experiment, storage).path
+    uri = read_tracking_uri(folder)
+    if is_server(uri):
+        print(f"MLflow UI for {folder.name}: {_server_page(uri, folder.name)}")
+        return 0
+    try:
+        with _serve(uri, folder, _choose_port(port)) as (server, url):
+            print(f"MLflow UI for {folder.name}: {_local_page(url, folder.name)}", flush=True)
+            print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+            server.wait()
+    except KeyboardInterrupt:
+        return 0
+    raise TrackingError(f"the MLflow server ended by itself; see {folder / _LOG_NAME}")
+
+
+def read_tracking_uri(folder: Path) -> str:
+    """The MLflow store of an experiment; the file in the folder, if the folder was moved.
+
+    Raises:
+        ExperimentError: `experiment.yaml` cannot be read or names no store, or the store's file is gone.
+    """
+    file = folder / "experiment.yaml"
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ExperimentError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
+    uri = content.get("tracking_uri") if isinstance(content, dict) else None
+    if not isinstance(uri, str) or not uri:
+        raise ExperimentError(f"{file}: has no tracking_uri")
+    database = sqlite_path(uri)
+    if database is None:
+        known = os.environ.get("MLFLOW_TRACKING_URI", "")
+        return known if without_password(known) == uri else uri  # the file keeps no password
+    if database.exists():
+        return uri
+    if not (folder / "mlflow.db").exists():
+        raise ExperimentError(f"experiment {folder.name!r}: its MLflow store {database} is gone")
+    return default_tracking_uri(folder)
+
+
+def _choose_port(port: int | None) -> int:
+    """The given port, or the first free one from 5000 on.
+
+    Raises:
+        TrackingError: the port cannot be used.
+    """
+    for candidate in range(FIRST_PORT, FIRST_PORT + 100) if port is None else [port]:
+        if not 0 < candidate < 65536:
+            raise TrackingError(f"--port {candidate}: must be from 1 to 65535")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            try:
+                probe.bind((HOST, candidate))
+            except (
+                OSError
+            ) as error:  # taken, or not ours to take: the next one, or an error where it was given
+                reason = error.strerror
+                continue
+        return candidate
+    if port is None:
+        raise TrackingError(f"no free port from {FIRST_PORT} to {FIRST_PORT + 99}; name one with --port")
+    raise TrackingError(f"--port {port}: {reason}; choose another, or leave it out to take the next free one")
+
+
+@contextmanager
+def _serve(uri: str, folder: Path, port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run `mlflow server` in a process group of its own, which is gone in the end, however that comes.
+
+    Raises:
+        TrackingError: the server did not come up.
+    """
+    url = f"http://{HOST}:{port}"
+    words = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    words += ["--artifacts-destination", default_artifact_root(folder).as_uri()]
+    log = folder / _LOG_NAME
+    try:
+        output = log.open("wb")
+    except OSError as error:
+        raise TrackingError(f"the log of the MLflow server cannot be written: {error}") from error
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with output:
+        server = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=_environment(uri),
+            start_new_session=True,
+        )
+    try:
+        _wait_until_up(server, url, log)
+        yield server, url
+    finally:
+        _stop(server)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _environment(uri: str) -> dict[str, str]:
+    """The server's environment, with the store's address: as an argument, all could see its password."""
+    environment = {name: value for name, value in os.environ.items() if name not in CREDENTIAL_VARIABLES}
+    environment |= {
+        "MLFLOW_BACKEND_STORE_URI": uri,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+    }
+    # Seven processes for jobs that we do not have; without them the server is up in half the time.
+    return environment | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+
+
+def _leave(number: int, frame: Any) -> NoReturn:
+    """Signal handler: leave through the `finally` that stops the server."""
+    raise SystemExit(128 + number)
+
+
+def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise TrackingError(f"the MLflow server did not start: {_last_error(log)}; see {log}")
+        try:
+            with _DIRECT.open(f"{url}/health", timeout=2):
+                return
+        except OSError:  # not listening yet
+            time.sleep(0.1)
+    raise TrackingError(f"the MLflow server did not answer within {_START_SECONDS:g} s; see {log}")
+
+
+def _last_error(log: Path) -> str:
+    """The last line of a log that names an exception; the last line, if none does."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)]
+    return hide_password((errors or lines or ["it said nothing"])[-1])
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server and whatever it started: they share a process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, number)
+        except ProcessLookupError:  # all gone
+            break
+        try:
+            server.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:  # the next signal cannot be ignored
+            continue
+    server.wait()
+
+
+def _local_page(url: str, name: str) -> str:
+    """The page of the experiment's trials on our own server; the start page as long as it has none."""
+    query = urllib.parse.urlencode({"experiment_name": name})
+    try:
+        with _DIRECT.open(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=10) as answer:
+            return url + trials_page(json.load(answer)["experiment"]["experiment_id"])
+    except urllib.error.HTTPError as error:
+        if error.code == 404:  # the search is not that far
+            return url
+        raise
+
+
+def _server_page(uri: str, name: str) -> str:
+    """The experiment's page on a tracking server.
+
+    Raises:
+        TrackingError: the server cannot be reached, or has no such experiment.
+    """
+    from tune.tracking.mlflow_connection import TrackingStore
+
+    store = TrackingStore(uri, name, None)
+    experiment_id = store.find_experiment()
+    if experiment_id is None:
+        raise TrackingError(f"MLflow store {hide_password(uri)}: has no experiment {name!r}")
+    return without_password(uri) + trials_page(experiment_id)

@@ -1,0 +1,235 @@
+"""One evaluation from the data to its figures, with progress on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tune.evaluation.plan import EvaluationPlan, check_columns
+from tune.util.console import clock, say, say_notes
+from tune.util.errors import DataError
+
+if TYPE_CHECKING:
+    from trainer.scoring.decoding import Decoder, Transcripts
+    from trainer.scoring.scores import Group, ModelScores, Rate, Scores
+    from trainer.scoring.split_data import SplitData
+
+_LINE_SECONDS = 30.0
+"""Between two lines of progress where there is no terminal."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationResult:
+    """An evaluation with what it was made of."""
+
+    plan: EvaluationPlan
+    scores: Scores
+    split: str
+    """As the data set names it."""
+    dropped: dict[str, int]
+    """Clips that could not be used, by reason."""
+    notes: list[str]
+    created: str
+    """ISO date and time."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of `evaluation.json`; rates in percent, plain values only."""
+        scores, config = self.scores, self.plan.config
+        unit = scores.normalizer.unit
+        return {
+            "kind": KIND,
+            "created": self.created,
+            "model": scores.model.model,
+            "baseline": scores.baseline.model if scores.baseline else None,
+            "data": config.data,
+            "split": self.split,
+            "language": config.language,
+            "task": config.task,
+            "normalizer": {
+                "name": scores.normalizer.name,
+                "unit": unit,
+                "description": scores.normalizer.description,
+            },
+            "decoding": {"beams": config.generation_num_beams, "batch_size": config.eval_batch_size},
+            "clips": len(scores.reference),
+            "audio_seconds": round(sum(scores.reference.seconds), 3),
+            "empty_references": scores.empty_references,
+            "dropped": self.dropped,
+            "notes": self.notes,
+            **_model_dict(scores.model),
+            "baseline_scores": _model_dict(scores.baseline) if scores.baseline else None,
+            "comparison": {
+                rate: {
+                    **dataclasses.asdict(found),
+                    "difference_shown": found.shown,
+                    "same_errors": found.same_errors,
+                }
+                for rate, found in scores.comparisons.items()
+            },
+            "breakdown": {
+                column: [_group_dict(group) for group in groups] for column, groups in scores.groups.items()
+            },
+            "utterances": [_utterance_dict(scores, row) for row in range(len(scores.reference))],
+        }
+
+
+KIND = "tune-whisper evaluation"
+"""Tells an `evaluation.json` of this command from that of an export."""
+
+
+def _rate_dict(rate: Rate) -> dict[str, Any]:
+    return {"percent": rate.percent, "interval": list(rate.interval) if rate.interval else None}
+
+
+def _model_dict(found: ModelScores) -> dict[str, Any]:
+    transcripts = found.transcripts
+    return {
+        "rates": {name: _rate_dict(rate) for name, rate in found.rates.items()},
+        "errors": {name: counts.totals() for name, counts in found.counts.items()},
+        "speed": {
+            "real_time_factor": transcripts.real_time_factor,
+            "decoding_seconds": transcripts.seconds,
+            "device": transcripts.device,
+            "precision": transcripts.precision,
+        },
+        "hallucination": {
+            "signs": [dataclasses.asdict(sign) for sign in found.signs],
+            "without_speech": transcripts.probes,
+        },
+        "frequent_errors": [
+            {"kind": kind, "said": said, "written": written, "times": times}
+            for kind, said, written, times in found.frequent()
+        ],
+    }
+
+
+def _group_dict(group: Group) -> dict[str, Any]:
+    return {
+        "value": group.value,
+        "clips": len(group.rows),
+        "reference": group.length,
+        "wer": _rate_dict(group.rate),
+        "baseline_wer": _rate_dict(group.baseline) if group.baseline else None,
+    }
+
+
+def _utterance_dict(scores: Scores, row: int) -> dict[str, Any]:
+    counts = scores.model.counts["wer"]
+    found = {
+        "name": scores.reference.names[row],
+        "seconds": round(scores.reference.seconds[row], 3),
+        "columns": {name: cells[row] for name, cells in scores.reference.columns.items()},
+        "reference": scores.reference.texts[row],
+        "hypothesis": scores.model.transcripts.texts[row],
+        "reference_normalized": scores.normalized[row],
+        "hypothesis_normalized": scores.model.normalized[row],
+        "substitutions": int(counts.substitutions[row]),
+        "deletions": int(counts.deletions[row]),
+        "insertions": int(counts.insertions[row]),
+        "reference_length": int(counts.lengths[row]),
+    }
+    if scores.baseline is not None:
+        found["baseline_hypothesis"] = scores.baseline.transcripts.texts[row]
+        found["baseline_errors"] = int(scores.baseline.counts["wer"].errors[row])
+    return found
+
+
+def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
+    """Load data and model, decode, count; what goes wrong with the data or the models is found before decoding.
+
+    Args:
+        plan: what to evaluate.
+        console: gets progress and notes, no results.
+
+    Raises:
+        DataError: the data has no such split, or cannot be used.
+        ModelError: a model cannot be loaded or does not know the language.
+        ConfigError: a column is not there, or a setting does not fit the machine.
+    """
+    from trainer.scoring.decoding import Decoder, check_model
+    from trainer.scoring.normalizers import make_normalizer, unit_note
+    from trainer.scoring.scores import Reference, score
+    from trainer.scoring.split_clips import load_split
+    from trainer.scoring.split_data import prepare_split
+
+    config, other = plan.config, plan.baseline_config
+    with console.status("looking at the data and the models ..."):
+        source = load_split(config, plan.split)
+        check_columns(plan.by, source.columns, config.data)
+        if other is not None:
+            check_model(other)
+        decoder = Decoder(config)
+    with _progress(console, "computing features") as show:
+        data = prepare_split(config, source, show)
+    note = unit_note(config)
+    notes = [*plan.notes, *data.notes, *([note] if note else [])]
+    say_notes(console, notes)
+    normalizer = make_normalizer(config, decoder.processor.tokenizer)
+    reference = Reference(
+        names=[data.prepared.name(row) for row in range(len(data))],
+        seconds=[data.prepared.seconds(row) for row in range(len(data))],
+        texts=[data.prepared.text(row) for row in range(len(data))],
+        columns={name: data.column(name) for name in plan.by},
+    )
+    _require_words(plan, [normalizer(text) for text in reference.texts])
+    model = (plan.model.shown, _decode(decoder, data, console, plan.model.shown))
+    del decoder  # the baseline may need its memory
+    baseline = None
+    if plan.baseline is not None and other is not None:
+        baseline = (plan.baseline.shown, _decode(Decoder(other), data, console, plan.baseline.shown))
+    with console.status("counting ..."):
+        scores = score(reference, normalizer, model, baseline)
+    dropped = dict(Counter(drop.reason for drop in data.drops).most_common())
+    created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return EvaluationResult(plan, scores, source.name, dropped, notes, created)
+
+
+def _require_words(plan: EvaluationPlan, normalized: list[str]) -> None:
+    """Stop before hours of decoding where nothing could be counted."""
+    if not any(text.strip() for text in normalized):
+        raise DataError(
+            f"data={plan.config.data!r}: no text of the split {plan.split!r} has a word left after the normaliser "
+            f"{plan.config.normalizer_name}; nothing to measure"
+        )
+
+
+def _decode(decoder: Decoder, data: SplitData, console: Console, shown: str) -> Transcripts:
+    """Transcripts of one model, with progress."""
+    with _progress(console, f"decoding with {shown}") as show:
+        split = data.prepared if decoder.config.model == data.model else data.for_model(decoder.config, show)
+        return decoder.transcribe(split, show)
+
+
+@contextlib.contextmanager
+def _progress(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left on a terminal; elsewhere a line now and then."""
+    if not console.is_terminal:
+        begun = last = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= _LINE_SECONDS and done < total:
+                last = now
+                left = clock((now - begun) * (total - done) / done)
+                say(console, f"{what}: {done:,} of {total:,} clips, about {left} left")
+
+        yield tell
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(escape(what), total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield show

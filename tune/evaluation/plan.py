@@ -1,0 +1,143 @@
+"""What is evaluated and how, from the command line and from what is known of the model's training."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import ConfigError, TrainConfig
+from tune.space.overrides import parse_set
+
+if TYPE_CHECKING:
+    from tune.experiments.models import NamedModel
+    from tune.experiments.storage import Storage
+
+_DATA = (
+    *("data", "data_config", "train_split", "validation_split", "test_split", "validation_share"),
+    *("audio_column", "text_column", "row_filter", "data_seed", "max_dropped_share"),
+)
+"""Settings that say which clips a split has; a search may have measured on fewer, for speed."""
+_DECODING = ("language", "task", "normalizer", "generation_max_length", "generation_num_beams")
+_MACHINE = ("eval_batch_size", "precision", "cache_dir", "max_eval_clips")
+_OPTIONS = {"model": "MODEL", "data": "--data", "language": "--language", "normalizer": "--normalizer"}
+"""Settings that have an argument of their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationPlan:
+    """One evaluation, checked as far as that goes without reading data."""
+
+    model: NamedModel
+    baseline: NamedModel | None
+    config: TrainConfig
+    """Of the model; the baseline differs from it in nothing but `model`."""
+    split: str
+    by: tuple[str, ...]
+    """Columns to break the result down by."""
+    notes: list[str]
+
+    @property
+    def baseline_config(self) -> TrainConfig | None:
+        """The settings that the baseline is evaluated with."""
+        return self.config.replace(model=self.baseline.source) if self.baseline else None
+
+
+def plan_evaluation(
+    model: NamedModel,
+    baseline: NamedModel | None,
+    storage: Storage,
+    *,
+    data: str | None,
+    split: str,
+    language: str | None,
+    normalizer: str | None,
+    by: Sequence[str],
+    overrides: Sequence[str],
+) -> EvaluationPlan:
+    """Put the settings together: those of the model's training, what was asked for, `--set` last.
+
+    Settings that shape the splits are taken from the training where the data is the same, so that a test split
+    that was made for it is the same clips again.
+
+    Raises:
+        ConfigError: a setting is wrong or has no effect here, or nothing says which data is meant.
+    """
+    known = model.settings
+    values = {name: known[name] for name in _DECODING if name in known}
+    if data is None and "data" not in known:
+        raise ConfigError(
+            f"--data: is needed, since {model.shown} does not say what it was tuned on; give what --data of a "
+            "search takes"
+        )
+    trained_on = "data" in known and (data is None or _same(data, known["data"]))
+    if trained_on:
+        values |= {name: known[name] for name in _DATA if name in known}
+    else:
+        values["data"] = data
+    values["cache_dir"] = str(storage.feature_cache)
+    asked = {"language": language, "normalizer": normalizer}
+    values |= {name: value for name, value in asked.items() if value is not None}
+    values |= _checked(overrides)
+    config = TrainConfig.from_dict({**values, "model": model.source})
+    if baseline is not None and baseline.shown == model.shown:
+        baseline = dataclasses.replace(baseline, shown=f"{baseline.shown} (baseline)")
+    return EvaluationPlan(
+        model, baseline, config, split, tuple(dict.fromkeys(by)), _notes(model, config, split, trained_on)
+    )
+
+
+def _same(first: str, second: str) -> bool:
+    def place(text: str) -> str:
+        path = Path(text).expanduser()
+        return str(path.absolute()) if path.exists() else text
+
+    return place(first) == place(second)
+
+
+def _checked(overrides: Sequence[str]) -> Mapping[str, Any]:
+    """The values of `--set`, of settings that change an evaluation."""
+    values = parse_set(list(overrides))
+    allowed = [*(name for name in (*_DATA, *_DECODING) if name not in _OPTIONS), *_MACHINE]
+    problems = []
+    for name in values:
+        if name in _OPTIONS:
+            problems.append(f"--set {name}: has an argument of its own here, {_OPTIONS[name]}")
+        elif name not in allowed:
+            problems.append(
+                f"--set {name}: changes nothing in an evaluation; it takes {', '.join(sorted(allowed))}"
+            )
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return values
+
+
+def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool) -> list[str]:
+    found = []
+    tuned = model.settings.get("language")
+    if tuned is not None and tuned != config.language:
+        found.append(
+            f"WARNING: {model.shown} was tuned for language {tuned} and is evaluated in {config.language}"
+        )
+    if trained_on and split in ("train", "all", config.train_split):
+        found.append(f"WARNING: {model.shown} was trained on clips of this split, so the figures flatter it")
+    elif trained_on and split in ("validation", config.validation_split):
+        found.append(
+            "WARNING: the settings and the checkpoint were chosen by this split, which flatters them a little; the "
+            "test split does not"
+        )
+    return found
+
+
+def check_columns(by: Sequence[str], columns: Sequence[str], data: str) -> None:
+    """Check that the data has the columns asked for; raises `ConfigError` with those that there are."""
+    for name in by:
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(
+                f"--by {name}: no such column in data={data!r}, which has {', '.join(columns) or 'no others'} "
+                f"(clip length is always shown){hint}"
+            )

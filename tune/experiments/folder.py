@@ -1,0 +1,217 @@
+"""The files of one experiment: in a folder, or in a working copy of what an object store keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune.experiments.lease import LEASE_FILE
+from tune.experiments.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
+from tune.experiments.object_store import ObjectStore, StorageError, inside
+from tune.experiments.segments import EVENTS_FILE, EVENTS_FOLDER
+from tune.util.errors import ExperimentError
+from tune.util.files import take_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXPERIMENT_FILE = "experiment.yaml"
+RESULTS_FILE = "results.json"
+TRIALS_FOLDER = "trials"
+"""Written by Ray itself, straight to the storage."""
+_STATE_FILE = ".uploaded.json"
+_NO_SMALL_FILES = (EVENTS_FILE, LEASE_FILE)
+"""The log goes up as segments (`tune.experiments.segments`); the lease is the store's alone."""
+_LOCAL_ONLY = ("mlflow_ui.log", ".db-wal", ".db-shm", ".db-journal")
+"""Ends of names: SQLite's own files belong to the database only while it is open."""
+_NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
+"""The larger part of a checkpoint, of which an export takes nothing."""
+
+
+class ExperimentFolder:
+    """Where an experiment's small files are; trials' checkpoints lie below `trials/` of its storage."""
+
+    def __init__(self, name: str, path: Path, store: ObjectStore | None = None) -> None:
+        self.name = name
+        self.path = path
+        """Where files are read and written on this machine, absolute: the folder itself or a working copy."""
+        self.store = store
+
+    @property
+    def remote(self) -> bool:
+        """Whether `path` is only a working copy."""
+        return self.store is not None
+
+    @property
+    def address(self) -> str:
+        """Where people find it: the folder's path, or its address in the object store."""
+        return str(self.path) if self.store is None else f"{self.store.address}/{self.name}"
+
+    def exists(self) -> bool:
+        """Whether there is anything of it already, also in a working copy that could not be uploaded."""
+        return self.path.exists() or (
+            self.store is not None and bool(self.store.files(self.name, TRIALS_FOLDER))
+        )
+
+    def ray_storage(self) -> dict[str, Any]:
+        """What Ray's `RunConfig` needs: `storage_path` and, for an object store, `storage_filesystem`.
+
+        The file system carries the endpoint to all nodes, and no credentials: each node has its own.
+        """
+        if self.store is None:
+            return {"storage_path": str(self.path)}
+        filesystem, root = self.store.filesystem()
+        return {"storage_path": f"{root}/{self.name}", "storage_filesystem": filesystem}
+
+    def checkpoint_address(self, path: str) -> str:
+        """How `results.json` names a checkpoint that Ray has at `path` of its storage."""
+        return path if self.store is None else f"{self.store.scheme}://{path}"
+
+    @contextlib.contextmanager
+    def checkpoint(self, saved: str) -> Iterator[Path]:
+        """A checkpoint of `results.json` as a local folder, also where the experiment was moved since.
+
+        Raises:
+            ExperimentError: it is gone.
+            StorageError: it cannot be downloaded.
+        """
+        below = saved.rsplit(f"/{TRIALS_FOLDER}/", maxsplit=1)[-1]
+        if self.store is None:
+            for path in (Path(saved), self.path / TRIALS_FOLDER / below):
+                if (path / "config.json").is_file():
+                    yield path
+                    return
+            raise ExperimentError(f"the checkpoint {saved} is gone")
+        with tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
+            self.store.download(f"{self.name}/{TRIALS_FOLDER}/{below}", Path(temporary), skip=_NOT_EXPORTED)
+            if not (Path(temporary) / "config.json").is_file():
+                raise ExperimentError(f"the checkpoint {saved} is gone from {self.address}")
+            yield Path(temporary)
+
+    def upload(self, below: str = "") -> None:
+        """Bring the small files that changed to the store, each whole or not at all; nothing to do for a folder.
+
+        Args:
+            below: folder of the experiment whose files alone are brought; all files where it is empty.
+
+        Raises:
+            StorageError: the store cannot be written now; what is missing goes with a later call.
+        """
+        if self.store is None or not self.path.is_dir():
+            return
+        with self._alone():
+            state = self._state()
+            for file in self._small_files():
+                name = file.relative_to(self.path).as_posix()
+                if below and not name.startswith(f"{below}/"):
+                    continue
+                try:
+                    mark = _local_mark(file)
+                    if state.get(name, {}).get("local") == mark:
+                        continue
+                    content = _snapshot(file) if file.suffix == ".db" else file.read_bytes()
+                except FileNotFoundError:  # a temporary file that was renamed since
+                    continue
+                self.store.write(f"{self.name}/{name}", content)
+                remote = self.store.marks([f"{self.name}/{name}"])[0]
+                self._save_state(state | {name: {"local": mark, "remote": list(remote or ())}})
+                state = self._state()
+
+    def download(self) -> None:
+        """Bring what the store has newer than the working copy, all but the checkpoints and the log.
+
+        The log comes by `tune.experiments.segments.download`. A file that nobody else wrote since this machine
+        uploaded it is left as it is here, so a search that runs here is not disturbed.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        if self.store is None:
+            return
+        remote = self.store.files(self.name, TRIALS_FOLDER, EVENTS_FOLDER)
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            state = self._state()
+            for name, mark in remote.items():
+                if name in _NO_SMALL_FILES:
+                    continue
+                target = inside(self.path, name)
+                if target.exists() and state.get(name, {}).get("remote") == list(mark):
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial = target.with_name(f".{target.name}.partial")
+                partial.write_bytes(self.store.read(f"{self.name}/{name}"))
+                if name == DATABASE:
+                    relocate_artifacts(partial, default_artifact_root(self.path))
+                    for leftover in ("-wal", "-shm", "-journal"):  # a killed search's, of the older database
+                        Path(f"{target}{leftover}").unlink(missing_ok=True)
+                partial.replace(target)
+                state[name] = {"local": _local_mark(target), "remote": list(mark)}
+                self._save_state(state)
+
+    def remove(self) -> None:
+        """Remove the experiment here and, best effort, in the store."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.store is not None:
+            self.store.delete(self.name)
+
+    def _small_files(self) -> Sequence[Path]:
+        """Files that belong to the store; never Ray's own, hidden ones, or the features."""
+        return [
+            file
+            for file in sorted(self.path.rglob("*"))
+            if file.is_file()
+            and not file.name.endswith(_LOCAL_ONLY)
+            and not any(part.startswith(".") for part in file.relative_to(self.path).parts)
+            and file.relative_to(self.path).parts[0] not in (TRIALS_FOLDER, *_NO_SMALL_FILES)
+        ]
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold off other processes of this machine that bring files up or down."""
+        with (self.path / ".lock").open("a") as file:
+            take_lock(file)
+            yield
+
+    def _state(self) -> dict[str, Any]:
+        """What is known of each file at its last transfer: its mark here and its mark in the store."""
+        try:
+            state: dict[str, Any] = json.loads((self.path / _STATE_FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return state
+
+    def _save_state(self, state: dict[str, Any]) -> None:
+        partial = self.path / f"{_STATE_FILE}.partial"
+        partial.write_text(json.dumps(state), encoding="utf-8")
+        partial.replace(self.path / _STATE_FILE)
+
+
+def _local_mark(file: Path) -> list[int]:
+    """Tells one version of a local file from the next; SQLite's newest pages may be in its write-ahead log."""
+    log = file.with_name(f"{file.name}-wal")
+    stats = [path.stat() for path in (file, log) if path == file or path.exists()]
+    return [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns)]
+
+
+def _snapshot(database: Path) -> bytes:
+    """A SQLite file as it is between two transactions, while others write to it."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / DATABASE
+        try:
+            with (
+                contextlib.closing(
+                    sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=10)
+                ) as source,
+                contextlib.closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+        except sqlite3.Error as error:
+            raise StorageError(f"{database}: cannot be copied to the storage: {error}") from error
+        return copy.read_bytes()

@@ -1,0 +1,153 @@
+"""Which MLflow store a search writes to, and the versions noted in it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import socket
+import sqlite3
+import urllib.parse
+from contextlib import closing
+from pathlib import Path
+
+from tune.util.errors import TrackingError
+from tune.util.redact import hide_password
+
+CREDENTIAL_VARIABLES = (
+    *("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+    *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+)
+"""What would let a process write to the store."""
+DATABASE = "mlflow.db"
+"""The SQLite store of an experiment folder."""
+TRIALS_VIEW = "trials"
+TRIALS_VIEW_TAG = f"mlflow.sharedViewState.{TRIALS_VIEW}"
+"""Where MLflow keeps a shared view of the list of runs; an older UI that does not know it shows its own."""
+_LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
+"""Where MLflow's tables (from 3.0 on) name places of artifacts."""
+_PACKAGES = (
+    *(
+        "tune-whisper",
+        "ray",
+        "torch",
+        "transformers",
+        "datasets",
+        "optuna",
+        "mlflow",
+        "accelerate",
+        "evaluate",
+    ),
+    *("jiwer", "numpy", "pyarrow", "soundfile", "soxr", "deepspeed"),
+)
+
+
+def default_tracking_uri(folder: Path) -> str:
+    """The SQLite store of an experiment folder.
+
+    Raises:
+        TrackingError: the path holds `?` or `%`.
+    """
+    return absolute_tracking_uri(f"sqlite:///{folder.absolute() / DATABASE}")
+
+
+def default_artifact_root(folder: Path) -> Path:
+    """Where the artifacts of an experiment folder's own store lie."""
+    return folder.absolute() / "mlartifacts"
+
+
+def relocate_artifacts(database: Path, root: Path) -> None:
+    """Let the artifacts noted in a SQLite store that came from another machine be looked for in `root`."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        for table, column in _LOCATIONS:
+            rows = connection.execute(f"SELECT rowid, {column} FROM {table}").fetchall()
+            for row, location in rows:
+                before, found, after = str(location).rpartition(f"/{root.name}")
+                if found and before.startswith("file://") and after[:1] in ("", "/"):
+                    new = root.as_uri() + after
+                    connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (new, row))
+
+
+def absolute_tracking_uri(uri: str) -> str:
+    """`uri` with a relative SQLite path made absolute, so that it means the same from any folder.
+
+    Raises:
+        TrackingError: a SQLite path holds `?` or `%`, which mean something else in a database address.
+    """
+    path = sqlite_path(uri)
+    if path is None:
+        return uri.rstrip("/") if is_server(uri) else uri
+    path = path.absolute()
+    if re.search(r"[?%]", str(path)):
+        raise TrackingError(
+            f"MLflow store {path}: a SQLite store's path cannot hold ? or %; choose another folder"
+        )
+    return f"sqlite:///{path}"
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The file of a SQLite store; None for any other store."""
+    path = uri.removeprefix("sqlite:///")
+    return None if path in (uri, "", ":memory:") else Path(path)
+
+
+def check_store(uri: str) -> None:
+    """Find out in seconds whether a store can be there at all; what it says is found out when it is opened.
+
+    Raises:
+        TrackingError: nothing listens at a server's address, or the store is of a kind that MLflow has no more.
+    """
+    shown = hide_password(uri)
+    if is_server(uri):
+        try:
+            parts = urllib.parse.urlsplit(uri)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as error:
+            raise TrackingError(f"MLflow store {shown}: is no address: {error}") from error
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=10).close()
+        except OSError as error:
+            raise TrackingError(
+                f"MLflow store {shown}: cannot be reached: {error.strerror or error}; is the server running?"
+            ) from error
+    elif "://" not in uri and not uri.startswith(("sqlite:", "databricks", "uc:")):
+        raise TrackingError(
+            f"MLflow store {shown}: a plain folder is no store any more; give sqlite:///FILE, a database or a server"
+        )
+
+
+def is_server(uri: str) -> bool:
+    """Whether the store is a tracking server, which has a UI of its own."""
+    return uri.startswith(("http://", "https://"))
+
+
+def trials_page(experiment_id: str) -> str:
+    """The page of that view, after the address of a server."""
+    return (
+        f"/#/experiments/{experiment_id}/runs?viewStateShareKey={TRIALS_VIEW}&workflowType=machine_learning"
+    )
+
+
+def worker_environment() -> dict[str, str]:
+    """Blanks for the `env_vars` of Ray's runtime environment: workers report to the driver, never to a store.
+
+    Ray's processes inherit the driver's environment, and with it the credentials that the recorder needs.
+    """
+    return {name: "" for name in CREDENTIAL_VARIABLES if name in os.environ}
+
+
+def package_versions() -> dict[str, str]:
+    """Python and the packages that shape a result; one that is not installed is left out."""
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # an optional one, such as deepspeed
+            continue
+    return versions

@@ -1,0 +1,141 @@
+"""What `evaluate` takes for a model: a folder, a hub id, a short name, or an experiment and so its winner."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
+from trainer.model.pretrained import find_model
+from tune.experiments.folder import EXPERIMENT_FILE
+from tune.experiments.saved import load_results
+from tune.runs.finish import find_finished
+from tune.util.errors import ExperimentError, ModelError
+
+if TYPE_CHECKING:
+    from tune.experiments.storage import Storage
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedModel:
+    """A model that can be loaded, and what is known of the training that made it."""
+
+    shown: str
+    """Its name for people: a folder's own name, all else as it was given."""
+    source: str
+    """As `TrainConfig.model` takes it."""
+    settings: Mapping[str, Any]
+    """Of its training; of another model at most the language."""
+
+
+@contextlib.contextmanager
+def open_model(word: str, storage: Storage) -> Iterator[NamedModel]:
+    """Find a model; a checkpoint in an object store is here until the block ends.
+
+    Raises:
+        ModelError: there is no such model, or its folder has no weights.
+        ExperimentError: the experiment has no winner whose weights are there.
+        StorageError: the object store cannot be read.
+    """
+    path = Path(word).expanduser()
+    if word in MODEL_SHORT_NAMES:
+        yield NamedModel(word, word, {})
+    elif (path / EXPERIMENT_FILE).is_file():
+        with _winner(type(storage).parse(path.absolute().parent), path.absolute().name) as found:
+            yield found
+    elif path.is_dir():
+        yield _folder(word, path)
+    elif _is_name(word) and word in storage.names():
+        with _winner(storage, word) as found:
+            yield found
+    elif _is_hub_id(word):
+        yield NamedModel(word, word, {})
+    else:
+        raise _unknown(word, storage)
+
+
+def _is_name(word: str) -> bool:
+    return bool(word) and "/" not in word and "\\" not in word
+
+
+def _is_hub_id(word: str) -> bool:
+    owner, _, name = word.partition("/")
+    return bool(owner and name) and "/" not in name and "\\" not in word and not word.startswith((".", "~"))
+
+
+def _unknown(word: str, storage: Storage) -> ModelError:
+    names = [*MODEL_SHORT_NAMES, *storage.names()] if _is_name(word) else []
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return ModelError(
+        f"model {word!r}: is no folder, no experiment in {storage.text}, no hub id such as openai/whisper-small and "
+        f"no short name such as small{hint}"
+    )
+
+
+@contextlib.contextmanager
+def _winner(storage: Storage, experiment: str) -> Iterator[NamedModel]:
+    folder = find_finished(experiment, storage)
+    settings, results = load_results(folder)
+    best = results["best"]
+    if best is None:
+        raise ExperimentError(
+            f"experiment {experiment!r}: no trial reached an evaluation; nothing to evaluate"
+        )
+    if not best.get("checkpoint"):
+        raise ExperimentError(f"experiment {experiment!r}: the weights of its best trial are gone")
+    config = TrainConfig.from_dict(settings["train_config"]).replace(**best["config"])
+    with folder.checkpoint(best["checkpoint"]) as checkpoint:
+        yield NamedModel(experiment, str(checkpoint), config.to_dict())
+
+
+def _folder(word: str, path: Path) -> NamedModel:
+    if not (path / "config.json").is_file():
+        there = ", ".join(sorted(entry.name for entry in path.iterdir())[:6]) or "nothing"
+        raise ModelError(
+            f"model {word!r}: the folder has no config.json; give a Hugging Face model folder, as "
+            f"tune-whisper export writes it (it has {there})"
+        )
+    find_model(TrainConfig(model=str(path)))  # which refuses what must not be loaded
+    if not any((path / name).is_file() for name in _WEIGHTS):
+        converted = [entry.name for entry in path.iterdir() if entry.suffix in (".bin", ".onnx", ".ggml")]
+        which = f"; {converted[0]} is of another format" if converted else ""
+        raise ModelError(
+            f"model {word!r}: the folder has no weights (model.safetensors){which}; give a "
+            "Hugging Face model folder with them"
+        )
+    return NamedModel(path.absolute().name, str(path.absolute()), _settings(path))
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The settings that `export` wrote beside the model; of other folders the language that they decode in."""
+    settings = _read(folder / "train_config.json")
+    if settings:
+        try:
+            return TrainConfig.from_dict(settings).to_dict()
+        except ConfigError:  # of a later version, or of another program
+            pass
+    generation = _read(folder / "generation_config.json")
+    language, task = generation.get("language"), generation.get("task")
+    found = {}
+    if isinstance(language, str):
+        with contextlib.suppress(ConfigError):
+            found["language"] = TrainConfig(language=language.strip("<|>")).language
+    if task in ("transcribe", "translate"):
+        found["task"] = task
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,157 @@
+"""`--warm-start`: what a finished experiment found, as the searcher of another one can use it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune.experiments.saved import Find, find_experiment, load_results
+from tune.search.searcher import EarlierTrial
+from tune.util.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from tune.experiments.storage import Storage
+    from tune.space.space import SearchSpace
+
+WARM_START_FILE = "warm_start.json"
+_SAME = (
+    "model",
+    "data",
+    "data_config",
+    "language",
+    "task",
+    "normalizer",
+    "max_eval_clips",
+    "validation_split",
+)
+"""Settings that decide whether the WERs of two experiments compare."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """Trials of another experiment that fit into the space."""
+
+    experiment: str
+    trials: list[EarlierTrial]
+    baseline: float
+    """WER of its base model in percent."""
+    budget: int
+    """Samples seen by its longest trial."""
+    notes: list[str]
+    """What is not used, and why."""
+
+    def adapted(self, baseline: float, budget: int) -> list[EarlierTrial]:
+        """The trials with WERs and samples on this search's scales.
+
+        WERs count relative to the base model's, so that an easier or harder data set does not make all of them
+        look good or bad; with the same model and data both are equal and nothing changes.
+        """
+        wer, samples = baseline / self.baseline if self.baseline else 1.0, budget / self.budget
+        return [
+            EarlierTrial(
+                trial.params,
+                [(max(1, round(seen * samples)), found * wer) for seen, found in trial.evaluations],
+                None if trial.value is None else trial.value * wer,
+                None if trial.budget is None else round(trial.budget * samples),
+            )
+            for trial in self.trials
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Keep it with the experiment: a resumed search learns from the same."""
+        text = json.dumps(dataclasses.asdict(self), indent=1)
+        (folder / WARM_START_FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> WarmStart | None:
+        """The one that a search began with; None where it had none."""
+        path = folder / WARM_START_FILE
+        if not path.is_file():
+            return None
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        trials = [
+            EarlierTrial(**{**trial, "evaluations": [(seen, wer) for seen, wer in trial["evaluations"]]})
+            for trial in saved.pop("trials")
+        ]
+        return cls(trials=trials, **saved)
+
+
+def read_warm_start(
+    name: str, storage: Storage, space: SearchSpace, ours: dict[str, Any], find: Find = find_experiment
+) -> WarmStart:
+    """Take from a finished experiment what fits.
+
+    Args:
+        name: the experiment.
+        storage: where it is.
+        space: what is searched now, bounds resolved.
+        ours: this search's settings, all of `TrainConfig`.
+        find: finds the experiment, in its end where it has one.
+
+    Raises:
+        ExperimentError: there is no such experiment, it has no results, or nothing of it fits.
+    """
+    settings, results = load_results(find(name, storage))
+    theirs = settings["train_config"]
+    usable = [trial for trial in results["trials"] if trial["status"] in ("completed", "early_stopped")]
+    trials: list[EarlierTrial] = []
+    outside: Counter[str] = Counter()
+    for trial in usable:
+        params = {key: trial["config"].get(key, theirs.get(key)) for key in space.parameters}
+        wrong = [key for key, parameter in space.parameters.items() if not parameter.contains(params[key])]
+        outside.update(wrong)
+        if not wrong and trial["evaluations"]:
+            points = [(row["samples_seen"], row["wer"]) for row in trial["evaluations"]]
+            value = trial["best_wer"] if trial["status"] == "completed" else None
+            trials.append(EarlierTrial(params, points, value, _budget(trial, settings)))
+    if not trials:
+        raise ExperimentError(
+            f"--warm-start {name}: none of its {len(results['trials'])} trials fits the space"
+            + "".join(f"; {key} is outside in {count}" for key, count in outside.items())
+        )
+    return WarmStart(
+        experiment=name,
+        trials=trials,
+        baseline=float(results["baseline"]["wer"]),
+        budget=int(settings["budget_samples"]),
+        notes=_notes(results, trials, outside, settings, space, ours),
+    )
+
+
+def _budget(trial: dict[str, Any], settings: dict[str, Any]) -> int:
+    """Samples of a trial's full budget: a budget in steps is more of them with a larger batch."""
+    steps, batch = settings["train_config"].get("max_steps"), trial.get("effective_batch_size")
+    return int(steps * batch if steps and batch else settings["budget_samples"])
+
+
+def _notes(
+    results: dict[str, Any],
+    trials: list[EarlierTrial],
+    outside: Counter[str],
+    settings: dict[str, Any],
+    space: SearchSpace,
+    ours: dict[str, Any],
+) -> list[str]:
+    theirs, name = settings["train_config"], results["experiment"]
+    notes = [f"warm start: {len(trials)} of the {len(results['trials'])} trials of {name} are used"]
+    notes += [
+        f"warm start: {count} are left out, their {key} is outside the space"
+        for key, count in outside.items()
+    ]
+    searched_there = set(settings["space"].get("parameters", ()))  # a training has none
+    for key in space.parameters:
+        if key not in searched_there:
+            notes.append(f"warm start: {key} was not searched there, it was {theirs.get(key)}")
+    for key in sorted(searched_there - set(space.parameters)):
+        notes.append(
+            f"warm start: {key} was searched there and is {ours.get(key)} here; what was found is used"
+        )
+    different = [key for key in _SAME if theirs.get(key) != ours.get(key)]
+    if different:
+        notes.append(
+            f"warm start: {', '.join(different)} differ, so WERs are taken relative to the base model's"
+        )
+    return notes

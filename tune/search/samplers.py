@@ -1,0 +1,190 @@
+"""The samplers of Optuna that propose settings, and the trials as they are to see them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tune.search.projections import Curve, best_so_far, expected_ends
+
+if TYPE_CHECKING:
+    import numpy as np
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import GPSampler, TPESampler
+    from optuna.trial import FrozenTrial
+
+    from tune.space.space import SearchSpace
+
+BUDGET = "budget"
+"""User attribute: samples of a trial's full budget, where not all trials have the longest."""
+
+
+def gaussian_process(space: SearchSpace, seed: int) -> GPSampler:
+    """Optuna's sampler by a Gaussian process, for the first trials; `seed` is that of one proposal."""
+    import optuna
+
+    return optuna.samplers.GPSampler(
+        seed=seed, n_startup_trials=space.searcher.startup_trials, deterministic_objective=False
+    )
+
+
+def tpe(space: SearchSpace, seed: int, whole: Mapping[str, BaseDistribution] | None) -> TPESampler:
+    """Optuna's sampler.
+
+    Args:
+        space: what to search.
+        seed: of one proposal.
+        whole: the distributions of the space where all trials have all of them: what the sampler would find out by
+            comparing those of each trial with those of all others, for each proposal anew.
+    """
+    import optuna
+
+    settings = space.searcher
+
+    class WholeSpaceSampler(optuna.samplers.TPESampler):
+        """See `tpe`."""
+
+        def infer_relative_search_space(
+            self, study: optuna.Study, trial: FrozenTrial
+        ) -> dict[str, BaseDistribution]:
+            if whole is None or not settings.multivariate:
+                found: dict[str, BaseDistribution] = super().infer_relative_search_space(study, trial)
+                return found
+            return {name: whole[name] for name in sorted(whole) if not whole[name].single()}
+
+    return WholeSpaceSampler(
+        seed=seed,
+        n_startup_trials=settings.startup_trials,
+        n_ei_candidates=settings.ei_candidates,
+        multivariate=settings.multivariate,
+        constant_liar=settings.constant_liar,
+    )
+
+
+def as_tpe_sees(trial: FrozenTrial) -> FrozenTrial:
+    """A trial as TPE is to see it.
+
+    Optuna leaves out failed trials, so that it proposes settings that have no memory again and again, and takes
+    running ones for poor until they end, so that it learns from a good one only when its whole budget is spent.
+    Here failed and diverged trials count as poor ones, as running ones do with `constant_liar`, and a running one
+    counts by its last evaluation, as one that was stopped there.
+    """
+    from optuna.trial import TrialState
+
+    state, values = trial.state, trial.intermediate_values
+    if state == TrialState.FAIL:
+        state, values = TrialState.RUNNING, {}
+    elif state == TrialState.RUNNING and values:
+        state = TrialState.PRUNED
+    return _shared_trial()(
+        state=state,
+        value=trial.value if state == TrialState.COMPLETE else None,
+        params=trial.params,
+        distributions=trial.distributions,
+        intermediate_values=values,
+        **{"number": -1, "trial_id": -1, "user_attrs": {}, "system_attrs": {}},  # a study gives it its number
+        **{"datetime_start": trial.datetime_start, "datetime_complete": trial.datetime_complete},
+    )
+
+
+@functools.cache
+def _shared_trial() -> type[FrozenTrial]:
+    """Optuna's trial, of which a study takes a shallow copy: all that is in it is replaced and never changed.
+
+    The deep copies of a thousand trials take a tenth of a second for each proposal.
+    """
+    import optuna
+
+    class SharedTrial(optuna.trial.FrozenTrial):
+        """See `_shared_trial`."""
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> FrozenTrial:
+            shared = SharedTrial.__new__(SharedTrial)
+            shared.__dict__.update(self.__dict__)
+            return shared
+
+    return SharedTrial
+
+
+def projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
+    """The trials as the Gaussian process is to see them.
+
+    It knows nothing of trials that were stopped early, so each of them counts with what it would come to at its own
+    full budget (see `expected_ends`). A complete one counts with its own value, the best WER that it had; failed and
+    diverged ones count as the worst.
+    """
+    import optuna
+    from optuna.trial import TrialState
+
+    longest = max((seen for trial in trials for seen in trial.intermediate_values), default=0)
+    names = list(dict.fromkeys(name for trial in trials for name in trial.distributions))
+    curves = {trial.number: _curve(trial, longest, names) for trial in trials if _was_measured(trial)}
+    expected = dict(zip(curves, expected_ends(list(curves.values())), strict=True))
+    worst = max(expected.values(), default=None)
+    model = optuna.create_study(direction="minimize")
+    for trial in trials:
+        value = worst if trial.state == TrialState.FAIL else expected.get(trial.number)
+        model.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING if value is None else TrialState.COMPLETE,
+                value=value,
+                params=trial.params,
+                distributions=trial.distributions,
+            )
+        )
+    return model
+
+
+def _was_measured(trial: FrozenTrial) -> bool:
+    return bool(trial.intermediate_values) or trial.value is not None
+
+
+def _curve(trial: FrozenTrial, longest: int, names: Sequence[str]) -> Curve:
+    """A trial's best WER so far at each evaluation; `longest` is the budget of one that names none."""
+    from optuna.trial import TrialState
+
+    seen = sorted(trial.intermediate_values)
+    wers = best_so_far([trial.intermediate_values[samples] for samples in seen])
+    if trial.state == TrialState.COMPLETE:
+        seen, wers = seen or [longest or 1], [*wers[:-1], trial.value]
+        budget = seen[-1]
+    else:
+        budget = max(trial.user_attrs.get(BUDGET, longest), seen[-1])
+    return Curve([samples / budget for samples in seen], wers, _place(trial, names))
+
+
+def _place(trial: FrozenTrial, names: Sequence[str]) -> np.ndarray:
+    """A trial's settings as a point: each range from 0 to 1, on its own scale, choices up to half apart."""
+    import numpy as np
+    from optuna.distributions import CategoricalDistribution
+
+    point = np.full(len(names), np.nan)
+    distribution: Any
+    for name, distribution in trial.distributions.items():
+        value: Any = trial.params[name]
+        if isinstance(distribution, CategoricalDistribution):
+            most = max(1, len(distribution.choices) - 1)
+            place = distribution.choices.index(value) / most / 2
+        else:
+            ends = (value, distribution.low, distribution.high)
+            at, low, high = (math.log(end) for end in ends) if distribution.log else ends
+            place = (at - low) / (high - low) if high > low else 0.0
+        point[names.index(name)] = place
+    return point
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """The Gaussian process is PyTorch's: more threads are slower for so little, and sum in another order."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

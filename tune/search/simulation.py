@@ -1,0 +1,80 @@
+"""A search on made-up learning curves: real searcher, real scheduler, no Ray runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tune.search.decisions import Judge
+from tune.search.records import Records
+from tune.search.scheduler import make_scheduler
+from tune.search.searcher import make_searcher
+from tune.search.simulated_controller import Curve, Limits, SimulatedController, Simulation
+
+if TYPE_CHECKING:
+    from ray.tune.schedulers import TrialScheduler
+    from ray.tune.search import Searcher
+
+    from tune.space.space import SearchSpace
+
+
+def simulate_search(
+    space: SearchSpace,
+    curve: Curve,
+    rungs: tuple[int, ...],
+    limits: Limits,
+    *,
+    seed: int = 0,
+    slots: int = 1,
+    baseline: float | None = None,
+    records: Records | None = None,
+) -> Simulation:
+    """Our own search: `make_searcher` and `make_scheduler` with a `Judge`, as `run_trials` puts them together.
+
+    Args:
+        space: what to search, its bounds resolved.
+        curve: what evaluations come to.
+        rungs: samples seen at which trials are measured; the last one is the full budget.
+        limits: when to end; trials that are in `records` already do not count.
+        seed: of proposals and noise.
+        slots: trials at a time.
+        baseline: WER of the untouched model in percent.
+        records: of a search that was broken off, which then goes on.
+    """
+    records = records or Records()
+    judge = Judge(space.scheduler, rungs, records, baseline)
+
+    def evaluated(trial_id: str, result: dict[str, Any]) -> bool:
+        stop = judge.judge(records[trial_id], result)
+        records[trial_id].add_evaluation(result, stop)
+        return stop is not None
+
+    searcher = make_searcher(space, experiment="simulation", seed=seed, records=records)
+    controller = SimulatedController(searcher, make_scheduler(evaluated), records, curve, rungs, seed, True)
+    controller.run(slots, limits)
+    return controller.result()
+
+
+def simulate_ray(
+    searcher: Searcher,
+    scheduler: TrialScheduler,
+    curve: Curve,
+    rungs: tuple[int, ...],
+    limits: Limits,
+    *,
+    seed: int = 0,
+    slots: int = 1,
+) -> Simulation:
+    """Any searcher and scheduler of Ray Tune as they come, on the same curves, slots and clock.
+
+    Args:
+        searcher: with its space and metric.
+        scheduler: `FIFOScheduler` stops nobody.
+        curve: what evaluations come to.
+        rungs: samples seen at which trials are measured.
+        limits: when to end.
+        seed: of the noise.
+        slots: trials at a time.
+    """
+    controller = SimulatedController(searcher, scheduler, Records(), curve, rungs, seed, False)
+    controller.run(slots, limits)
+    return controller.result()

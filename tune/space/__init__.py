@@ -1,0 +1,1 @@
+"""The YAML search space: its grammar and what it means."""
