@@ -30,11 +30,11 @@ from tune.experiments.events import (
 )
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
-from tune.experiments.object_store import ObjectStore
+from tune.experiments.object_stores.object_store import ObjectStore
+from tune.experiments.object_stores.segments import SegmentUploader
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import succeeded, write_results
-from tune.experiments.segments import SegmentUploader
 from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs.final_round import choose_export

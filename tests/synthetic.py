@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
+from trainer.memory import halve_micro_batch, is_out_of_memory
 from trainer.training.checkpoints import seal
-from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory
 from tune.cluster.progress_channel import post
 from tune.search.curves import FamilyName, draw_curves
 from tune.search.scheduler import TRIAL_ID

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from trainer.config import TrainConfig
+from trainer.conversion.hugging_face import write_model
 from trainer.errors import CheckpointError
-from trainer.export import write_model
 from trainer.train import train
 from trainer.training.checkpoints import check_resumable, is_only_for_resume, problem_of, seal
 from trainer.training.metrics import rates_and_utterances

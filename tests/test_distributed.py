@@ -13,9 +13,9 @@ import torch
 from worker_processes import run
 
 from trainer.config import TrainConfig
+from trainer.conversion.hugging_face import write_model
 from trainer.data.prepared import prepare
 from trainer.deepspeed import PACKAGED
-from trainer.export import write_model
 from trainer.train import evaluate
 
 

@@ -15,10 +15,10 @@ from worker_processes import run as run_workers
 
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError
+from trainer.memory import halve_micro_batch
 from trainer.train import train
 from trainer.training.checkpoints import UTTERANCES_FILE, problem_of
 from trainer.training.disk_space import estimated_checkpoint_bytes
-from trainer.training.micro_batch import halve_micro_batch
 
 FIGURES = (
     "learning_rate",

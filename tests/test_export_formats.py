@@ -22,10 +22,10 @@ from trainer.conversion.clips import CheckClips, read_clips
 from trainer.conversion.convert import convert, transcribe
 from trainer.conversion.decoding import Decoding, read_decoding
 from trainer.conversion.formats import FORMATS, Target, resolve_targets
+from trainer.conversion.hugging_face import write_model
 from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisper_layout
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
-from trainer.export import write_model
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.export import export_parser

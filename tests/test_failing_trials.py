@@ -14,7 +14,7 @@ import torch
 from search_process import QUICK, Search, results, state
 
 from trainer.config import TrainConfig
-from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory
+from trainer.memory import halve_micro_batch, is_out_of_memory
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 BATCHES = """\

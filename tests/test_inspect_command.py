@@ -230,7 +230,7 @@ def test_a_search_tells_rows_that_are_there_twice(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_model_hears_texts_that_length_and_language_do_not_give_away(tmp_path: Path) -> None:
     """Texts swapped between clips of one length, checked with a model tuned on other clips."""
-    from trainer.export import write_model
+    from trainer.conversion.hugging_face import write_model
     from trainer.train import train
 
     config = TrainConfig(

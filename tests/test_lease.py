@@ -19,15 +19,15 @@ from gcs_server import GcsServer, gcs_server
 from s3_server import KEYS, S3Server, s3_server
 
 from tune.experiments import conditional
-from tune.experiments.lease import LEASE_FILE, Lease
-from tune.experiments.object_store import ObjectStore, StorageError
+from tune.experiments.object_stores.lease import LEASE_FILE, Lease
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.util.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[1]
 OWNER = """
 import sys, time
-from tune.experiments.lease import Lease
-from tune.experiments.object_store import ObjectStore
+from tune.experiments.object_stores.lease import Lease
+from tune.experiments.object_stores.object_store import ObjectStore
 lease = Lease.take(ObjectStore(sys.argv[1]), "one", "first", ttl=float(sys.argv[2]))
 print("ready", flush=True)
 time.sleep(600)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainer.config import TrainConfig
-from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory
+from trainer.memory import halve_micro_batch, is_out_of_memory
 
 RAY_TEXT = """ray::_train_here() (pid=12, ip=10.0.0.3)
   File "trainer/train.py", line 152, in train

@@ -17,8 +17,9 @@ from locked_database import locked
 from made_logs import MadeLog, whole_search
 from mlflow_server import children, client_of, only_parent, steps
 
-from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri, worker_environment
+from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.tracking.mlflow_connection import TrackingStore
+from tune.util.environment import worker_environment
 from tune.util.errors import TrackingError
 
 REPOSITORY = Path(__file__).parents[1]

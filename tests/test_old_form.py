@@ -26,7 +26,7 @@ from tune.cli import main
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.listing import ExperimentLine, list_experiments
 from tune.experiments.mlflow_store import default_artifact_root
-from tune.experiments.object_store import ObjectStore
+from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
 
 RUNS = ["001", "002", "003", "002-r1", "002-r2"]

@@ -16,11 +16,11 @@ from transformers import WhisperForConditionalGeneration
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DivergedError
+from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.probe import Measured, probe_step
 from trainer.train import train
-from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory, within_micro_batch
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 # ----- the micro-batch -----

@@ -28,9 +28,13 @@ from safetensors.torch import load_file
 from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.commands.register import register_parser
-from tune.commands.ui import read_tracking_uri
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
-from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, relocate_artifacts
+from tune.experiments.mlflow_store import (
+    default_artifact_root,
+    default_tracking_uri,
+    read_tracking_uri,
+    relocate_artifacts,
+)
 from tune.experiments.results import write_results
 from tune.experiments.saved import find_experiment
 from tune.experiments.storage import Storage

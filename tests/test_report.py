@@ -26,7 +26,7 @@ from tune.experiments.events import HeldOutMeasured, SessionStarted
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.listing import list_experiments
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
-from tune.experiments.object_store import ObjectStore, StorageError
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.experiments.storage import Storage
 from tune.report.writer import write_report
 from tune.search.records import Stop, TrialRecord

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from s3_server import KEYS, s3_server
 
-from tune.experiments.lease import LEASE_FILE, Lease
-from tune.experiments.object_store import Mark, ObjectStore, StorageError
-from tune.experiments.segments import (
+from tune.experiments.object_stores.lease import LEASE_FILE, Lease
+from tune.experiments.object_stores.object_store import Mark, ObjectStore, StorageError
+from tune.experiments.object_stores.segments import (
     EVENTS_FILE,
     EVENTS_FOLDER,
     SEGMENT_BYTES,

@@ -22,10 +22,9 @@ import yaml
 from s3_server import KEYS, S3Server, s3_server
 
 from tune.cli import main
-from tune.commands.ui import read_tracking_uri
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
-from tune.experiments.object_store import ObjectStore, StorageError
+from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, read_tracking_uri
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.experiments.saved import find_experiment, read_settings
 from tune.experiments.storage import Storage
 from tune.runs.uploader import Uploader
@@ -331,7 +330,7 @@ def test_a_bug_is_not_told_of_the_store() -> None:
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
-    from tune.experiments.object_store import inside
+    from tune.experiments.object_stores.object_store import inside
 
     for name in ("../x", "/etc/passwd", "a/../../b", ""):
         with pytest.raises(StorageError, match="leads out"):

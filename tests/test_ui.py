@@ -26,7 +26,7 @@ from made_logs import MadeLog
 
 from tune.commands import ui
 from tune.experiments.events import ResultsWritten
-from tune.experiments.mlflow_store import default_tracking_uri
+from tune.experiments.mlflow_store import default_tracking_uri, read_tracking_uri
 from tune.experiments.storage import Storage
 from tune.util.errors import ExperimentError, TrackingError
 
@@ -172,9 +172,9 @@ def test_which_experiment(storage: Path, tmp_path: Path) -> None:
 def test_a_folder_that_was_moved(tmp_path: Path) -> None:
     write_experiment(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db")
     with pytest.raises(ExperimentError, match=r"its MLflow store .*before/mlflow.db is gone"):
-        ui.read_tracking_uri(tmp_path / "moved")
+        read_tracking_uri(tmp_path / "moved")
     (tmp_path / "moved" / "mlflow.db").touch()
-    assert ui.read_tracking_uri(tmp_path / "moved") == default_tracking_uri(tmp_path / "moved")
+    assert read_tracking_uri(tmp_path / "moved") == default_tracking_uri(tmp_path / "moved")
 
 
 @pytest.mark.parametrize("content", ["{", "a list\n", "trials: 8\n", "tracking_uri: 5\n"])

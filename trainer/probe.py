@@ -18,8 +18,8 @@ import torch
 
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
+from trainer.memory import is_out_of_memory
 from trainer.train import train
-from trainer.training.micro_batch import is_out_of_memory
 from trainer.training.window import FRAMES_PER_SECOND
 
 if TYPE_CHECKING:

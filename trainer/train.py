@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from trainer.config import TrainConfig
 from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
+from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
 from trainer.model.whisper import default_learning_rate, load_model
 from trainer.report import Report, ignore
@@ -23,7 +24,6 @@ from trainer.training.batches import BatchPlan, plan_points
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal
 from trainer.training.disk_space import told_when_full
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
-from trainer.training.micro_batch import within_micro_batch
 from trainer.training.window import varies, window_frames
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from trainer.config import ConfigError, UserError
 from tune.cluster.ray_token import use_token_if_there
 from tune.commands.export import export_parser
-from tune.commands.options import EXIT_INTERRUPTED, EXIT_USER_ERROR, Parser, add_storage
+from tune.commands.options import Parser, add_storage
 from tune.commands.search import search, search_parser
+from tune.util.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 __all__ = ["COMMANDS", "export_parser", "main", "search_parser", "ui_parser"]
 

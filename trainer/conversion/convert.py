@@ -19,7 +19,7 @@ def convert(target: Target, folder: Path, output: Path) -> None:
 
     Args:
         target: any but `hf`.
-        folder: the model, as `trainer.export.write_model` writes it.
+        folder: the model, as `trainer.conversion.hugging_face.write_model` writes it.
         output: folder to make; must not exist.
 
     Raises:

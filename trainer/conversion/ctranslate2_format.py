@@ -23,7 +23,7 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
     """Write the model of a Hugging Face folder for CTranslate2, with what faster-whisper reads beside it.
 
     Args:
-        folder: the model, as `trainer.export.write_model` writes it.
+        folder: the model, as `trainer.conversion.hugging_face.write_model` writes it.
         output: folder to make.
         quantization: `float32`, `float16`, `int8` or `int8_float16`.
 

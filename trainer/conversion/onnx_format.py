@@ -46,7 +46,7 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
     """Write the model of a Hugging Face folder as ONNX graphs, with its tokenizer and configurations.
 
     Args:
-        folder: the model, as `trainer.export.write_model` writes it.
+        folder: the model, as `trainer.conversion.hugging_face.write_model` writes it.
         output: folder to make.
         quantization: `float32`, or `int8`: weights of matrix products in 8 bits, quantised by ONNX Runtime.
     """

@@ -7,9 +7,9 @@ from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.errors import ModelError
+from trainer.memory import is_out_of_memory
 from trainer.model.hub_models import fetch_model
 from trainer.pickles import refuse_pickles
-from trainer.training.micro_batch import is_out_of_memory
 
 DEMO_MODEL = Path(__file__).resolve().parents[1] / "demo" / "model"
 

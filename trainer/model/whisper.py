@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import TrainConfig
+from trainer.config import ConfigError, TrainConfig
 from trainer.errors import ModelError
 from trainer.model.pretrained import load_pretrained
 from trainer.model.processor import is_multilingual
@@ -121,3 +121,20 @@ def _set_generation(
     generation.max_new_tokens = None
     limit = model.config.max_target_positions
     generation.max_length = min(config.generation_max_length or generation.max_length or limit, limit)
+
+
+def resolve_precision(precision: str) -> str:
+    """`auto` as what the device does well: bf16 from Ampere on, fp16 on older GPUs, fp32 elsewhere.
+
+    Raises:
+        ConfigError: fp16 was asked for without a GPU.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        if precision == "fp16":
+            raise ConfigError("precision='fp16': needs a GPU; use auto, fp32 or bf16")
+        return "fp32" if precision == "auto" else precision
+    if precision != "auto":
+        return precision
+    return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"

@@ -12,11 +12,11 @@ from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.data.features import extract_features, pad_features, window_seconds
 from trainer.errors import ConfigError, DivergedError
+from trainer.memory import is_out_of_memory
 from trainer.model.hub_models import fetch_model
 from trainer.model.pretrained import model_path
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model, load_model_config
-from trainer.training.micro_batch import is_out_of_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +95,7 @@ class Decoder:
         """Load `config.model`; raises `ModelError`, or `ConfigError` for a precision that the device lacks."""
         import torch
 
-        from trainer.training.arguments import resolve_precision
+        from trainer.model.whisper import resolve_precision
 
         self.config = config
         self.processor = load_processor(config)

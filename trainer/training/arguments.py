@@ -9,6 +9,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.deepspeed import engine_settings, join_on_cpu
+from trainer.model.whisper import resolve_precision
 from trainer.training.batches import BatchPlan
 from trainer.training.distributed import TIMEOUT_SECONDS
 
@@ -111,18 +112,3 @@ def warmup_steps(config: TrainConfig, n_steps: int) -> int:
     if config.warmup_steps is not None:
         return config.warmup_steps
     return round(config.warmup_ratio * n_steps)
-
-
-def resolve_precision(precision: str) -> str:
-    """`auto` as what the device does well: bf16 from Ampere on, fp16 on older GPUs, fp32 elsewhere.
-
-    Raises:
-        ConfigError: fp16 was asked for without a GPU.
-    """
-    if not torch.cuda.is_available():
-        if precision == "fp16":
-            raise ConfigError("precision='fp16': needs a GPU; use auto, fp32 or bf16")
-        return "fp32" if precision == "auto" else precision
-    if precision != "auto":
-        return precision
-    return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"

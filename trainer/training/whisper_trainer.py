@@ -21,6 +21,7 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedSplit
 from trainer.deepspeed import check_engine
 from trainer.errors import DivergedError
+from trainer.memory import is_out_of_memory
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
@@ -31,7 +32,6 @@ from trainer.training.distributed import any_says, first_says, share_of_node
 from trainer.training.early_evaluation import early_clips, is_early, wer_error
 from trainer.training.encoder_cache import encode
 from trainer.training.metrics import rates_and_utterances
-from trainer.training.micro_batch import is_out_of_memory
 from trainer.training.utterances import UtteranceErrors
 from trainer.training.window import hear, hearing
 

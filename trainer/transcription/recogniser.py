@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
+from trainer.memory import is_out_of_memory
 from trainer.model.hub_models import fetch_model
 from trainer.model.pretrained import model_path
 from trainer.model.processor import is_multilingual, load_processor
 from trainer.model.whisper import load_model
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.training.checkpoints import CONFIG_FILE
-from trainer.training.micro_batch import is_out_of_memory
 from trainer.transcription.transcripts import Doubt
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tune.experiments.storage import user_cache
+from tune.util.environment import user_cache
 from tune.util.errors import UserError
 from tune.util.files import take_lock
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from tune.commands.options import EXIT_FAILED
+from tune.util.errors import EXIT_FAILED
 
 _LOOK_SECONDS = 1.0
 _PATIENCE = 30.0

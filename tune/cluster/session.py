@@ -16,8 +16,8 @@ from rich.console import Console
 
 from tune.cluster.head_node import attached_to_head
 from tune.cluster.resources import Node
-from tune.experiments.mlflow_store import worker_environment
 from tune.util.console import say
+from tune.util.environment import worker_environment
 from tune.util.errors import ResourceError
 from tune.util.redact import hide_password
 

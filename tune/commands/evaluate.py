@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.commands.options import Parser, add_results, add_settings, add_storage, check_least
-from tune.util.errors import ConfigError
+from tune.commands.options import Parser, add_results, add_settings, add_storage
+from tune.util.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,13 +93,14 @@ def evaluate(words: list[str]) -> int:
     from tune.evaluation.evaluation import run_evaluation
     from tune.evaluation.plan import plan_evaluation
     from tune.experiments.models import open_model
+    from tune.runs.finish import find_finished
     from tune.util.console import make_console, say
 
     with contextlib.ExitStack() as stack:
-        model = stack.enter_context(open_model(arguments.model, arguments.storage))
+        model = stack.enter_context(open_model(arguments.model, arguments.storage, find_finished))
         baseline = None
         if arguments.baseline is not None:
-            baseline = stack.enter_context(open_model(arguments.baseline, arguments.storage))
+            baseline = stack.enter_context(open_model(arguments.baseline, arguments.storage, find_finished))
         plan = plan_evaluation(
             model,
             baseline,

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
-from tune.commands.options import EXIT_FAILED, Parser, add_storage
-from tune.util.errors import ConfigError, ModelError
+from tune.commands.options import Parser, add_storage
+from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
@@ -109,6 +109,7 @@ def export(words: list[str]) -> int:
     from tune.export.export import export_existing, export_trial
     from tune.export.hub import check_hub, push_to_hub
     from tune.registry.register import check_names, register_from
+    from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
     if arguments.register:
@@ -135,9 +136,17 @@ def export(words: list[str]) -> int:
             console,
             targets=targets,
             every_clip=every_clip,
+            find=find_finished,
         )
     if arguments.register:
-        register_from(arguments.output, arguments.storage, arguments.register, arguments.alias, console)
+        register_from(
+            arguments.output,
+            arguments.storage,
+            arguments.register,
+            arguments.alias,
+            console,
+            find=find_finished,
+        )
     if repo:
         print(
             push_to_hub(

@@ -6,7 +6,8 @@ import argparse
 import json
 
 from trainer.config import ConfigError, TrainConfig
-from tune.commands.options import Parser, add_results, add_settings, add_storage, check_least, read_flags
+from tune.commands.options import Parser, add_results, add_settings, add_storage, read_flags
+from tune.util.errors import check_least
 
 _EXAMPLES = """\
 examples:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES
-from tune.commands.options import option_name
 from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.jobs import JobRequest
 from tune.remote.package import refuse_password
-from tune.util.errors import ConfigError
+from tune.util.errors import ConfigError, option_name
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from tune.commands.options import EXIT_FAILED, EXIT_INTERRUPTED, Parser, add_dashboard
+from tune.commands.options import Parser, add_dashboard
 from tune.remote.client import check_versions, cluster_address, connect
 from tune.remote.jobs import (
     ENDED,
@@ -32,7 +32,7 @@ from tune.remote.jobs import (
 )
 from tune.remote.jobs import list_jobs as find_jobs
 from tune.util.console import clock, make_console, say
-from tune.util.errors import ConfigError
+from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

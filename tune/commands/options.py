@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer.config import ConfigError, check_value
+from tune.experiments.plan import TRACKERS
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
-
-TRACKERS = ("mlflow", "tensorboard")
-"""What `--track` may name."""
+from tune.util.errors import option_name
 
 WIDTH = 110
-EXIT_FAILED = 1
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -40,18 +36,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help")
-
-
-def check_least(request: Any, **least: int) -> None:
-    """Check numbers that a request may hold, by the names of its fields, against the least that each can be.
-
-    Raises:
-        ConfigError: one of them is below.
-    """
-    for name, number in least.items():
-        given = getattr(request, name)
-        if given is not None and given < number:
-            raise ConfigError(f"{option_name(name)} {given}: must be at least {number}")
 
 
 def add_storage(parser: Any, default: str | None = DEFAULT_STORAGE) -> None:
@@ -167,11 +151,6 @@ def add_vertex(group: Any, when: str = "") -> None:
     group.add_argument(
         "--location", metavar="L", help=f"{when}region (default: the environment's, else us-central1)"
     )
-
-
-def option_name(name: str) -> str:
-    """How a field's flag is written."""
-    return f"--{name.replace('_', '-')}"
 
 
 def named_fields(arguments: argparse.Namespace, request: type[Any]) -> dict[str, Any]:

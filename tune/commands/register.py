@@ -45,6 +45,7 @@ def register(words: list[str]) -> int:
     """
     arguments = register_parser().parse_args(words)
     from tune.registry.register import check_names, register_from
+    from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
     check_names(arguments.name, arguments.alias)
@@ -55,5 +56,6 @@ def register(words: list[str]) -> int:
         arguments.alias,
         make_console(),
         tracking_uri=arguments.tracking_uri,
+        find=find_finished,
     )
     return 0

@@ -77,7 +77,7 @@ def _hand_on(experiment: Experiment, report: Path) -> list[str]:
 
     While the search may run, only the report is brought: MLflow's database is the machine's that runs it.
     """
-    from tune.experiments.object_store import StorageError
+    from tune.experiments.object_stores.object_store import StorageError
     from tune.util.errors import ExperimentError, TrackingError
 
     folder, running = experiment.folder, experiment.state in ("running", "unfinished")
@@ -100,8 +100,7 @@ def _attach(experiment: Experiment, report: Path, *, running: bool) -> None:
         ExperimentError: the experiment's store is gone.
         TrackingError: it cannot be reached, or is such a copy.
     """
-    from tune.commands.ui import read_tracking_uri
-    from tune.experiments.mlflow_store import sqlite_path
+    from tune.experiments.mlflow_store import read_tracking_uri, sqlite_path
     from tune.tracking.mlflow import attach_folder
     from tune.util.errors import TrackingError
 

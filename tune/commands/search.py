@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config import ConfigError
 from tune.commands.options import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_USER_ERROR,
     Parser,
     add_deepspeed,
     add_running,
@@ -22,6 +19,7 @@ from tune.commands.options import (
     named_fields,
     read_settings,
 )
+from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from tune.commands.options import EXIT_FAILED, Parser, add_storage, add_tracking_uri
+from tune.commands.options import Parser, add_storage, add_tracking_uri
+from tune.util.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -69,8 +70,12 @@ def sync(words: list[str]) -> int:
 
 
 def _orders(folder: ExperimentFolder, arguments: argparse.Namespace) -> Orders:
-    from tune.commands.ui import read_tracking_uri
-    from tune.experiments.mlflow_store import absolute_tracking_uri, default_artifact_root, is_server
+    from tune.experiments.mlflow_store import (
+        absolute_tracking_uri,
+        default_artifact_root,
+        is_server,
+        read_tracking_uri,
+    )
     from tune.experiments.saved import read_settings
     from tune.tracking.tracker import Orders, trackers_of
 

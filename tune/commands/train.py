@@ -17,10 +17,10 @@ from tune.commands.options import (
     add_tracking_uri,
     add_training,
     named_fields,
-    option_name,
     read_settings,
 )
 from tune.commands.search import exit_code
+from tune.util.errors import option_name
 
 if TYPE_CHECKING:
     from tune.experiments.training_plan import TrainRequest

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Literal
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.transcription.recordings import find_recordings
 from trainer.transcription.transcripts import FORMATS
-from tune.commands.options import Parser, add_storage, check_least
+from tune.commands.options import Parser, add_storage
 from tune.transcription.display import Progress
 from tune.transcription.output import compare_all, find_targets, write_all
 from tune.util.console import make_console
-from tune.util.errors import ConfigError, ExperimentError, ModelError
+from tune.util.errors import ConfigError, ExperimentError, ModelError, check_least
 
 if TYPE_CHECKING:
     from trainer.transcription.recogniser import Recogniser
@@ -152,7 +152,7 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
     if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
         yield name
         return
-    from trainer.export import write_model
+    from trainer.conversion.hugging_face import write_model
     from trainer.training.checkpoints import CONFIG_FILE
     from tune.experiments.saved import load_results
     from tune.runs.finish import find_finished

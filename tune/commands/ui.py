@@ -18,18 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import yaml
-
 from tune.experiments.mlflow_store import (
-    CREDENTIAL_VARIABLES,
     default_artifact_root,
-    default_tracking_uri,
     is_server,
-    sqlite_path,
+    read_tracking_uri,
     trials_page,
 )
 from tune.experiments.saved import find_experiment
-from tune.util.errors import ExperimentError, TrackingError
+from tune.util.environment import CREDENTIAL_VARIABLES
+from tune.util.errors import TrackingError
 from tune.util.redact import hide_password, without_password
 
 if TYPE_CHECKING:
@@ -71,31 +68,6 @@ def run_ui(experiment: str | None, storage: Storage, port: int | None) -> int:
     except KeyboardInterrupt:
         return 0
     raise TrackingError(f"the MLflow server ended by itself; see {folder / _LOG_NAME}")
-
-
-def read_tracking_uri(folder: Path) -> str:
-    """The MLflow store of an experiment; the file in the folder, if the folder was moved.
-
-    Raises:
-        ExperimentError: `experiment.yaml` cannot be read or names no store, or the store's file is gone.
-    """
-    file = folder / "experiment.yaml"
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
-    uri = content.get("tracking_uri") if isinstance(content, dict) else None
-    if not isinstance(uri, str) or not uri:
-        raise ExperimentError(f"{file}: has no tracking_uri")
-    database = sqlite_path(uri)
-    if database is None:
-        known = os.environ.get("MLFLOW_TRACKING_URI", "")
-        return known if without_password(known) == uri else uri  # the file keeps no password
-    if database.exists():
-        return uri
-    if not (folder / "mlflow.db").exists():
-        raise ExperimentError(f"experiment {folder.name!r}: its MLflow store {database} is gone")
-    return default_tracking_uri(folder)
 
 
 def _choose_port(port: int | None) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.experiments.lease import LEASE_FILE
 from tune.experiments.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
-from tune.experiments.object_store import ObjectStore, StorageError, inside
-from tune.experiments.segments import EVENTS_FILE, EVENTS_FOLDER
+from tune.experiments.object_stores.lease import LEASE_FILE
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
+from tune.experiments.object_stores.segments import EVENTS_FILE, EVENTS_FOLDER
 from tune.util.errors import ExperimentError
 from tune.util.files import take_lock
 
@@ -27,7 +27,7 @@ TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""
 _STATE_FILE = ".uploaded.json"
 _NO_SMALL_FILES = (EVENTS_FILE, LEASE_FILE)
-"""The log goes up as segments (`tune.experiments.segments`); the lease is the store's alone."""
+"""The log goes up as segments (`tune.experiments.object_stores.segments`); the lease is the store's alone."""
 _LOCAL_ONLY = ("mlflow_ui.log", ".db-wal", ".db-shm", ".db-journal")
 """Ends of names: SQLite's own files belong to the database only while it is open."""
 _NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
@@ -126,8 +126,8 @@ class ExperimentFolder:
     def download(self) -> None:
         """Bring what the store has newer than the working copy, all but the checkpoints and the log.
 
-        The log comes by `tune.experiments.segments.download`. A file that nobody else wrote since this machine
-        uploaded it is left as it is here, so a search that runs here is not disturbed.
+        The log comes by `tune.experiments.object_stores.segments.download`. A file that nobody else wrote since this
+        machine uploaded it is left as it is here, so a search that runs here is not disturbed.
 
         Raises:
             StorageError: the store cannot be read.

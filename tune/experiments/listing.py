@@ -127,8 +127,8 @@ def _reader(path: Path) -> Callable[[str], bytes]:
 
 
 def _in_store(storage: Storage) -> list[_Found]:
-    from tune.experiments.object_store import ObjectStore
-    from tune.experiments.segments import read_segments
+    from tune.experiments.object_stores.object_store import ObjectStore
+    from tune.experiments.object_stores.segments import read_segments
 
     store = ObjectStore(storage.text)
     names = [name for name in store.folders() if not name.startswith(".")]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import re
 import socket
 import sqlite3
@@ -12,14 +10,11 @@ import urllib.parse
 from contextlib import closing
 from pathlib import Path
 
-from tune.util.errors import TrackingError
-from tune.util.redact import hide_password
+import yaml
 
-CREDENTIAL_VARIABLES = (
-    *("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
-    *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
-)
-"""What would let a process write to the store."""
+from tune.util.errors import ExperimentError, TrackingError
+from tune.util.redact import hide_password, without_password
+
 DATABASE = "mlflow.db"
 """The SQLite store of an experiment folder."""
 TRIALS_VIEW = "trials"
@@ -32,20 +27,6 @@ _LOCATIONS = (
     ("model_versions", "storage_location"),
 )
 """Where MLflow's tables (from 3.0 on) name places of artifacts."""
-_PACKAGES = (
-    *(
-        "tune-whisper",
-        "ray",
-        "torch",
-        "transformers",
-        "datasets",
-        "optuna",
-        "mlflow",
-        "accelerate",
-        "evaluate",
-    ),
-    *("jiwer", "numpy", "pyarrow", "soundfile", "soxr", "deepspeed"),
-)
 
 
 def default_tracking_uri(folder: Path) -> str:
@@ -91,6 +72,31 @@ def absolute_tracking_uri(uri: str) -> str:
     return f"sqlite:///{path}"
 
 
+def read_tracking_uri(folder: Path) -> str:
+    """The MLflow store of an experiment; the file in the folder, if the folder was moved.
+
+    Raises:
+        ExperimentError: `experiment.yaml` cannot be read or names no store, or the store's file is gone.
+    """
+    file = folder / "experiment.yaml"
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ExperimentError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
+    uri = content.get("tracking_uri") if isinstance(content, dict) else None
+    if not isinstance(uri, str) or not uri:
+        raise ExperimentError(f"{file}: has no tracking_uri")
+    database = sqlite_path(uri)
+    if database is None:
+        known = os.environ.get("MLFLOW_TRACKING_URI", "")
+        return known if without_password(known) == uri else uri  # the file keeps no password
+    if database.exists():
+        return uri
+    if not (folder / "mlflow.db").exists():
+        raise ExperimentError(f"experiment {folder.name!r}: its MLflow store {database} is gone")
+    return default_tracking_uri(folder)
+
+
 def sqlite_path(uri: str) -> Path | None:
     """The file of a SQLite store; None for any other store."""
     path = uri.removeprefix("sqlite:///")
@@ -132,22 +138,3 @@ def trials_page(experiment_id: str) -> str:
     return (
         f"/#/experiments/{experiment_id}/runs?viewStateShareKey={TRIALS_VIEW}&workflowType=machine_learning"
     )
-
-
-def worker_environment() -> dict[str, str]:
-    """Blanks for the `env_vars` of Ray's runtime environment: workers report to the driver, never to a store.
-
-    Ray's processes inherit the driver's environment, and with it the credentials that the recorder needs.
-    """
-    return {name: "" for name in CREDENTIAL_VARIABLES if name in os.environ}
-
-
-def package_versions() -> dict[str, str]:
-    """Python and the packages that shape a result; one that is not installed is left out."""
-    versions = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # an optional one, such as deepspeed
-            continue
-    return versions

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from trainer.model.pretrained import find_model
 from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.saved import load_results
-from tune.runs.finish import find_finished
+from tune.experiments.saved import Find, find_experiment, load_results
 from tune.util.errors import ExperimentError, ModelError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class NamedModel:
 
 
 @contextlib.contextmanager
-def open_model(word: str, storage: Storage) -> Iterator[NamedModel]:
+def open_model(word: str, storage: Storage, find: Find = find_experiment) -> Iterator[NamedModel]:
     """Find a model; a checkpoint in an object store is here until the block ends.
 
     Raises:
@@ -48,12 +47,12 @@ def open_model(word: str, storage: Storage) -> Iterator[NamedModel]:
     if word in MODEL_SHORT_NAMES:
         yield NamedModel(word, word, {})
     elif (path / EXPERIMENT_FILE).is_file():
-        with _winner(type(storage).parse(path.absolute().parent), path.absolute().name) as found:
+        with _winner(type(storage).parse(path.absolute().parent), path.absolute().name, find) as found:
             yield found
     elif path.is_dir():
         yield _folder(word, path)
     elif _is_name(word) and word in storage.names():
-        with _winner(storage, word) as found:
+        with _winner(storage, word, find) as found:
             yield found
     elif _is_hub_id(word):
         yield NamedModel(word, word, {})
@@ -81,8 +80,8 @@ def _unknown(word: str, storage: Storage) -> ModelError:
 
 
 @contextlib.contextmanager
-def _winner(storage: Storage, experiment: str) -> Iterator[NamedModel]:
-    folder = find_finished(experiment, storage)
+def _winner(storage: Storage, experiment: str, find: Find) -> Iterator[NamedModel]:
+    folder = find(experiment, storage)
     settings, results = load_results(folder)
     best = results["best"]
     if best is None:

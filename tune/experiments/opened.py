@@ -8,10 +8,10 @@ import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tune.experiments.lease import Lease
 from tune.experiments.log import EVENTS_FILE, ExperimentLog
-from tune.experiments.object_store import StorageError
-from tune.experiments.segments import SegmentUploader, download
+from tune.experiments.object_stores.lease import Lease
+from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.object_stores.segments import SegmentUploader, download
 from tune.util.errors import ExperimentError
 from tune.util.files import is_locked, try_lock
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from tune.cluster.resources import ResourceRequest, TrialResources
-from tune.commands.options import check_least
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.experiments.saved import Find, find_experiment
 from tune.experiments.storage import Storage
@@ -23,7 +22,7 @@ from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.space.space import ChoiceParameter, load_space
 from tune.util.console import short_path
-from tune.util.errors import ConfigError, ExperimentError, ResourceError
+from tune.util.errors import ConfigError, ExperimentError, ResourceError, check_least
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
+TRACKERS = ("mlflow", "tensorboard")
+"""What `--track` may name."""
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -14,9 +14,9 @@ import yaml
 from trainer.config import TrainConfig
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.object_stores.segments import download
 from tune.experiments.old_form import STATE_FILE, read_old_state
 from tune.experiments.results import results_of
-from tune.experiments.segments import download
 from tune.search.records import TrialRecord
 from tune.space.space import load_space
 from tune.util.errors import ExperimentError, SpaceError

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.mlflow_store import package_versions
 from tune.search.budgets import describe_duration
+from tune.search.finalists import ClipErrors
+from tune.util.environment import package_versions
 from tune.util.redact import without_password
 
 if TYPE_CHECKING:
@@ -142,3 +143,22 @@ def _budget_words(budgets: Budgets) -> list[tuple[str, str]]:
             ("--plateau-points", f"{budgets.plateau_points:g}"),
         ]
     return found
+
+
+def baseline_clips(folder: Path) -> ClipErrors | None:
+    """The base model's, of the experiment in a folder; None where they were not kept."""
+    path = folder / BASELINE_CLIPS_FILE
+    return read_clips(path.read_bytes()) if path.is_file() else None
+
+
+def read_clips(content: bytes) -> ClipErrors | None:
+    """The errors of each clip that a file holds; None where it is damaged."""
+    import numpy as np
+
+    try:
+        saved = json.loads(content)
+        found = ClipErrors(np.asarray(saved["word_errors"], float), np.asarray(saved["words"], float))
+    except (ValueError, KeyError, TypeError):
+        return None
+    usable = found.words.shape == found.word_errors.shape and found.words.sum() > 0
+    return found if usable else None

@@ -11,18 +11,12 @@ import urllib.parse
 from pathlib import Path
 
 from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder
-from tune.experiments.object_store import QUERY_KEYS, ObjectStore, StorageError
+from tune.experiments.object_stores.object_store import QUERY_KEYS, ObjectStore, StorageError
+from tune.util.environment import user_cache
 from tune.util.redact import without_password
 
 FEATURE_CACHE = ".feature-cache"
 DEFAULT_STORAGE = "experiments"
-
-
-def user_cache() -> Path:
-    """The folder for what can be had again: working copies, shared folders, features. Not made here."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "tune-whisper"
 
 
 @dataclasses.dataclass(frozen=True)

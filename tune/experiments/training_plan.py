@@ -11,7 +11,6 @@ import yaml
 
 from trainer.config import TrainConfig
 from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
-from tune.commands.options import check_least
 from tune.experiments.plan import (
     ASKED_RESOURCES,
     Plan,
@@ -25,7 +24,7 @@ from tune.experiments.saved import Find, find_experiment, load_results
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_REPEATS
 from tune.util.console import short_path, short_value
-from tune.util.errors import ExperimentError
+from tune.util.errors import ExperimentError, check_least
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder

@@ -18,11 +18,10 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.pretrained import find_model
 from tune.experiments.plan import usual_learning_rate
-from tune.experiments.saved import load_results
+from tune.experiments.saved import Find, find_experiment, load_results
+from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import CardFacts, Rates, model_card, usage
-from tune.report.estimates import baseline_clips
-from tune.runs.finish import find_finished
 from tune.search.finalists import ClipErrors, wer_interval
 from tune.util.console import say
 from tune.util.errors import ConfigError, DataError, ExperimentError
@@ -49,6 +48,7 @@ def export_trial(
     *,
     targets: Sequence[Target] = (),
     every_clip: bool = False,
+    find: Find = find_experiment,
 ) -> FormatsOutcome:
     """Export a trial's best checkpoint to `output`, measure it on validation and test, and convert it.
 
@@ -62,14 +62,15 @@ def export_trial(
         console: told what is done.
         targets: formats to make beside the Hugging Face one.
         every_clip: check them on all clips of validation and test.
+        find: finds the experiment.
 
     Raises:
         ExperimentError: experiment, trial or checkpoint is not there, or `output` cannot be written.
         StorageError: the object store cannot be read.
     """
-    from trainer.export import write_model
+    from trainer.conversion.hugging_face import write_model
 
-    folder = find_finished(experiment, storage)
+    folder = find(experiment, storage)
     settings, results = load_results(folder)
     trial = _find_trial(results, trial_id, experiment)
     _check_checkpoint(trial)
@@ -268,7 +269,7 @@ def export_existing(
         ExperimentError: a folder to write exists already.
         ModelError: the model cannot be loaded.
     """
-    from trainer.export import write_model
+    from trainer.conversion.hugging_face import write_model
 
     folder = Path(model).expanduser()
     config = _known_settings(model, folder, data, language)

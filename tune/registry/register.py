@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune.commands.ui import read_tracking_uri
 from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, default_artifact_root, is_server
+from tune.experiments.mlflow_store import (
+    absolute_tracking_uri,
+    check_store,
+    default_artifact_root,
+    is_server,
+    read_tracking_uri,
+)
+from tune.experiments.saved import Find, find_experiment
 from tune.registry.facts import ModelFacts
 from tune.registry.model_store import ModelStore
-from tune.runs.finish import find_finished
 from tune.util.console import say
 from tune.util.errors import ConfigError
 from tune.util.files import read_object
@@ -84,6 +89,7 @@ def register_from(
     console: Console,
     *,
     tracking_uri: str | None = None,
+    find: Find = find_experiment,
 ) -> Registered:
     """Register an exported model in the store of its experiment, or another, and say how it is loaded and served.
 
@@ -94,6 +100,7 @@ def register_from(
         alias: that the new version takes over.
         console: where it is said.
         tracking_uri: the MLflow store; by default the experiment's, else MLFLOW_TRACKING_URI.
+        find: finds the experiment.
 
     Raises:
         ConfigError: name or alias is not allowed, or no store is known.
@@ -104,7 +111,7 @@ def register_from(
     facts = ModelFacts.read(model)
     folder = None
     if facts.experiment is not None and facts.experiment in storage.names():
-        folder = find_finished(facts.experiment, storage)
+        folder = find(facts.experiment, storage)
     uri = _tracking_uri(tracking_uri, folder, facts, storage)
     with console.status(f"registering {name} ..."):
         done = register_model(

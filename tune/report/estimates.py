@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainer.scoring.intervals import Interval
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.object_store import StorageError
-from tune.experiments.settings_file import BASELINE_CLIPS_FILE
+from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.settings_file import baseline_clips, read_clips
 from tune.report.known import Experiment
 from tune.search.finalists import ClipErrors, Noise, describe_mean, seed_noise, wer_interval
 from tune.search.records import TrialRecord
@@ -74,7 +72,7 @@ def _contender(
     interval: Interval | None = None,
 ) -> Contender:
     if interval is None:
-        clips = [read_clips(experiment, run) for run in runs]
+        clips = [_read_clips(experiment, run) for run in runs]
         known = [errors for errors in clips if errors is not None]
         interval = wer_interval(known, noise_of(experiment)) if len(known) == len(wers) else None
     return Contender(
@@ -94,12 +92,12 @@ def _base(experiment: Experiment) -> Contender:
     return Contender(experiment.model, experiment.baseline, interval, (), "base")
 
 
-def read_clips(experiment: Experiment, run: TrialRecord) -> ClipErrors | None:
+def _read_clips(experiment: Experiment, run: TrialRecord) -> ClipErrors | None:
     """The errors of a run's best checkpoint by clip; None where they are gone, or cannot be read now."""
     if run.checkpoint is None:
         return None
     try:
-        return _clips(CheckpointFiles(experiment.folder).read(run.checkpoint, UTTERANCES_FILE))
+        return read_clips(CheckpointFiles(experiment.folder).read(run.checkpoint, UTTERANCES_FILE))
     except cloud_errors(OSError, StorageError):
         return None
 
@@ -107,21 +105,3 @@ def read_clips(experiment: Experiment, run: TrialRecord) -> ClipErrors | None:
 def read_baseline_clips(experiment: Experiment) -> ClipErrors | None:
     """The base model's; None where the search did not keep them."""
     return baseline_clips(experiment.folder.path)
-
-
-def baseline_clips(folder: Path) -> ClipErrors | None:
-    """The base model's, of the experiment in a folder; None where they were not kept."""
-    path = folder / BASELINE_CLIPS_FILE
-    return _clips(path.read_bytes()) if path.is_file() else None
-
-
-def _clips(content: bytes) -> ClipErrors | None:
-    import numpy as np
-
-    try:
-        saved = json.loads(content)
-        found = ClipErrors(np.asarray(saved["word_errors"], float), np.asarray(saved["words"], float))
-    except (ValueError, KeyError, TypeError):
-        return None
-    usable = found.words.shape == found.word_errors.shape and found.words.sum() > 0
-    return found if usable else None

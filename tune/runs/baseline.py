@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tune.cluster.file_share import start_share
 from tune.experiments.events import BaselineMeasured
-from tune.experiments.object_store import StorageError
+from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
 from tune.runs.session import Session, finite
 from tune.util.errors import UserError, first_line

@@ -15,7 +15,7 @@ from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.experiments.folder import TRIALS_FOLDER
-from tune.experiments.object_store import StorageError
+from tune.experiments.object_stores.object_store import StorageError
 from tune.search.names import role_of
 from tune.search.records import Outcome, TrialRecord
 from tune.search.scheduler import TRIAL_ID

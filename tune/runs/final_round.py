@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
-from tune.experiments.object_store import StorageError
+from tune.experiments.object_stores.object_store import StorageError
 from tune.search.finalists import repeat_settings
 from tune.search.names import trial_of
 from tune.util.cloud_errors import cloud_errors

@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.commands.options import TRACKERS
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import ASKED_RESOURCES, RunRequest, SearchPlan, SearchRequest, check_auto
+from tune.experiments.plan import ASKED_RESOURCES, TRACKERS, RunRequest, SearchPlan, SearchRequest, check_auto
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
 from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
 from tune.experiments.warm_start import WarmStart

@@ -23,8 +23,8 @@ from tune.experiments.events import (
     SessionStarted,
     TrialProposed,
 )
-from tune.experiments.mlflow_store import check_store, package_versions
-from tune.experiments.object_store import StorageError
+from tune.experiments.mlflow_store import check_store
+from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.settings_file import DROPPED_FILE
@@ -36,6 +36,7 @@ from tune.runs.uploader import Uploader
 from tune.tracking.optuna_study import check_study
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_path
+from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError
 from tune.workers.inputs import TrialInputs, shared_folders
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tune.experiments.object_store import StorageError
+from tune.experiments.object_stores.object_store import StorageError
 from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:

@@ -266,7 +266,7 @@ def attach_folder(folder: ExperimentFolder, files: Path) -> int:
         ExperimentError: `experiment.yaml` or the log cannot be read.
         TrackingError: the store cannot be reached, has no run of this experiment, or the run's artifacts are gone.
     """
-    from tune.commands.ui import read_tracking_uri
+    from tune.experiments.mlflow_store import read_tracking_uri
 
     uri = read_tracking_uri(folder.path)
     check_store(uri)

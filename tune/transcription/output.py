@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from trainer.transcription.differences import Comparison, compare
 from trainer.transcription.recordings import Recording
 from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcript, as_dict
-from tune.commands.options import EXIT_FAILED
 from tune.transcription.display import Progress, comparison_table, say_doubts
 from tune.util.console import make_console, say
-from tune.util.errors import ConfigError
+from tune.util.errors import EXIT_FAILED, ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console

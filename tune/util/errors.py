@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from trainer.config import ConfigError, DataError, ModelError, UserError
 
+EXIT_FAILED = 1
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
 __all__ = [
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "EXIT_USER_ERROR",
     "ConfigError",
     "DataError",
     "ExperimentError",
@@ -15,8 +23,10 @@ __all__ = [
     "SpaceError",
     "TrackingError",
     "UserError",
+    "check_least",
     "error_line",
     "first_line",
+    "option_name",
 ]
 
 
@@ -34,6 +44,23 @@ class ResourceError(UserError):
 
 class TrackingError(UserError):
     """The MLflow store cannot be reached, written to or served; passwords in its address are never shown."""
+
+
+def option_name(name: str) -> str:
+    """How a field's flag is written."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_least(request: Any, **least: int) -> None:
+    """Check numbers that a request may hold, by the names of its fields, against the least that each can be.
+
+    Raises:
+        ConfigError: one of them is below.
+    """
+    for name, number in least.items():
+        given = getattr(request, name)
+        if given is not None and given < number:
+            raise ConfigError(f"{option_name(name)} {given}: must be at least {number}")
 
 
 def first_line(error: BaseException) -> str:

@@ -84,7 +84,7 @@ def make_trainable(
     def whisper_trial(sampled: dict[str, Any]) -> None:
         import ray.tune
 
-        from trainer.training.micro_batch import halve_micro_batch, is_out_of_memory
+        from trainer.memory import halve_micro_batch, is_out_of_memory
 
         values = dict(sampled)
         trial_id = values.pop(TRIAL_ID)

@@ -16,7 +16,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
-from tune.experiments.object_store import ObjectStore
+from tune.experiments.object_stores.object_store import ObjectStore
 
 _MOMENT = 1.0
 """Seconds before an object is read back where nothing refuses the second of two writers."""

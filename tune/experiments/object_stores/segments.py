@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tune.experiments.object_store import ObjectStore
+from tune.experiments.object_stores.object_store import ObjectStore
 from tune.util.errors import ExperimentError
 
 EVENTS_FILE = "events.jsonl"

@@ -2,7 +2,7 @@
 
 Who has it renews it again and again. Who finds one that was not renewed for its time takes it, by the store's clock,
 since those of two machines may differ by hours. Each change is a conditional PUT, so that of two that try at a time
-one is refused; `tune.experiments.conditional` says where, and what is done elsewhere.
+one is refused; `tune.experiments.object_stores.conditional` says where, and what is done elsewhere.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tune.experiments.conditional import NotConditionalError, QuickerError, StoredObject, Version, open_object
-from tune.experiments.object_store import ObjectStore, StorageError
+from tune.experiments.object_stores.conditional import (
+    NotConditionalError,
+    QuickerError,
+    StoredObject,
+    Version,
+    open_object,
+)
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.util.errors import ExperimentError
 
 LEASE_FILE = "lease.json"

@@ -1,0 +1,54 @@
+"""What surrounds a process: the user's cache, variables that workers must not see, versions of packages."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+CREDENTIAL_VARIABLES = (
+    *("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+    *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+)
+"""What would let a process write to the store."""
+_PACKAGES = (
+    *(
+        "tune-whisper",
+        "ray",
+        "torch",
+        "transformers",
+        "datasets",
+        "optuna",
+        "mlflow",
+        "accelerate",
+        "evaluate",
+    ),
+    *("jiwer", "numpy", "pyarrow", "soundfile", "soxr", "deepspeed"),
+)
+
+
+def user_cache() -> Path:
+    """The folder for what can be had again: working copies, shared folders, features. Not made here."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "tune-whisper"
+
+
+def worker_environment() -> dict[str, str]:
+    """Blanks for the `env_vars` of Ray's runtime environment: workers report to the driver, never to a store.
+
+    Ray's processes inherit the driver's environment, and with it the credentials that the recorder needs.
+    """
+    return {name: "" for name in CREDENTIAL_VARIABLES if name in os.environ}
+
+
+def package_versions() -> dict[str, str]:
+    """Python and the packages that shape a result; one that is not installed is left out."""
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # an optional one, such as deepspeed
+            continue
+    return versions
