@@ -148,10 +148,10 @@ def _budget_words(budgets: Budgets) -> list[tuple[str, str]]:
 def baseline_clips(folder: Path) -> ClipErrors | None:
     """The base model's, of the experiment in a folder; None where they were not kept."""
     path = folder / BASELINE_CLIPS_FILE
-    return read_clips(path.read_bytes()) if path.is_file() else None
+    return parse_clips(path.read_bytes()) if path.is_file() else None
 
 
-def read_clips(content: bytes) -> ClipErrors | None:
+def parse_clips(content: bytes) -> ClipErrors | None:
     """The errors of each clip that a file holds; None where it is damaged."""
     import numpy as np
 

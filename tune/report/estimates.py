@@ -9,7 +9,7 @@ from trainer.scoring.intervals import Interval
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.settings_file import baseline_clips, read_clips
+from tune.experiments.settings_file import baseline_clips, parse_clips
 from tune.report.known import Experiment
 from tune.search.finalists import ClipErrors, Noise, describe_mean, seed_noise, wer_interval
 from tune.search.records import TrialRecord
@@ -72,7 +72,7 @@ def _contender(
     interval: Interval | None = None,
 ) -> Contender:
     if interval is None:
-        clips = [_read_clips(experiment, run) for run in runs]
+        clips = [read_clips(experiment, run) for run in runs]
         known = [errors for errors in clips if errors is not None]
         interval = wer_interval(known, noise_of(experiment)) if len(known) == len(wers) else None
     return Contender(
@@ -92,12 +92,12 @@ def _base(experiment: Experiment) -> Contender:
     return Contender(experiment.model, experiment.baseline, interval, (), "base")
 
 
-def _read_clips(experiment: Experiment, run: TrialRecord) -> ClipErrors | None:
+def read_clips(experiment: Experiment, run: TrialRecord) -> ClipErrors | None:
     """The errors of a run's best checkpoint by clip; None where they are gone, or cannot be read now."""
     if run.checkpoint is None:
         return None
     try:
-        return read_clips(CheckpointFiles(experiment.folder).read(run.checkpoint, UTTERANCES_FILE))
+        return parse_clips(CheckpointFiles(experiment.folder).read(run.checkpoint, UTTERANCES_FILE))
     except cloud_errors(OSError, StorageError):
         return None
 
