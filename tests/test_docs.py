@@ -244,7 +244,6 @@ def rooms() -> tuple[set[str], set[str]]:
     return files, folders
 
 
-@pytest.mark.xfail(reason="the rooms are being built", strict=False)
 def test_the_architecture_names_files_that_are_there() -> None:
     files, folders = rooms()
     assert len(files) > 80
