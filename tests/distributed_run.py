@@ -93,7 +93,7 @@ def draw(config: TrainConfig, folder: Path) -> None:
     data = prepare(config)
     plan = plan_batches(config, len(data.splits["train"]))
     trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
-    weights = sum(float(parameter.double().sum()) for parameter in trainer.model.whisper.parameters())
+    weights = sum(float(parameter.double().sum()) for parameter in trainer.model.parameters())
     draws = Draws()
     trainer.add_callback(draws)
     trainer.train()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedData, PreparedSplit
-    from trainer.training.utterances import UtteranceErrors
+    from trainer.utterances import UtteranceErrors
     from trainer.training.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0
@@ -213,7 +213,7 @@ def evaluate(
         loss=metrics["eval_loss"],
         clips=len(data.splits[split]),
         predictions=trainer.predictions,
-        utterances=trainer.training.utterances,
+        utterances=trainer.utterances,
     )
 
 
@@ -222,7 +222,7 @@ def _complete_checkpoint(config: TrainConfig, trainer: WhisperTrainer, folder: P
     with told_when_full(folder, trainer.checkpoint_bytes()):
         (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
         (folder / UTTERANCES_FILE).write_text(
-            json.dumps(dataclasses.asdict(trainer.training.utterances)) + "\n"
+            json.dumps(dataclasses.asdict(trainer.utterances)) + "\n"
         )
         seal(folder)
 
