@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedData, PreparedSplit
-    from trainer.utterances import UtteranceErrors
+    from trainer.training.utterances import UtteranceErrors
     from trainer.training.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0
@@ -221,9 +221,7 @@ def _complete_checkpoint(config: TrainConfig, trainer: WhisperTrainer, folder: P
     """Add the settings and the errors of each clip to a checkpoint that is written, and seal it."""
     with told_when_full(folder, trainer.checkpoint_bytes()):
         (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-        (folder / UTTERANCES_FILE).write_text(
-            json.dumps(dataclasses.asdict(trainer.utterances)) + "\n"
-        )
+        (folder / UTTERANCES_FILE).write_text(json.dumps(dataclasses.asdict(trainer.utterances)) + "\n")
         seal(folder)
 
 
