@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tune.commands.options import Parser, add_results, add_settings, add_storage
 from tune.util.errors import ConfigError, check_least
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,11 +165,8 @@ def write_files(folder: Path, result: EvaluationResult, content: dict[str, Any])
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f".{JSON_FILE}.partial"
-        partial.write_text(
-            json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n", encoding="utf-8"
-        )
-        partial.replace(folder / JSON_FILE)
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
+        write_whole(folder / JSON_FILE, text + "\n")
         # After the figures: a page that cannot be drawn must not cost what took hours to decode.
         write_page(folder / PAGE_FILE, evaluation_page(result))
     except OSError as error:

@@ -16,7 +16,7 @@ from tune.experiments.object_stores.lease import LEASE_FILE
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
 from tune.experiments.object_stores.segments import EVENTS_FILE, EVENTS_FOLDER
 from tune.util.errors import ExperimentError
-from tune.util.files import take_lock
+from tune.util.files import take_lock, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,9 +188,7 @@ class ExperimentFolder:
         return state
 
     def _save_state(self, state: dict[str, Any]) -> None:
-        partial = self.path / f"{_STATE_FILE}.partial"
-        partial.write_text(json.dumps(state), encoding="utf-8")
-        partial.replace(self.path / _STATE_FILE)
+        write_whole(self.path / _STATE_FILE, json.dumps(state))
 
 
 def _local_mark(file: Path) -> list[int]:

@@ -13,6 +13,7 @@ from tune.experiments.old_form import old_run_ids
 from tune.search.names import trial_of
 from tune.search.records import TrialRecord
 from tune.search.scheduler import METRIC
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -53,10 +54,8 @@ def write_results(folder: ExperimentFolder, state: SearchState) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    temporary = folder.path / f".{RESULTS_FILE}"
     text = json.dumps(results_of(folder, state), indent=2, allow_nan=False)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(folder.path / RESULTS_FILE)
+    write_whole(folder.path / RESULTS_FILE, text + "\n")
 
 
 def succeeded(state: SearchState) -> bool:

@@ -25,7 +25,7 @@ from tune.export.model_card import CardFacts, Rates, model_card, usage
 from tune.search.finalists import ClipErrors, wer_interval
 from tune.util.console import say
 from tune.util.errors import ConfigError, DataError, ExperimentError
-from tune.util.files import read_object
+from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
@@ -98,7 +98,7 @@ def export_trial(
         _write_json(partial / SETTINGS_FILE, config.to_dict())
         facts = dataclasses.replace(facts, formats=outcome.paths())
         card = model_card(settings, results, trial, config, rates, read_decoding(partial), facts=facts)
-        _write(partial / CARD_FILE, f"{card}\n")
+        write_whole(partial / CARD_FILE, f"{card}\n")
     _print(console, output, trial, rates)
     print_formats(outcome, console, str(output))
     return outcome
@@ -350,15 +350,8 @@ def _note(folder: Path, outcome: FormatsOutcome) -> None:
         # Only what an export wrote: cards of others, and what was rewritten by hand, stay as they are.
         brought = text.replace(usage(decoding, before), usage(decoding, summary["formats"]))
         if brought != text:
-            _write(card, brought)
+            write_whole(card, brought)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    _write(path, json.dumps(content, indent=2) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that is there whole at any time."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(content, indent=2) + "\n")

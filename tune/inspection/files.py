@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.inspection.inspection import Distribution, distributions
 from tune.util.errors import ConfigError
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from trainer.inspection.inspection import Inspection
@@ -104,16 +105,12 @@ def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -
         writer.writerows((one.name, one.split, why, one.detail) for one in finding.suspects)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / LIST_FILE, lines.getvalue())
-        _write(folder / JSON_FILE, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        write_whole(folder / LIST_FILE, lines.getvalue())
+        write_whole(
+            folder / JSON_FILE, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+        )
         # After the lists: a page that cannot be drawn must not cost them.
         write_page(folder / PAGE_FILE, inspection_page(inspection))
     except OSError as error:
         raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
     return [folder / name for name in (PAGE_FILE, JSON_FILE, LIST_FILE)]
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", newline="")
-    partial.replace(path)

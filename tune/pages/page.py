@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune.pages.figures import THEMES
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -59,6 +60,4 @@ def _environment() -> Environment:
 
 def write_page(path: Path, html: str) -> None:
     """Write a page whole or not at all: a browser may be reading the one before."""
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(html, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, html)

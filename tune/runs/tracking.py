@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.mlflow_store import default_artifact_root, is_server
 from tune.experiments.results import write_results
@@ -58,7 +59,11 @@ class Tracking:
         with self._console.status("telling MLflow the rest ..."):
             problem = self._process.finish()
         self._finished = True
-        write_results(experiment.folder, experiment.log.state)
+        try:
+            write_results(experiment.folder, experiment.log.state)
+        except OSError as error:
+            told = f"{experiment.folder.path / RESULTS_FILE}: cannot be written again: {error.strerror}"
+            problem = f"{problem}; {told}" if problem else told
         return problem
 
 

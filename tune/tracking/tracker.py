@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tune.util.errors import TrackingError
-from tune.util.files import try_lock
+from tune.util.files import try_lock, write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.events import Entry
@@ -174,11 +174,9 @@ class Status:
     def write(self, folder: Path, tracker: str) -> None:
         """Replace the file; whoever reads it meanwhile sees the old one or the new one."""
         path = _status_file(folder, tracker)
-        temporary = path.with_name(f".{path.name}")
         # A disk that takes nothing, or a folder that was removed, holds up no delivery: it is only what is shown.
         with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(vars(self)) + "\n", encoding="utf-8")
-            temporary.replace(path)
+            write_whole(path, json.dumps(vars(self)) + "\n")
 
 
 def _status_file(folder: Path, tracker: str) -> Path:

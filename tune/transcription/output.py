@@ -18,6 +18,7 @@ from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcri
 from tune.transcription.display import Progress, comparison_table, say_doubts
 from tune.util.console import make_console, say
 from tune.util.errors import EXIT_FAILED, ConfigError
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +90,7 @@ def write_all(
                 _print(found, arguments, heading=len(recordings) > 1)
         else:
             with _told(f"--output {arguments.output}"):
-                _write(targets[index], FORMATS[arguments.format](found, arguments.model))
+                write_whole(targets[index], FORMATS[arguments.format](found, arguments.model))
             progress.say(f"wrote {targets[index]}")
     progress.summarise(failed, transcriber.trusts_times)
     return EXIT_FAILED if failed else 0
@@ -116,18 +117,6 @@ def _put_out(text: str) -> None:
         # Python would complain once more when it exits.
         sys.stdout = None  # type: ignore[assignment]
         raise SystemExit(EXIT_FAILED) from None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a transcript whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):  # what is told is why it could not be written
-            partial.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

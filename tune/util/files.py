@@ -1,16 +1,43 @@
-"""Locks on files, also where the disk knows none, as some network disks do; JSON objects in files."""
+"""Files that are whole at any time, locks (also where the disk knows none, as some network disks do), JSON objects."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import IO, Any
 
 from tune.util.errors import ModelError, first_line
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+
+def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    """Write a file whole or not at all; whoever reads it meanwhile sees the one before.
+
+    Args:
+        path: of the file.
+        content: text is written as UTF-8, its line ends as they are.
+        sync: bring it to the disk before it takes its name.
+
+    Raises:
+        OSError: it cannot be written. Nothing is left of it: on a disk that is full other files have the room.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # what is told is why it could not be written
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def take_lock(file: IO[str] | int) -> bool:

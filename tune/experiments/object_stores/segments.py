@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import json
-import os
 import re
 import threading
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.util.errors import ExperimentError
+from tune.util.files import write_whole
 
 EVENTS_FILE = "events.jsonl"
 EVENTS_FOLDER = "events"
@@ -124,12 +124,7 @@ def download(store: ObjectStore, name: str, path: Path) -> int:
     content = b"".join(line + b"\n" for line in read_segments(store, name))
     if content and not (path.exists() and path.read_bytes().startswith(content)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_whole(path, content, sync=True)
     return len(content)
 
 
