@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trainer.config import TrainConfig
 from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.mlflow_store import default_artifact_root
@@ -53,6 +55,51 @@ def to_old_form(
         (folder.path / RESULTS_FILE).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
     (folder.path / EVENTS_FILE).unlink()
     shutil.rmtree(folder.path / "tracking", ignore_errors=True)
+
+
+def write_old_results(
+    folder: Path,
+    config: TrainConfig,
+    trials: Mapping[str, Mapping[str, Any]],
+    *,
+    model: Path | None = None,
+    **settings: Any,
+) -> None:
+    """What a finished search of version 0.1 leaves where its state is gone.
+
+    Args:
+        folder: of the experiment.
+        config: what its trials share.
+        trials: the settings of each, and its `wer`.
+        model: copied to the checkpoint of the one with the lowest; None where the weights are gone.
+        settings: others of `experiment.yaml`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    usual = {"trials": len(trials), "baseline": {"wer": 60.0, "cer": 30.0}, "created": "2026-11-20T10:00:00"}
+    usual |= {"clips": {"train": 120, "validation": 16}, "train_config": config.to_dict()}
+    _write_yaml(folder / "experiment.yaml", {**usual, **settings})
+    best = min(trials, key=lambda name: float(trials[name]["wer"]), default=None)
+    checkpoint = folder / "trials" / str(best) / "checkpoint_000000"
+    if model is not None:
+        shutil.copytree(model, checkpoint)
+    entries = [
+        {
+            **{
+                "trial_id": name,
+                "status": "completed",
+                "seconds": 10.0,
+                "samples_seen": 240,
+                "best_cer": 1.0,
+            },
+            **{"wer": trial["wer"], "best_wer": trial["wer"]},
+            "config": {key: value for key, value in trial.items() if key != "wer"},
+            "evaluations": [{"samples_seen": 240, "wer": trial["wer"]}],
+            "checkpoint": str(checkpoint) if name == best and model is not None else None,
+        }
+        for name, trial in trials.items()
+    ]
+    found = {"best": {"trial_id": best, "run": best} if best else None, "trials": entries, "repeats": []}
+    (folder / RESULTS_FILE).write_text(json.dumps(found))
 
 
 def change(file: Path, **values: Any) -> None:

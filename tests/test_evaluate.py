@@ -16,7 +16,7 @@ from typing import Any
 import jiwer
 import numpy as np
 import pytest
-import yaml
+from old_experiments import write_old_results
 from page_browser import look_everywhere, needs_chromium
 from page_reader import Page
 from rich.console import Console
@@ -277,22 +277,10 @@ def test_names_of_models_are_no_markup() -> None:
         assert text in told
 
 
-def write_experiment(storage: Path, name: str, checkpoint: Path | None) -> None:
+def write_experiment(storage: Path, name: str, model: Path | None) -> None:
     """A finished experiment as far as this command reads it."""
-    folder = storage / name
-    folder.mkdir(parents=True)
-    config = TrainConfig(validation_share=0.2)
-    settings = {"experiment": name, "train_config": config.to_dict(), "baseline": {"wer": 60.0}}
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    best = {
-        "trial_id": "001",
-        "run": "001",
-        "wer": 9.0,
-        "config": {"learning_rate": 1e-3},
-        "checkpoint": str(checkpoint) if checkpoint else None,
-    }
-    results = {"experiment": name, "best": best, "trials": [], "repeats": []}
-    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    trials = {"001": {"wer": 9.0, "learning_rate": 1e-3}}
+    write_old_results(storage / name, TrainConfig(validation_share=0.2), trials, model=model)
 
 
 def test_an_experiment_stands_for_its_winner_on_its_own_data(

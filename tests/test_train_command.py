@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from old_experiments import write_old_results
 from search_process import state
 from warm_process import Command, tune_whisper
 
@@ -37,23 +37,12 @@ def test_arguments_are_frozen() -> None:
 
 def earlier_search(folder: Path, name: str = "earlier") -> None:
     """What a finished search of two trials leaves, without its checkpoints."""
-    target = folder / "experiments" / name
-    target.mkdir(parents=True)
     base = TrainConfig(epochs=2.0, max_train_clips=120, weight_decay=0.01, seed=5, evaluate_at=(64, 240))
-    settings = {"train_config": {**base.to_dict(), "evaluate_at": [64, 240]}, "trials": 2}
-    settings |= {"baseline": {"wer": 60.0, "cer": 30.0}, "clips": {"train": 120, "validation": 16}}
-    (target / "experiment.yaml").write_text(yaml.safe_dump(settings))
-    trials = [
-        {
-            **{"trial_id": name, "status": "completed", "wer": wer, "best_wer": wer, "best_cer": 1.0},
-            **{"config": {"learning_rate": rate, "train_batch_size": batch}, "seconds": 10.0},
-            **{"samples_seen": 240, "evaluations": [{"samples_seen": 240, "wer": wer}]},
-            "checkpoint": f"experiments/{name}/trials/{name}/checkpoint_000000",
-        }
-        for name, wer, rate, batch in (("001", 20.0, 1e-3, 8), ("002", 10.0, 2e-3, 4))
-    ]
-    best = {"trial_id": "002", "run": "002"}
-    (target / "results.json").write_text(json.dumps({"best": best, "trials": trials}))
+    trials = {
+        "001": {"wer": 20.0, "learning_rate": 1e-3, "train_batch_size": 8},
+        "002": {"wer": 10.0, "learning_rate": 2e-3, "train_batch_size": 4},
+    }
+    write_old_results(folder / "experiments" / name, base, trials)
 
 
 def plan_of(*words: str) -> TrainPlan:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-import yaml
 from demo_clips import demo_clips, joined
+from old_experiments import write_old_results
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import DEMO_MODEL
@@ -264,20 +264,15 @@ def test_two_models_side_by_side(talks: Path, run: Run) -> None:
 def test_an_experiments_best_trial(talks: Path, run: Run) -> None:
     """From its checkpoint, without an export; one that has none says what to do."""
     folder = talks / "experiments" / "mine"
-    checkpoint = folder / "trials" / "001" / "checkpoint_000000"
-    shutil.copytree(DEMO_MODEL, checkpoint)
-    (folder / "experiment.yaml").write_text(yaml.safe_dump({"train_config": TrainConfig().to_dict()}))
-    best = {"trial_id": "001", "config": {"learning_rate": 1e-3}, "checkpoint": str(checkpoint)}
-    (folder / "results.json").write_text(json.dumps({"best": best}))
+    trials = {"001": {"wer": 9.0, "learning_rate": 1e-3}}
+    write_old_results(folder, TrainConfig(), trials, model=DEMO_MODEL)
     code, out, err = run("mine", "talks/short.flac")
     assert code == 0, err
     assert out == run("demo", "talks/short.flac")[1]
-    (folder / "results.json").write_text(json.dumps({"best": None}))
+    write_old_results(folder, TrainConfig(), trials)
     code, _, err = run("mine", "talks/short.flac")
     assert code == 2
-    assert (
-        err == "error: experiment 'mine': has no best trial with a checkpoint; nothing to transcribe with\n"
-    )
+    assert err == "error: experiment 'mine': the weights of its best trial are gone\n"
     (folder / "results.json").unlink()
     assert (
         "has no results.json and no events.jsonl; wait until its search has begun" in run("mine", "talks")[2]

@@ -19,7 +19,7 @@ from tune.commands.options import Parser, add_storage
 from tune.transcription.display import Progress
 from tune.transcription.output import compare_all, find_targets, write_all
 from tune.util.console import make_console
-from tune.util.errors import ConfigError, ExperimentError, ModelError, check_least
+from tune.util.errors import ConfigError, ModelError, check_least
 
 if TYPE_CHECKING:
     from trainer.transcription.recogniser import Recogniser
@@ -154,16 +154,12 @@ def _model_folder(name: str, storage: Storage) -> Iterator[str]:
         return
     from trainer.conversion.hugging_face import write_model
     from trainer.training.checkpoints import CONFIG_FILE
-    from tune.experiments.saved import load_results
+    from tune.experiments.saved import best_run, load_results
     from tune.runs.finish import find_finished
 
     experiment = find_finished(name, storage)
     settings, results = load_results(experiment)
-    best = results["best"]
-    if best is None or not best["checkpoint"]:
-        raise ExperimentError(
-            f"experiment {name!r}: has no best trial with a checkpoint; nothing to transcribe with"
-        )
+    best = best_run(results, name)
     config = TrainConfig.from_dict(settings["train_config"]).replace(**best["config"])
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         with experiment.checkpoint(best["checkpoint"]) as checkpoint:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from trainer.model.pretrained import find_model
 from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.saved import Find, find_experiment, load_results
-from tune.util.errors import ExperimentError, ModelError
+from tune.experiments.saved import Find, best_run, find_experiment, load_results
+from tune.util.errors import ModelError
 
 if TYPE_CHECKING:
     from tune.experiments.storage import Storage
@@ -83,13 +83,7 @@ def _unknown(word: str, storage: Storage) -> ModelError:
 def _winner(storage: Storage, experiment: str, find: Find) -> Iterator[NamedModel]:
     folder = find(experiment, storage)
     settings, results = load_results(folder)
-    best = results["best"]
-    if best is None:
-        raise ExperimentError(
-            f"experiment {experiment!r}: no trial reached an evaluation; nothing to evaluate"
-        )
-    if not best.get("checkpoint"):
-        raise ExperimentError(f"experiment {experiment!r}: the weights of its best trial are gone")
+    best = best_run(results, experiment)
     config = TrainConfig.from_dict(settings["train_config"]).replace(**best["config"])
     with folder.checkpoint(best["checkpoint"]) as checkpoint:
         yield NamedModel(experiment, str(checkpoint), config.to_dict())

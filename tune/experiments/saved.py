@@ -124,6 +124,22 @@ def load_results(folder: ExperimentFolder) -> tuple[dict[str, Any], dict[str, An
     return full_settings(saved), results_of(folder, saved.state)
 
 
+def best_run(results: Mapping[str, Any], experiment: str) -> dict[str, Any]:
+    """What the results say of the run that is exported.
+
+    Raises:
+        ExperimentError: no trial was evaluated, or the weights of the best one are gone.
+    """
+    best: dict[str, Any] | None = results["best"]
+    if best is not None and best["checkpoint"]:
+        return best
+    if all(trial["best_wer"] is None for trial in results["trials"]):
+        raise ExperimentError(
+            f"experiment {experiment!r}: no trial reached an evaluation, so there is no model yet"
+        )
+    raise ExperimentError(f"experiment {experiment!r}: the weights of its best trial are gone")
+
+
 def full_settings(saved: SavedExperiment) -> dict[str, Any]:
     """`experiment.yaml` with what the latest session was asked for and what the base model came to."""
     asked = saved.state.session

@@ -208,7 +208,10 @@ def _taken(request: TrainRequest, origin: str, folder: ExperimentFolder) -> tupl
         ExperimentError: there is no such trial, or no trial reached an evaluation.
     """
     settings, results = load_results(folder)
-    wanted = request.trial.zfill(3) if request.trial else (results["best"] or {}).get("trial_id")
+    evaluated = [trial for trial in results["trials"] if trial["best_wer"] is not None]
+    # Its weights may be gone: settings are all that is taken.
+    best = results["best"] or min(evaluated, key=lambda trial: float(trial["best_wer"]), default=None)
+    wanted = request.trial.zfill(3) if request.trial else best and best["trial_id"]
     if wanted is None:
         raise ExperimentError(
             f"--from {origin}: no trial of it reached an evaluation; --trial takes one all the same"

@@ -18,7 +18,7 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.pretrained import find_model
 from tune.experiments.plan import usual_learning_rate
-from tune.experiments.saved import Find, find_experiment, load_results
+from tune.experiments.saved import Find, best_run, find_experiment, load_results
 from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import CardFacts, Rates, model_card, usage
@@ -211,11 +211,7 @@ def _facts(data: PreparedData) -> CardFacts:
 
 def _find_trial(results: dict[str, Any], trial_id: str | None, experiment: str) -> dict[str, Any]:
     if trial_id is None:
-        if results["best"] is None:
-            raise ExperimentError(
-                f"experiment {experiment!r}: no trial reached an evaluation; nothing to export"
-            )
-        trial_id = results["best"].get("run") or results["best"]["trial_id"]
+        trial_id = str(best_run(results, experiment)["run"])
     runs = [*results["trials"], *results.get("repeats", [])]
     trials: dict[str, dict[str, Any]] = {trial["trial_id"]: trial for trial in runs}
     trial_id = trial_id.zfill(3)  # 7 is as good as 007
