@@ -36,7 +36,11 @@ def trial(number: int, config: dict[str, Any], *wers: float, status: str = "comp
         "trial_id": f"{number:03d}",
         "status": status,
         "config": config,
+        "samples_seen": 300 * len(wers),
+        "seconds": 10.0,
+        "wer": wers[-1] if wers else None,
         "best_wer": min(wers, default=None),
+        "best_cer": None,
         "evaluations": evaluations,
     }
 
@@ -58,6 +62,9 @@ def finished(
         "space": space_of(folder, text).to_dict(),
         "train_config": TrainConfig(**{"cache_dir": "x", **settings}).to_dict(),
         "budget_samples": BUDGET,
+        "trials": len(trials),
+        "clips": {"train": 900},
+        "baseline": {"wer": BASELINE},
     }
     (place / "experiment.yaml").write_text(yaml.safe_dump(content))
     results = {"experiment": "other", "baseline": {"wer": BASELINE}, "trials": trials}

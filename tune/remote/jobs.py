@@ -23,6 +23,8 @@ ENDED = ("succeeded", "failed", "stopped")
 """States after which nothing changes any more."""
 _LOST_SECONDS = 120.0
 """A cluster that does not answer for so long is given up."""
+_LONGEST_PAUSE = 10.0
+"""Seconds between two looks at a log that is followed."""
 ENVIRONMENT = {
     # From SIGTERM to SIGKILL when the job is stopped.
     "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
@@ -188,7 +190,7 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
     """Give `write` what the job prints until it ends, each character once.
 
     Asked for again and again, not streamed: a connection that a sleeping laptop or a proxy lost without a word needs no
-    care then. At most a tenth of the time goes into asking, so that long logs do not fill the line.
+    care then. About a tenth of the time goes into asking, so that long logs do not fill the line.
 
     Returns:
         The job as it ended.
@@ -217,4 +219,4 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
             written = len(text)
         if job_state(job) in ENDED:
             return job
-        time.sleep(max(1.0, 10 * (answered - asked)))
+        time.sleep(min(_LONGEST_PAUSE, max(1.0, 10 * (answered - asked))))
