@@ -30,12 +30,14 @@ READ_LATER = ("HF_TOKEN",)
 
 
 def read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
-    """What two processes must have in common for their imports to have done the same."""
-    return {
+    """What two processes must have in common for their imports to have done the same, and to see the same files."""
+    read = {
         name: value
         for name, value in environment.items()
         if name.startswith(READ_BY_IMPORTS) and name not in READ_LATER
     }
+    # A node of a test may have mounts of its own; a worker that is forked elsewhere would not have them.
+    return {**read, "mounts": str(Path("/proc/self/ns/mnt").readlink())}
 
 
 def main(python: str, address: str, environment: Mapping[str, str]) -> None:
