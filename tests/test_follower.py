@@ -25,7 +25,7 @@ from tune.experiments.saved import SavedExperiment
 from tune.tracking import process as process_module
 from tune.tracking.follower import StoreFollower
 from tune.tracking.process import FollowerProcess
-from tune.tracking.tracker import BusyError, Position, RefusedError, store_lock
+from tune.tracking.tracker import BusyError, Position, RefusedError, Status, store_lock
 from tune.util.errors import TrackingError
 
 
@@ -63,14 +63,24 @@ def follower() -> Iterator[FollowerProcess]:
     found.stop()
 
 
+def runs_of(made: MadeLog) -> dict[str, str]:
+    """MLflow's runs of trials and repeats, as far as the follower says that they are there."""
+    return dict(Status.read(made.folder, "mlflow").facts.get("run_ids", {}))
+
+
+def parent_of(made: MadeLog) -> str | None:
+    """MLflow's run of the search, once it is there."""
+    return Status.read(made.folder, "mlflow").facts.get("parent_run_id")
+
+
 def test_what_happens_is_seen_within_seconds(folder: Path, follower: FollowerProcess) -> None:
     made = MadeLog(folder)
     follower.begin(made.orders())
     made.session(trials=1)
     made.begin("001")
-    wait_for(lambda: follower.run_ids().get("001"), 10)
+    wait_for(lambda: runs_of(made).get("001"), 10)
     client = client_of(made.uri)
-    parent = follower.parent_run_id
+    parent = parent_of(made)
     assert children(client, str(parent))["001"].info.status == "RUNNING"
     made.progress("001", 10)
     wait_for(lambda: "loss" in children(client, str(parent))["001"].data.metrics, 10)
@@ -81,7 +91,7 @@ def test_what_happens_is_seen_within_seconds(folder: Path, follower: FollowerPro
     made.finish("failed")
     assert follower.finish() is None
     assert client.get_run(str(parent)).info.status == "FAILED"
-    assert follower.run_ids() == {"001": children(client, str(parent))["001"].info.run_id}
+    assert runs_of(made) == {"001": children(client, str(parent))["001"].info.run_id}
 
 
 def test_a_search_that_ends_before_its_first_event_leaves_nothing(
@@ -109,11 +119,11 @@ def test_killed_it_is_started_again(folder: Path, follower: FollowerProcess) -> 
     follower.begin(made.orders())
     made.session(trials=2)
     made.trial("001", 50.0, 30.0, 12.0)
-    wait_for(follower.run_ids, 10)
+    wait_for(lambda: runs_of(made), 10)
     before = follower_of()
     before.kill()
     made.trial("002", 50.0, 30.0, 14.0)
-    wait_for(lambda: "002" in follower.run_ids(), 60)
+    wait_for(lambda: "002" in runs_of(made), 60)
     follower_of().kill()  # and once more, with no time to notice
     made.finish()
     assert follower.finish(patience=60.0) is None
@@ -182,7 +192,7 @@ def test_signals_are_for_the_search(folder: Path, follower: FollowerProcess) -> 
         follower_of().send_signal(number)
     whole_search(made)
     first = follower_of().pid
-    wait_for(lambda: len(follower.run_ids()) == 2, 20)
+    wait_for(lambda: len(runs_of(made)) == 2, 20)
     assert follower_of().pid == first
     assert follower.finish() is None
 
@@ -194,7 +204,7 @@ def test_cut_in_the_middle_and_back(
     follower.begin(made.orders())
     made.session(trials=3)
     made.begin("001")
-    wait_for(follower.run_ids, 10)
+    wait_for(lambda: runs_of(made), 10)
     client = client_of(server.url)
     parent = only_parent(client, made.name)
     proxy.cut_answers = True  # the server hears and writes, and we do not hear of it
@@ -227,7 +237,7 @@ def test_given_up_at_the_end_and_told_how_to_deliver(
     made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
     follower.begin(made.orders(patience=1.0))
     made.session(trials=1)
-    wait_for(lambda: follower.parent_run_id, 10)
+    wait_for(lambda: parent_of(made), 10)
     proxy.stop()
     made.trial("001", 50.0, 30.0, 12.0)
     before = time.monotonic()
@@ -261,7 +271,7 @@ def test_the_password_is_nowhere(tmp_path: Path, proxy: CutProxy, monkeypatch: p
     made = MadeLog(tmp_path / tmp_path.name, uri)
     follower.begin(made.orders(patience=0.0))
     made.session(trials=1)
-    wait_for(lambda: follower.parent_run_id, 10)
+    wait_for(lambda: parent_of(made), 10)
     found = follower_of()
     assert "s3cret" not in " ".join([*found.cmdline(), *found.environ().values()])
     proxy.stop()

@@ -92,16 +92,6 @@ class FollowerProcess:
             self._shown = now, found
         return self._shown[1]
 
-    def run_ids(self) -> dict[str, str]:
-        """The MLflow runs of trials and repeats, as far as they are there."""
-        return dict(self._statuses().get("mlflow", Status()).facts.get("run_ids", {}))
-
-    @property
-    def parent_run_id(self) -> str | None:
-        """The MLflow run of the search; None until it is there."""
-        found = self._statuses().get("mlflow", Status()).facts.get("parent_run_id")
-        return None if found is None else str(found)
-
     def finish(self, patience: float = 30.0) -> str | None:
         """Let the process deliver what is left, and end. Nothing may be written to the log any more.
 
