@@ -4,7 +4,8 @@
 
 One after the other, each in a process and a Ray of its own, on a pseudo-terminal: `bare` is Ray Tune with
 `OptunaSearch` and `ASHAScheduler` that writes and shows nothing, `logged` the same with Ray's own loggers and table as
-they come, `ours` the whole `tune-whisper`. All have the same made-up curves (of `tests/synthetic.py`) and rungs.
+they come, `ours` the whole `tune-whisper`. All have the same made-up curves
+(of `tests/support/synthetic.py`) and rungs.
 Told are wall seconds and CPU seconds of the driver's process per trial, between the first trial's start and the last
 one's end, its memory, and for ours those of the follower, which writes to MLflow and to the Optuna study,
 how many events wait for them and how long the live table stood still.
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PATHS = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks" / "peers")]
+PATHS = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "benchmarks" / "peers")]
 sys.path[:0] = PATHS
 
 import psutil  # noqa: E402

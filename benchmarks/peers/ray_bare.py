@@ -1,6 +1,6 @@
 """Bare Ray Tune: `OptunaSearch` and `ASHAScheduler` on made-up learning curves, with nothing but a meter.
 
-`driver_time.py` runs it in a process of its own; the trainings are those of `tests/synthetic.py`.
+`driver_time.py` runs it in a process of its own; the trainings are those of `tests/support/synthetic.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def search(
         trials: to run.
         at_a_time: of them.
         rungs: samples seen at which each reports.
-        curve: of `tests/synthetic.py`.
+        curve: of `tests/support/synthetic.py`.
         meter: a callback of Ray Tune.
         logs: whether Ray's own CSV, JSON and TensorBoard files are written and its table is shown, as they come.
     """

@@ -1,0 +1,151 @@
+"""Small data sets and models for tests, written to a folder: nothing here is downloaded."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+RATE = 16_000
+SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+def tone(seconds: float = 0.5, *, rate: int = RATE, pitch: float = 220.0, channels: int = 1) -> np.ndarray:
+    """float32 (samples,) or (samples, channels): a note with overtones and a little noise."""
+    time = np.arange(round(seconds * rate)) / rate
+    noise = np.random.default_rng(round(pitch)).standard_normal(len(time))
+    wave = 0.3 * np.sin(2 * np.pi * pitch * time) + 0.1 * np.sin(6 * np.pi * pitch * time) + 0.01 * noise
+    mono = wave.astype(np.float32)
+    return mono if channels == 1 else np.stack([mono] * channels, axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A row of the data set that `examples` describes."""
+
+    file: str
+    text: str
+    split: str
+    language: str
+
+
+def examples(count: int = 12) -> list[Example]:
+    """Half train, a quarter validation, a quarter test; texts that careless readers would change."""
+    texts = [
+        "NA",
+        'He said "no", then left',
+        "1.0",
+        "null",
+        "two\u00a0words",
+        "Ünï, cödé!",
+        '"Quoted," he said',
+        "nan",
+    ]
+    rows = []
+    for number in range(count):
+        text = texts[number] if number < len(texts) else f"sentence number {number}"
+        split = ("train", "train", "validation", "test")[number % 4]
+        rows.append(Example(f"clip_{number:02}.flac", text, split, ("en", "de")[number % 2]))
+    return rows
+
+
+def write_clips(folder: Path, rows: list[Example]) -> None:
+    """One FLAC file a row, each with a pitch of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, row in enumerate(rows):
+        soundfile.write(folder / row.file, tone(0.3 + 0.02 * number, pitch=200 + 10 * number), RATE)
+
+
+def records(rows: list[Example], *, clips: str = "clips/") -> list[dict[str, str]]:
+    """The rows with usual column names, and the audio as a path below the manifest."""
+    return [
+        {"audio": clips + row.file, "text": row.text, "split": row.split, "language": row.language}
+        for row in rows
+    ]
+
+
+def write_manifest(path: Path, rows: list[dict[str, Any]], *, quoting: int = csv.QUOTE_MINIMAL) -> Path:
+    """CSV, TSV, JSONL or Parquet, by the suffix."""
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def write_common_voice(folder: Path, rows: list[Example], language: str = "en") -> Path:
+    """A release folder; its TSV files quote nothing."""
+    write_clips(folder / language / "clips", rows)
+    columns = ["client_id", "path", "sentence", "up_votes", "locale"]
+    names = {"train": "train", "validation": "dev", "test": "test"}
+    for split, name in names.items():
+        lines = ["\t".join(columns)]
+        lines += ["\t".join(("x", row.file, row.text, "2", language)) for row in rows if row.split == split]
+        (folder / language / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def embedded(rows: list[Example], clips: Path, **more: Any) -> list[dict[str, Any]]:
+    """The rows with the audio's content inside, as Hugging Face lays it out in Parquet."""
+    return [
+        {"audio": {"bytes": (clips / row.file).read_bytes(), "path": row.file}, "text": row.text} | more
+        for row in rows
+    ]
+
+
+def write_hub_parquet(folder: Path, rows: list[Example], clips: Path) -> Path:
+    """`<split>.parquet` with audio inside, as the demo and hub data sets have it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "validation", "test"):
+        write_manifest(folder / f"{split}.parquet", embedded([r for r in rows if r.split == split], clips))
+    return folder
+
+
+def write_processor(folder: Path, *, window: int = 2, max_tokens: int = 64) -> Path:
+    """A Whisper folder with processor and `config.json`: a vocabulary of bytes, a window of 2 seconds."""
+    from tokenizers import pre_tokenizers
+    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperProcessor, WhisperTokenizer
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    end = "<|endoftext|>"
+    vocabulary = {char: code for code, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = WhisperTokenizer(vocab=vocabulary | {end: len(vocabulary)}, merges=[])
+    special = ["<|startoftranscript|>", *(f"<|{code}|>" for code in LANGUAGES)]
+    special += ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": [*special, "<|notimestamps|>"]})
+    extractor = WhisperFeatureExtractor(feature_size=80, chunk_length=window)
+    WhisperProcessor(feature_extractor=extractor, tokenizer=tokenizer).save_pretrained(folder)
+    ids = tokenizer.convert_tokens_to_ids([end, "<|startoftranscript|>"])
+    WhisperConfig(
+        vocab_size=len(tokenizer),
+        num_mel_bins=80,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_source_positions=window * 50,
+        max_target_positions=max_tokens,
+        decoder_start_token_id=ids[1],
+        bos_token_id=ids[0],
+        eos_token_id=ids[0],
+        pad_token_id=ids[0],
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    ).save_pretrained(folder)
+    return folder

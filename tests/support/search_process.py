@@ -1,0 +1,121 @@
+"""Searches as processes of their own: started, waited for, interrupted, killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from mlflow_tables import shared_folder
+from warm_process import TUNE, Command
+from warm_workers import family
+
+from tune.experiments.log import EVENTS_FILE, read_log
+
+ROOT = Path(__file__).resolve().parents[2]
+SYNTHETIC = [str(ROOT / "tests" / "support" / "synthetic.py")]
+QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
+"""A small part of the demo's data."""
+NODES_QUICK = ["--set", "max_train_clips=64", *QUICK[2:]]
+
+
+def share_features(folder: Path) -> None:
+    """Let the searches in a folder find the features, and the base model's rates, that others of this run computed."""
+    link = folder / "experiments" / ".feature-cache"
+    link.parent.mkdir(exist_ok=True)
+    if not link.exists():
+        link.symlink_to(shared_folder())
+
+
+class Search:
+    """`tune-whisper` with some words; `log` is all that it prints."""
+
+    def __init__(self, folder: Path, *words: str, curve: str | None = None, **environment: str) -> None:
+        """`curve` stands in for the trainings (see `synthetic.py`)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        if "--space" in words and "--storage" not in words:
+            share_features(folder)
+        self._log = folder / f"log-{time.monotonic_ns()}"
+        inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        with self._log.open("wb") as output:
+            self.process = Command(
+                *words,
+                program=[*SYNTHETIC, curve] if curve else TUNE,
+                cwd=folder,
+                environment={**inherited, "PYTHONPATH": str(ROOT), **environment},
+                output=output,
+                session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text()
+
+    def wait_for(self, condition: str | Callable[[], Any], seconds: float = 560) -> Any:
+        """Wait for words in the log, or for a condition; fails where the search ends before."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = condition in self.log if isinstance(condition, str) else condition()
+            if found:
+                return found
+            assert self.process.poll() is None, f"ended too early:\n{self.log}"
+            assert time.monotonic() < deadline, f"waited too long:\n{self.log}"
+            time.sleep(0.2)
+
+    def end(self, seconds: float = 560) -> int:
+        """The exit code; no end of a search shows a traceback of the driver's."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise AssertionError(f"did not end:\n{self.log}") from error
+
+    def kill(self) -> None:
+        """SIGKILL it and all of its Ray."""
+        first = [psutil.Process(self.process.pid)] if self.process.poll() is None else []
+        for process in [*first, *(child for parent in first for child in family(parent))]:
+            if process.is_running():
+                process.kill()
+        self.process.wait(30)
+
+
+def results(experiment: Path) -> dict[str, Any]:
+    """Its `results.json`."""
+    found: dict[str, Any] = json.loads((experiment / "results.json").read_text())
+    return found
+
+
+def state(experiment: Path) -> dict[str, dict[str, Any]]:
+    """What the log says of the trials, none before there is one."""
+    path = experiment / EVENTS_FILE
+    if not path.is_file():
+        return {}
+    return {record.trial_id: vars(record) for record in read_log(path).records.all()}
+
+
+def search_nodes(storage: Path, name: str, address: str, *words: str) -> Command:
+    """A search on a cluster of several nodes; all that it prints is kept as one."""
+    command = ["--space", "lr_batch.yaml", *NODES_QUICK, "--address", address]
+    command += ["--storage", str(storage), "--experiment", name, *words]
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return Command(*command, cwd=ROOT, environment=environment, merged=True)
+
+
+def finish(process: Command, seconds: float = 560) -> str:
+    """What it printed, once it has ended well."""
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == 0, output[-5000:]
+    return output
+
+
+def trials(storage: Path, name: str) -> list[dict[str, Any]]:
+    """Those that its results name."""
+    loaded: list[dict[str, Any]] = json.loads((storage / name / "results.json").read_text())["trials"]
+    return loaded

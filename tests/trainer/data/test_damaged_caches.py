@@ -1,0 +1,227 @@
+"""The feature cache is rebuilt or never seen, but not half-read: damage, killed and parallel builds, full disks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from make_data import write_processor
+from prepared_clips import caches, clips_config, snapshot
+
+import trainer.data.cache
+from trainer.config import TrainConfig
+from trainer.data.prepared import PreparedData, prepare
+from trainer.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = """
+    import sys, time
+    sys.path.insert(0, {root!r})
+    import trainer.data.feature_files
+    from trainer.config import TrainConfig
+    from trainer.data.prepared import prepare
+
+    def on_progress(done, total):
+        print(done, flush=True)
+        time.sleep({pause})
+
+    data = prepare(TrainConfig(**{settings!r}), on_progress=on_progress)
+    print("reused" if data.reused else "built", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_processor(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
+    return clips_config(tmp_path, processor_folder)
+
+
+def test_a_lock_that_is_taken_away(tmp_path: Path) -> None:
+    """Who waits for a lock whose holder fails and removes it must not share the work with a third."""
+    folder = tmp_path / "made" / "key"
+    held, go_on, order = threading.Event(), threading.Event(), []
+
+    def fail(_: Path) -> dict[str, object]:
+        held.set()
+        go_on.wait(20)
+        order.append("failed")
+        raise DataError("no")
+
+    def build(_: Path) -> dict[str, object]:
+        order.append("built")
+        return {}
+
+    def ask(how: Callable[[Path], dict[str, object]]) -> None:
+        with contextlib.suppress(DataError), trainer.data.cache.found_or_built(folder, how):
+            assert (folder.parent / ".key.lock").is_file()
+
+    first = threading.Thread(target=ask, args=(fail,))
+    others = [threading.Thread(target=ask, args=(build,)) for _ in range(3)]
+    first.start()
+    assert held.wait(20)
+    for thread in others:
+        thread.start()
+    time.sleep(0.2)
+    go_on.set()
+    for thread in (first, *others):
+        thread.join(20)
+    assert order == ["failed", "built"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == [".key.lock", "key"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "index", "manifest", "gone", "empty"])
+def test_damaged_caches_are_rebuilt(config: TrainConfig, damage: str) -> None:
+    data = prepare(config)
+    before = snapshot(data)
+    features, index, manifest = (
+        data.folder / name for name in ("train.f16", "train.index.parquet", "manifest.json")
+    )
+    if damage == "cut":
+        os.truncate(features, features.stat().st_size - 2)
+    elif damage == "longer":
+        features.write_bytes(features.read_bytes() + b"..")
+    elif damage == "index":
+        content = bytearray(index.read_bytes())
+        content[len(content) // 2] ^= 255
+        index.write_bytes(content)
+    elif damage == "manifest":
+        manifest.write_text(manifest.read_text()[:-20])
+    elif damage == "gone":
+        features.unlink()
+    else:
+        manifest.write_text("{}")
+    again = prepare(config)
+    assert not again.reused
+    assert snapshot(again) == before
+    assert caches(config) == [data.folder.name]
+    assert prepare(config).reused
+
+
+def start_build(config: TrainConfig, pause: float) -> subprocess.Popen[str]:
+    code = textwrap.dedent(BUILD).format(root=str(ROOT), pause=pause, settings=config.to_dict())
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def test_killed_half_way(config: TrainConfig) -> None:
+    process = start_build(config, pause=0.5)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == "7":  # the training split is done, validation has begun
+            break
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    [left] = caches(config)
+    assert left.endswith(".partial")
+    data = prepare(config)
+    assert not data.reused
+    assert caches(config) == [data.folder.name]  # what the killed process left is gone
+    assert len(data.splits["train"]) == 6
+
+
+def test_two_at_once(config: TrainConfig) -> None:
+    process = start_build(config, pause=0.1)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "1"
+    data = prepare(config)  # waits for the other
+    output, _ = process.communicate(timeout=300)
+    assert (process.returncode, output.split()[-1]) == (0, "built")
+    assert data.reused
+    assert caches(config) == [data.folder.name]
+
+
+def test_two_at_once_without_locks(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some network disks know no locks: both build, and the second to finish takes the first's."""
+    import fcntl
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    inner: list[PreparedData] = []
+
+    def build_the_same(done: int, _: int) -> None:
+        if done == 5 and not inner:
+            inner.append(prepare(config))
+
+    outer = prepare(config, on_progress=build_the_same)
+    assert snapshot(outer) == snapshot(inner[0])
+    assert caches(config) == [outer.folder.name]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, r"do not fit \(No space left on device\); free some space"),
+        (errno.EACCES, "cannot be written"),
+    ],
+)
+def test_disk_full(config: TrainConfig, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DataError, match=words) as caught:
+        prepare(config)
+    assert "\n" not in str(caught.value)
+    assert not Path(config.cache_dir).exists()
+
+
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="this system has no /dev/full to fail like a full disk"
+)
+def test_a_really_full_disk(tmp_path: Path) -> None:
+    def build(folder: Path) -> dict[str, object]:
+        (folder / "first").write_text("fits")
+        with Path("/dev/full").open("wb") as file:
+            file.write(bytes(100_000))
+        return {}
+
+    with (
+        pytest.raises(DataError, match=r"do not fit \(No space left on device\)"),
+        trainer.data.cache.found_or_built(tmp_path / "key", build),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cache_dir_that_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"cache_dir='.*file': cannot be written"):
+        prepare(config.replace(cache_dir=str(tmp_path / "file")))
+
+
+def test_relative_cache_dir(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = prepare(config.replace(cache_dir="here/cache"))
+    assert data.folder.parent == tmp_path / "here" / "cache"
+
+
+def test_ctrl_c_leaves_nothing(config: TrainConfig) -> None:
+    def interrupt(done: int, _: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config, on_progress=interrupt)
+    assert not Path(config.cache_dir).exists()
+
+
+def test_nothing_is_left_behind_by_a_mistake(config: TrainConfig) -> None:
+    with pytest.raises(DataError):
+        prepare(config.replace(data="nowhere.csv"))
+    assert not Path(config.cache_dir).exists()

@@ -1,0 +1,280 @@
+"""Models and data sets from the hub: the real client libraries against a local server of the hub's shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_server import Hub, RefusedError, serve
+from make_data import embedded, examples, write_clips, write_hub_parquet, write_manifest, write_processor
+
+ROOT = Path(__file__).resolve().parents[3]
+ROWS = examples(12)
+README = """---
+configs:
+- config_name: be_by
+  data_files:
+  - {split: train, path: be_by/train.parquet}
+  - {split: validation, path: be_by/validation.parquet}
+  - {split: test, path: be_by/test.parquet}
+- config_name: en_us
+  data_files:
+  - {split: train, path: en_us/train.parquet}
+---
+# A data set
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """A hub with two data sets and two models."""
+    root = tmp_path_factory.mktemp("hub")
+    clips = root / "clips"
+    write_clips(clips, ROWS)
+    plain = root / "datasets" / "org" / "speech" / "main"
+    write_hub_parquet(plain / "be_by", ROWS, clips)
+    write_hub_parquet(plain / "en_us", ROWS[:4], clips)
+    (plain / "README.md").write_text(README)
+    # As google/fleurs was published: a script, and a Parquet copy made by the hub on a branch of its own.
+    scripted = root / "datasets" / "org" / "scripted"
+    (scripted / "main").mkdir(parents=True)
+    (scripted / "main" / "scripted.py").write_text("raise SystemExit('never run')")
+    for name, rows in (("be_by", ROWS), ("en_us", ROWS[:4])):
+        for split in ("train", "validation", "test"):
+            folder = scripted / "refs+convert+parquet" / name / split
+            folder.mkdir(parents=True)
+            part = [row for row in rows if row.split == split]
+            write_manifest(folder / "0000.parquet", embedded(part, clips))
+    write_model(root / "models" / "org" / "whisper-mini" / "main")
+    old = root / "models" / "org" / "whisper-old" / "main"
+    shutil.copytree(root / "models" / "org" / "whisper-mini" / "main", old)
+    (old / "model.safetensors").rename(old / "pytorch_model.bin")
+    bert = root / "models" / "org" / "bert" / "main"
+    bert.mkdir(parents=True)
+    (bert / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertModel"]}))
+    with serve(root) as server:
+        yield server
+
+
+def write_model(folder: Path) -> None:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    write_processor(folder)
+    WhisperForConditionalGeneration(WhisperConfig.from_pretrained(folder)).save_pretrained(folder)
+
+
+def run(url: str, home: Path, code: str) -> Any:
+    """The JSON that `code` prints in a new process with the hub at `url`, or the line of a `UserError`."""
+    script = f"""
+import json, sys
+sys.path.insert(0, {str(ROOT)!r})
+from trainer.config import TrainConfig
+from trainer.errors import UserError
+try:
+{textwrap.indent(textwrap.dedent(code), "    ")}
+except UserError as error:
+    print(json.dumps(type(error).__name__ + ": " + str(error)))
+"""
+    hidden = ("proxy", "hf_", "hugging", "transformers_offline")
+    environment = {name: value for name, value in os.environ.items() if not name.lower().startswith(hidden)}
+    environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
+    environment |= {"HF_ENDPOINT": url, "HF_HOME": str(home), "NO_PROXY": "*"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=560, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+LOAD_CLIPS = """
+from pathlib import Path
+from trainer.data.audio import read_audio
+from trainer.data.clips import load_clips
+
+def load(**settings):
+    table = load_clips(TrainConfig(**settings))
+    print(json.dumps({
+        "splits": {
+            role: [(clip.name, clip.text, len(read_audio(clip.source()))) for clip in clips]
+            for role, clips in table.splits.items()
+        },
+        "notes": table.notes,
+    }))
+
+"""
+
+
+def expected(rows: list[Any] = ROWS) -> dict[str, list[list[Any]]]:
+    lengths = {row.file: round((0.3 + 0.02 * number) * 16_000) for number, row in enumerate(ROWS)}
+    return {
+        split: [[row.file, row.text, lengths[row.file]] for row in rows if row.split == split]
+        for split in ("train", "validation", "test")
+    }
+
+
+def test_data_set_with_a_configuration(hub: Hub, tmp_path: Path) -> None:
+    code = LOAD_CLIPS + "load(data='org/speech', data_config='be_by')"
+    found = run(hub.url, tmp_path, code)
+    assert found["splits"] == expected()
+    assert found["notes"] == []
+    assert not any("en_us" in line and "resolve" in line for line in hub.requests)
+    # A second process finds the download in Hugging Face's cache.
+    downloads = [line for line in hub.requests if line.startswith("GET") and line.endswith(".parquet")]
+    assert run(hub.url, tmp_path, code) == found
+    assert [
+        line for line in hub.requests if line.startswith("GET") and line.endswith(".parquet")
+    ] == downloads
+
+
+def test_data_set_that_has_a_script(hub: Hub, tmp_path: Path) -> None:
+    found = run(hub.url, tmp_path, LOAD_CLIPS + "load(data='org/scripted', data_config='be_by')")
+    assert found["splits"] == expected()
+    assert found["notes"] == [
+        "org/scripted needs a loading script, so its Parquet copy (refs/convert/parquet) was used"
+    ]
+    # Again, now that the copy is in Hugging Face's cache.
+    assert run(hub.url, tmp_path, LOAD_CLIPS + "load(data='org/scripted', data_config='be_by')") == found
+    message = run(hub.url, tmp_path, LOAD_CLIPS + "load(data='org/scripted', data_config='de_de')")
+    assert "data_config='de_de' is not one of its configurations: be_by, en_us; set data_config" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            "data='org/nothing'",
+            "data='org/nothing': no such folder here, and the hub data set cannot be loaded",
+        ),
+        (
+            "data='org/speech', data_config='xx'",
+            "BuilderConfig 'xx' not found. Available: ['be_by', 'en_us']",
+        ),
+        ("data='org/speech'", "Config name is missing. Please pick one among the available configs"),
+        ("data='org/speech', data_config='be_by', train_split='x'", "no split 'x'; it has train, validation"),
+    ],
+)
+def test_data_sets_that_cannot_be_had(hub: Hub, tmp_path: Path, settings: str, words: str) -> None:
+    message = run(hub.url, tmp_path, LOAD_CLIPS + f"load({settings})")
+    assert words in message
+    assert "\n" not in message
+
+
+def test_the_whole_way_from_the_hub(hub: Hub, tmp_path: Path) -> None:
+    code = f"""
+        import warnings
+        from trainer.model.whisper import load_model
+        from trainer.model.processor import load_processor
+        from trainer.data.prepared import prepare
+
+        config = TrainConfig(
+            model="org/whisper-mini", data="org/speech", data_config="be_by", language="be",
+            cache_dir={str(tmp_path / "cache")!r},
+        )
+        data = [prepare(config), prepare(config)]
+        processor = load_processor(config)
+        model = load_model(config, processor)
+        print(json.dumps({{
+            "sizes": {{role: len(split) for role, split in data[0].splits.items()}},
+            "prefix": processor.tokenizer.decode(data[0].splits["train"].labels(0)[:4]),
+            "reused": [data.reused for data in data],
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "language": model.generation_config.language,
+        }}))
+    """
+    found = run(hub.url, tmp_path / "home", code)
+    assert found["sizes"] == {"train": 6, "validation": 3, "test": 3}
+    assert found["prefix"] == "<|startoftranscript|><|be|><|transcribe|><|notimestamps|>"
+    assert found["reused"] == [False, True]
+    assert found["language"] == "be"
+    assert found["parameters"] > 10_000
+
+
+LOAD_MODEL = "from trainer.model.whisper import load_model_config\nfrom trainer.model.processor import load_processor\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("org/nothing", "ModelError: model='org/nothing': no such folder here and no such model on the hub"),
+        ("org/bert", "only Whisper models can be tuned"),
+    ],
+)
+def test_models_that_cannot_be_had(hub: Hub, tmp_path: Path, model: str, words: str) -> None:
+    code = LOAD_MODEL + f"load_model_config(TrainConfig(model={model!r}))"
+    message = run(hub.url, tmp_path, code)
+    assert words in message
+    assert "\n" not in message
+
+
+def test_a_model_whose_weights_are_pickles_is_refused(hub: Hub, tmp_path: Path) -> None:
+    code = (
+        "from trainer.model.hub_models import fetch_model; print(json.dumps(fetch_model({!r}, weights={})))"
+    )
+    assert "org--whisper-old" in run(hub.url, tmp_path, code.format("org/whisper-old", False))
+    message = run(hub.url, tmp_path, code.format("org/whisper-old", True))
+    assert message.startswith("ModelError: model='org/whisper-old': pytorch_model.bin is a pickle, ")
+    assert "hf download org/whisper-old --local-dir whisper-old" in message
+    assert message.endswith('save_pretrained(sys.argv[1])" whisper-old')
+    assert "\n" not in message
+    assert not any("resolve" in line and "pytorch_model.bin" in line for line in hub.requests)
+    message = run(hub.url, tmp_path, code.format("org/bert", True))
+    assert message.startswith("ModelError: model='org/bert': the repository has no model.safetensors; ")
+    # What is in the cache of the small files is not taken for all that there is.
+    message = run("http://127.0.0.1:9", tmp_path, code.format("org/whisper-old", True))
+    assert message.startswith("ModelError: model='org/whisper-old': ")
+    assert "pickle" not in message and "\n" not in message
+
+
+def test_the_hub_refuses_a_file(hub: Hub, tmp_path: Path) -> None:
+    """What `transcribe` fetches before it loads anything."""
+
+    def fault(request: str) -> None:
+        if request.startswith("GET") and "/resolve/" in request:
+            raise RefusedError(403, "not for you")
+
+    hub.fault = fault
+    code = "from trainer.model.hub_models import fetch_model; fetch_model('org/whisper-mini', weights=False)"
+    try:
+        message = run(hub.url, tmp_path, code)
+    finally:
+        hub.fault = lambda request: None
+    assert message.startswith("ModelError: model='org/whisper-mini': cannot be fetched from the hub: ")
+    assert "\n" not in message
+
+
+def test_no_hub_at_all(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9"
+    message = run(url, tmp_path, LOAD_MODEL + "load_processor(TrainConfig(model='org/whisper-mini'))")
+    assert message.startswith("ModelError: model='org/whisper-mini': the hub cannot be reached and the model")
+    assert "\n" not in message
+    # `datasets` waits 23 seconds in all before it gives up.
+    impatient = "import time; time.sleep = lambda seconds: None\n"
+    message = run(url, tmp_path, impatient + LOAD_CLIPS + "load(data='org/speech', data_config='be_by')")
+    assert message.startswith("DataError: data='org/speech', data_config='be_by': no such folder here")
+    assert "\n" not in message
+
+
+def test_the_hub_goes_away_after_the_first_run(hub: Hub, tmp_path: Path) -> None:
+    code = """
+        import time
+        from trainer.model.whisper import load_model
+        from trainer.model.processor import load_processor
+
+        config = TrainConfig(model="org/whisper-mini")
+        started = time.monotonic()
+        load_model(config, load_processor(config))
+        print(json.dumps(time.monotonic() - started))
+    """
+    assert run(hub.url, tmp_path, code) > 0
+    weights = [line for line in hub.requests if line.startswith("GET") and line.endswith(".safetensors")]
+    assert run("http://127.0.0.1:9", tmp_path, code) < 60  # transformers alone took 330 seconds
+    assert [
+        line for line in hub.requests if line.startswith("GET") and line.endswith(".safetensors")
+    ] == weights

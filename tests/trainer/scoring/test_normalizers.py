@@ -1,0 +1,216 @@
+"""Normalisers: every language keeps its words and letters; Whisper's own shows why that is worth tests."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+import jiwer
+import pytest
+from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+
+from trainer.config import TrainConfig
+from trainer.languages import LANGUAGES
+from trainer.model.processor import load_processor
+from trainer.scoring.characters import WITHOUT_SPACES, serbian_latin, split_characters
+from trainer.scoring.english import spelling_table
+from trainer.scoring.language_rules import EARLY, LATE, NOTES, RULES
+from trainer.scoring.normalizers import describe_normalizer, make_normalizer, normalize, unit_note
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"
+
+#: Language, a text, what is counted of it, and what Whisper's own normaliser makes of it where that is wrong.
+TABLE = [
+    ("be", "Раз'яднаць, сёння!", "раз'яднаць сёння", "раз яднаць сёння"),
+    ("uk", "П’ять об'єктів — сім'я.", "п'ять об'єктів сім'я", "п ять об єктів сім я"),
+    ("ru", "Ещё раз: что?", "еще раз что", "ещё раз что"),
+    ("hi", "हिन्दी में पढ़ना।", "हिन्दी में पढ़ना", "ह न द म पढ न"),
+    ("bn", "আমি বাংলায় গান গাই।", "আমি বাংলায় গান গাই", "আম ব ল য গ ন গ ই"),
+    ("ta", "தமிழ் மொழி", "தமிழ் மொழி", "தம ழ ம ழ"),
+    ("th", "ที่นี่ น้ำ", "ที่ นี่ น้ ำ", "ท น น า"),
+    ("ar", "كِتَابٌ جديـد،", "كتاب جديد", "ك ت اب جديـد"),
+    ("fa", "می‌خواهم كتاب", "میخواهم کتاب", "می‌خواهم كتاب"),
+    ("he", 'צה"ל, שָׁלוֹם', "צה״ל שלום", "צה ל ש לו ם"),
+    ("vi", "Hoà bình, thuý!", "hòa bình thúy", "hoà bình thuý"),
+    ("sr", "Њујорк, Џорџ", "njujork džordž", "њујорк џорџ"),
+    ("sr", "Njujork, Džordž", "njujork džordž", None),
+    ("fr", "L’homme d'Œdipe, aujourd'hui.", "l'homme d'oedipe aujourd'hui", "l homme d œdipe aujourd hui"),
+    ("sv", "EU:s språk, å ä ö", "eus språk å ä ö", "eu s språk å ä ö"),
+    ("tr", "İstanbul'da IŞIK", "istanbul'da ışık", "i stanbul da işik"),
+    ("uz", "Oʻzbek bog‘", "oʻzbek bogʻ", "oʻzbek bog"),
+    ("zh", "你好,世界!", "你 好 世 界", "你好 世界"),
+    ("ja", "データを、見る。", "デ ー タ を 見 る", "データを 見る"),
+    ("ko", "안녕하세요, 세계!", "안녕하세요 세계", None),
+    ("de", "Straße, E-Mail", "straße e mail", None),
+    ("en", "Don't say 'seven three two'!", "don't say seven three two", "don t say seven three two"),
+]
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(("language", "text", "ours", "basic"), TABLE)
+def test_each_language(language: str, text: str, ours: str, basic: str | None) -> None:
+    normalizer = make_normalizer(TrainConfig(language=language))
+    assert normalizer(text) == ours
+    assert normalizer(normalizer(text)) == ours, "a normalised text is normal"
+    theirs = squeezed(BasicTextNormalizer()(text))
+    if basic is None:
+        assert theirs == ours
+    else:
+        assert theirs == basic != ours
+
+
+def test_whisper_runs_english_digits_together() -> None:
+    english = EnglishTextNormalizer({})
+    assert english("seven three two") == "732"
+    # one wrong digit of three is one wrong word of one
+    assert jiwer.wer(english("seven three two"), english("seven three four")) == 1.0
+    ours = make_normalizer(TrainConfig())
+    assert jiwer.wer(ours("seven three two"), ours("seven three four")) == pytest.approx(1 / 3)
+
+
+#: Language and spellings that nobody hears apart; all must come out as one.
+SAME = [
+    ("be", ["аб'ехаць", "аб’ехаць", "аб\u02bcехаць", "аб`ехаць", "аб\u00b4ехаць", 'аб"ехаць', "АБ'ЕХАЦЬ"]),
+    ("uk", ["м'яч", "м’яч", "м\u02bcяч", "м‘яч", "м′яч"]),
+    ("ru", ["всё за\u0301мок", "все замок"]),
+    ("sr", ["Љубав и џеп", "Ljubav i džep", "ljubav i \u01c6ep"]),
+    ("vi", [unicodedata.normalize("NFD", "tiếng Việt hòa"), "tiếng việt hoà"]),
+    ("hi", ["\u0915\u093c 5", "\u0958 ५"]),
+    ("th", ["น้ำ", "น\u0e49\u0e4d\u0e32", "น\u0e4d\u0e49\u0e32"]),
+    ("th", ["แม่", "เเม่"]),
+    ("ml", ["അവൻ", "അവന\u0d4d\u200d"]),
+    ("bn", ["উৎস", "উত\u09cd\u200dস"]),
+    ("ar", ["كتاب", "كـتاب", "كِتَاب"]),
+    ("ar", ["٣٫٥", "3.5"]),
+    ("fa", ["می‌خواهم", "می خواهم", "میخواهم", "مي‌خواهم"]),
+    ("fa", ["کتاب‌ها", "کتاب ها", "کتابها", "كتاب‌ها"]),
+    ("he", ["בית־ספר", "בית ספר"]),
+    ("fr", ["l'œuvre", "L’ oeuvre", "l'œu\u00advre"]),
+    ("ca", ["col·legi", "col.legi", "co\u0140legi"]),
+    ("ro", ["şi ţară", "și țară"]),
+    ("nl", ["ĳs", "ijs"]),
+    ("fi", ["EU:n", "EUn"]),
+    ("tr", ["İSTANBUL’DA", "istanbul'da"]),
+    ("ja", ["ﾃﾞｰﾀ　ＡＢ", "データAB"]),
+    ("en", ["colour's grey", "color's gray"]),
+    ("en", ["Mr. Smith paid $5.50 & 7 %", "mister smith paid 5.50 dollars and 7 per cent"]),
+    ("en", ["the U.S. at 9 a.m.", "the US at 9 am"]),
+    ("en", ["well-known, 1,000", "well known 1000"]),
+    ("en", ["It’s okay 🙂", "It's OK"]),
+]
+
+
+@pytest.mark.parametrize(("language", "spellings"), SAME)
+def test_what_sounds_the_same_counts_as_equal(language: str, spellings: list[str]) -> None:
+    assert len({normalize(text, language) for text in spellings}) == 1
+
+
+#: Language and two texts that a listener tells apart; they must not be made equal.
+DIFFERENT = [
+    ("be", "ўсё", "усё"),
+    ("be", "вёска", "веска"),
+    ("uk", "ґанок", "ганок"),
+    ("de", "Maße", "Masse"),
+    ("de", "schon", "schön"),
+    ("sv", "får", "far"),
+    ("fr", "pêche", "péché"),
+    ("vi", "hóa", "hòa"),
+    ("vi", "quý", "qúy"),
+    ("hi", "दिन", "दीन"),
+    ("ta", "கல", "கல்"),
+    ("th", "มา", "ม้า"),
+    ("ar", "كاتب", "كتاب"),
+    ("ar", "علي", "على"),
+    ("zh", "发", "發"),
+    ("ja", "はし", "橋"),
+    ("en", "can", "can't"),
+    ("en", "it's", "it is"),
+    ("en", "(quietly) no", "no"),
+    ("en", "um yes", "yes"),
+    ("en", "seven", "7"),
+    ("haw", "ʻau", "au"),
+]
+
+
+@pytest.mark.parametrize(("language", "one", "other"), DIFFERENT)
+def test_what_sounds_different_stays_different(language: str, one: str, other: str) -> None:
+    assert normalize(one, language) != normalize(other, language)
+
+
+@pytest.mark.parametrize("language", list(LANGUAGES))
+def test_every_language_has_a_normaliser(language: str) -> None:
+    normalizer = make_normalizer(TrainConfig(language=language))
+    assert normalizer.name == f"auto-{language}"
+    assert LANGUAGES[language].capitalize() in normalizer.description
+    assert (normalizer.unit == "characters") == (language in WITHOUT_SPACES)
+    plain = "a b c" if normalizer.unit == "characters" else "abc"
+    assert normalizer(" ABC. ") == plain
+    assert normalizer("") == normalizer("…!") == ""
+
+
+def test_languages_without_spaces_are_those_of_whispers_own_code_and_two_more() -> None:
+    import transformers.models.whisper.tokenization_whisper as theirs
+
+    source = Path(str(theirs.__file__)).read_text(encoding="utf-8")
+    [listed] = set(re.findall(r"if language in (\{[^}]+\}):", source))
+    names = set(re.findall(r'"(\w+)"', listed))
+    assert {LANGUAGES[code] for code in WITHOUT_SPACES} - names == {"khmer", "tibetan"}
+    assert names <= {LANGUAGES[code] for code in WITHOUT_SPACES}
+
+
+def test_a_character_keeps_its_marks() -> None:
+    assert split_characters("น้ำ ดี").split() == ["น้", "ำ", "ดี"]
+    assert split_characters("がe\u0301x").split() == ["が", "e\u0301", "x"]
+
+
+@pytest.mark.parametrize("language", ["zh", "yue", "ja", "th", "lo", "my", "km", "bo"])
+def test_unit_of_languages_without_spaces_is_told(language: str) -> None:
+    config = TrainConfig(language=language)
+    assert "characters are counted" in describe_normalizer(config)[1]
+    assert "WER is the CER" in str(unit_note(config))
+    assert unit_note(config.replace(normalizer="basic")) is None
+
+
+def test_other_normalisers_are_as_they_were() -> None:
+    def counted(normalizer: str, text: str, **settings: str) -> str:
+        config = TrainConfig(normalizer=normalizer, **settings)
+        return make_normalizer(config, load_processor(config).tokenizer)(text)
+
+    assert counted("whisper", "It's Mr. Smith, isn't it?") == "it is mister smith is not it"
+    assert counted("whisper", "seven three two colours") == "732 colors"
+    assert counted("whisper", "Раз'яднаць", language="be") == "раз яднаць"
+    assert counted("whisper", "你好,世界!", language="zh") == "你 好 世 界"
+    assert counted("none", " As It Is. ") == "As It Is."
+    assert counted("basic", "It's well-known - HERE!") == "it's well-known here"
+    assert counted("basic", "don\u2019t") == "don't"
+    assert counted("basic", "раз\u02bcяднаць", language="be") == "раз'яднаць"
+
+
+def test_a_translation_is_counted_as_english() -> None:
+    config = TrainConfig(language="be", task="translate")
+    assert make_normalizer(config).name == config.normalizer_name == "auto-en"
+    assert make_normalizer(config)("Colour") == "color"
+    assert TrainConfig(model="tiny.en", language=None).normalizer_name == "auto-en"
+
+
+def test_the_spelling_table_is_whispers() -> None:
+    table = spelling_table()
+    assert len(table) > 1700
+    assert table["colour"] == "color"
+    assert all(word.isalpha() and other.isalpha() for word, other in table.items())
+
+
+def test_serbian_has_one_answer_for_every_letter() -> None:
+    assert serbian_latin("абвгдђежзијклљмнњопрстћуфхцчџш") == "abvgdđežzijklljmnnjoprstćufhcčdžš"
+
+
+def test_the_table_in_the_docs_is_complete() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    documented = {code for row in rows for code in re.findall(r"`([a-z]{2,3})`", row)}
+    assert {*EARLY, *RULES, *LATE, *NOTES} <= documented
+    assert documented <= set(LANGUAGES)

@@ -1,0 +1,381 @@
+"""`tune-whisper evaluate`: the figures of a real model, against another one, on the screen, as JSON and as a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jiwer
+import numpy as np
+import pytest
+from old_experiments import write_old_results
+from page_browser import look_everywhere, needs_chromium
+from page_reader import Page
+from rich.console import Console
+from safetensors.numpy import load_file, save_file
+
+from trainer.config import TrainConfig
+from trainer.model.pretrained import DEMO_MODEL
+from trainer.scoring.decoding import Transcripts
+from trainer.scoring.normalizers import Normalizer
+from trainer.scoring.scores import Reference, Scores, score
+from trainer.train import evaluate as evaluate_in_training
+from tune.cli import main
+from tune.commands.evaluate import JSON_FILE, evaluate_parser, write_files
+from tune.evaluation.page import draw_groups, evaluation_page
+from tune.evaluation.tables import errors_table, groups_table, rates_table
+
+ROOT = Path(__file__).resolve().parents[3]
+CLIPS = 24
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's model with so much noise on its weights that it hears far less."""
+    folder = tmp_path_factory.mktemp("models") / "noisy"
+    shutil.copytree(DEMO_MODEL, folder)
+    generator = np.random.default_rng(0)
+    weights = {
+        name: value + (0.5 * value.std() * generator.standard_normal(value.shape)).astype(value.dtype)
+        for name, value in load_file(folder / "model.safetensors").items()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(noisy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """What the command prints as JSON for the demo's model against the noisy one, and the folder it writes."""
+    place = tmp_path_factory.mktemp("compared")
+    words = [sys.executable, "-m", "tune", "evaluate", "demo", "--data", "demo", "--baseline", str(noisy)]
+    words += ["--by", "accent", "--by", "speaker", "--output", "report", "--json", "--storage", "experiments"]
+    words += ["--set", f"max_eval_clips={CLIPS}", "--set", "generation_max_length=20"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=place, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), place / "report"
+
+
+def environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_the_figures_are_those_of_a_training_and_of_jiwer(
+    compared: tuple[dict[str, Any], Path], feature_cache: Path
+) -> None:
+    found, _ = compared
+    config = TrainConfig(cache_dir=str(feature_cache), max_eval_clips=CLIPS, generation_max_length=20)
+    expected = evaluate_in_training(config, "test")
+    for rate in ("wer", "cer", "wer_orthographic", "cer_orthographic"):
+        assert found["rates"][rate]["percent"] == pytest.approx(getattr(expected, rate), abs=1e-9)
+    assert [row["hypothesis"] for row in found["utterances"]] == expected.predictions
+    said = [row["reference_normalized"] for row in found["utterances"]]
+    heard = [row["hypothesis_normalized"] for row in found["utterances"]]
+    theirs = jiwer.process_words(said, heard)
+    totals = found["errors"]["wer"]
+    assert found["rates"]["wer"]["percent"] == pytest.approx(100 * theirs.wer)
+    assert (totals["substitutions"], totals["deletions"], totals["insertions"]) == (
+        theirs.substitutions,
+        theirs.deletions,
+        theirs.insertions,
+    )
+    assert sum(row["substitutions"] for row in found["utterances"]) == theirs.substitutions
+
+
+def test_the_worse_model_is_shown_to_be_worse(compared: tuple[dict[str, Any], Path]) -> None:
+    found, _ = compared
+    wer = found["comparison"]["wer"]
+    other = found["baseline_scores"]["rates"]["wer"]["percent"]
+    assert wer["difference"] == pytest.approx(found["rates"]["wer"]["percent"] - other)
+    assert wer["difference"] < -5 and wer["p_value"] < 0.05 and wer["difference_shown"]
+    assert wer["interval"][0] < wer["difference"] < wer["interval"][1] < 0
+    assert (found["model"], found["baseline"]) == ("demo", "noisy")
+
+
+def test_groups_add_up(compared: tuple[dict[str, Any], Path]) -> None:
+    found, _ = compared
+    words = found["errors"]["wer"]["reference"]
+    assert set(found["breakdown"]) == {"accent", "speaker", "clip length"}
+    for groups in found["breakdown"].values():
+        assert sum(group["clips"] for group in groups) == found["clips"] == CLIPS
+        assert sum(group["reference"] for group in groups) == words
+        mean = sum(group["wer"]["percent"] * group["reference"] for group in groups) / words
+        assert mean == pytest.approx(found["rates"]["wer"]["percent"])
+        assert all(group["baseline_wer"] for group in groups)
+    of_speaker = {row["columns"]["speaker"] for row in found["utterances"]}
+    assert {group["value"] for group in found["breakdown"]["speaker"]} == of_speaker
+
+
+def test_what_was_measured_is_said(compared: tuple[dict[str, Any], Path]) -> None:
+    found, _ = compared
+    assert found["normalizer"]["name"] == "auto-en"
+    assert found["normalizer"]["unit"] == "words"
+    speed = found["speed"]
+    assert speed["real_time_factor"] == pytest.approx(
+        speed["decoding_seconds"] / found["audio_seconds"], rel=1e-3
+    )
+    assert speed["decoding_seconds"] > 0 and speed["device"]
+    probes = found["hallucination"]["without_speech"]
+    assert {"silence, 2 s", "silence, 4 s"} <= set(probes) and len(probes) == 4
+    assert found["rates"]["wer"]["interval"][0] < found["rates"]["wer"]["percent"]
+
+
+def test_files_are_whole_and_hold_the_same(compared: tuple[dict[str, Any], Path]) -> None:
+    found, folder = compared
+    assert sorted(path.name for path in folder.iterdir()) == ["evaluation.html", "evaluation.json"]
+    assert json.loads((folder / "evaluation.json").read_text(encoding="utf-8")) == found
+
+
+def test_the_page_is_one_file_with_all_figures(compared: tuple[dict[str, Any], Path]) -> None:
+    found, folder = compared
+    html = (folder / "evaluation.html").read_text(encoding="utf-8")
+    page = Page(html)
+    text = page.text
+    assert set(page.figures) == {"spread", "by-accent", "by-speaker", "by-clip-length"}
+    for rate in ("wer", "cer"):
+        assert f"{found['rates'][rate]['percent']:.2f} %" in text
+    for word in (
+        "demo against noisy",
+        "auto-en",
+        "Worst utterances",
+        "Signs of hallucination",
+        "by accent",
+        "silence, 2 s",
+    ):
+        assert word in text
+    worst = max(
+        found["utterances"], key=lambda row: row["substitutions"] + row["deletions"] + row["insertions"]
+    )
+    assert re.search(r"<del class=\"bad\">[^<]+</del> <ins class=\"good\">", html)
+    assert worst["name"] in text
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_in_a_browser(compared: tuple[dict[str, Any], Path]) -> None:
+    look_everywhere(compared[1] / "evaluation.html")
+
+
+def few(*words: str) -> list[str]:
+    return ["evaluate", *words, "--set", "max_eval_clips=8", "--set", "generation_max_length=20"]
+
+
+def test_on_the_screen_and_no_difference_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(few("demo", "--data", "demo", "--baseline", "demo", "--by", "accent", "--worst", "2")) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        *("demo against demo (baseline) on demo, split test", "normaliser  auto-en", "real-time factor"),
+        *("no difference shown", "by accent", "by clip length", "signs of hallucination", "silence, 2 s"),
+        *("worst utterances", "  said   ", "  heard  ", "95 % interval"),
+    ):
+        assert text in printed
+    assert printed.count("  said   ") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["experiments"], "only the cache is left"
+
+
+def test_characters_are_counted_where_a_language_has_no_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    import io
+
+    import pyarrow.parquet as pq
+    import soundfile
+
+    rows = pq.read_table(ROOT / "trainer" / "demo" / "data" / "test.parquet").slice(0, 8).to_pylist()
+    lines = ["audio,text,split"]
+    for number, row in enumerate(rows):
+        sound, rate = soundfile.read(io.BytesIO(row["audio"]["bytes"]))
+        soundfile.write(tmp_path / f"{number}.wav", sound, rate)
+        lines.append(f"{number}.wav,ที่ น้ำ {number},test")
+    (tmp_path / "thai.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = few("demo", "--data", "thai.csv", "--language", "th", "--json")
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["normalizer"]["unit"] == "characters"
+    assert found["rates"]["wer"] == found["rates"]["cer"]
+    assert {row["reference_normalized"] for row in found["utterances"]} == {f"ที่ น้ ำ {n}" for n in range(8)}
+    assert "WER is the CER here" in captured.err
+
+
+def named(speakers: list[str], model: str, baseline: str) -> Scores:
+    """Two models on a clip of each speaker."""
+    n = len(speakers)
+    reference = Reference([f"{row}.wav" for row in range(n)], [1.0] * n, ["a b"] * n, {"speaker": speakers})
+    heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", {})
+    normalizer = Normalizer("none", "words", "as it is", str.strip)
+    return score(reference, normalizer, (model, heard), (baseline, heard))
+
+
+@pytest.mark.parametrize("name", ["$1_$2", r"\$x", "नमस्ते", "<b>bold</b>", "a&amp;b", "%{x}"])
+def test_names_are_drawn_as_they_are(name: str) -> None:
+    scores = named([name, "b"], "$m_$n", "<a href='x'>")
+    picture = draw_groups("speaker", scores.groups["speaker"], scores).content()
+    assert f"{escape(name, quote=False)} (1)" in picture["layout"]["yaxis"]["ticktext"]
+    assert [trace["name"] for trace in picture["data"]] == ["$m_$n", "&lt;a href='x'&gt;"]
+    assert any(escape(name, quote=False) in text for text in picture["data"][0]["hovertext"])
+
+
+def test_nothing_of_the_users_is_html() -> None:
+    hostile = "</script><script>alert(1)</script>&\"'"
+    scores = named([hostile, "b"], hostile, "other")
+    wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", {hostile: hostile})
+    reference = dataclasses.replace(
+        scores.reference, names=[hostile, "1.wav"], columns={hostile: [hostile, "b"]}
+    )
+    normalizer = Normalizer("none", "words", hostile, str.strip)
+    scores = score(reference, normalizer, (hostile, wrote), ("other", wrote))
+    result: Any = SimpleNamespace(
+        scores=scores,
+        plan=SimpleNamespace(config=TrainConfig(data=hostile)),
+        split=hostile,
+        created="2026-11-22T20:00:00",
+        notes=[hostile, f"WARNING: {hostile}"],
+        dropped={hostile: 1},
+    )
+    page = Page(evaluation_page(result))
+    assert page.text.count(hostile) >= 12
+    assert "by-script-script-alert-1-script" in page.figures
+
+
+def test_figures_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(result: Any) -> str:
+        raise RuntimeError("no page")
+
+    monkeypatch.setattr("tune.evaluation.page.evaluation_page", fail)
+    result: Any = None
+    with pytest.raises(RuntimeError, match="no page"):
+        write_files(tmp_path, result, {"kind": "x"})
+    assert json.loads((tmp_path / JSON_FILE).read_text()) == {"kind": "x"}
+
+
+def test_names_of_models_are_no_markup() -> None:
+    scores = named(["[b]x", "[/y]"], "m[fr]", "n[/x]")
+    console = Console(width=200)
+    with console.capture() as capture:
+        for table in (
+            rates_table(scores),
+            errors_table(scores),
+            groups_table("s[i]", scores.groups["speaker"], scores),
+        ):
+            console.print(table)
+    told = capture.get()
+    for text in ("m[fr] %", "n[/x] %", "m[fr]  ", "n[/x] WER %", "by s[i]", "[b]x", "[/y]"):
+        assert text in told
+
+
+def write_experiment(storage: Path, name: str, model: Path | None) -> None:
+    """A finished experiment as far as this command reads it."""
+    trials = {"001": {"wer": 9.0, "learning_rate": 1e-3}}
+    write_old_results(storage / name, TrainConfig(validation_share=0.2), trials, model=model)
+
+
+def test_an_experiment_stands_for_its_winner_on_its_own_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path / "experiments", "search", DEMO_MODEL)
+    assert main(few("search", "--split", "validation", "--json")) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["model"], found["data"], found["split"], found["clips"]) == (
+        "search",
+        "demo",
+        "validation",
+        8,
+    )
+    assert "were chosen by this split" in captured.err
+    write_experiment(tmp_path / "experiments", "gone", None)
+    assert main(["evaluate", "gone"]) == 2
+    assert "the weights of its best trial are gone" in capsys.readouterr().err
+    assert main(["evaluate", "serach"]) == 2
+    assert "did you mean search?" in capsys.readouterr().err
+
+
+MISTAKES = {
+    "no such model": (["nothing"], ["'nothing'", "no folder", "no experiment"]),
+    "near a short name": (["smal", "--data", "demo"], ["'smal'", "did you mean small"]),
+    "no weights": (["hollow", "--data", "demo"], ["hollow", "no weights", "model.safetensors"]),
+    "another format": (["converted", "--data", "demo"], ["converted", "model.bin is of another format"]),
+    "a pickle": (["pickled", "--data", "demo"], ["pickled", "pytorch_model.bin is a pickle", "convert it"]),
+    "no model folder": (["empty", "--data", "demo"], ["empty", "no config.json"]),
+    "baseline without weights": (
+        ["demo", "--data", "demo", "--baseline", "hollow"],
+        ["hollow", "no weights"],
+    ),
+    "no data": (["demo"], ["--data", "demo does not say"]),
+    "no such data": (["demo", "--data", "nowhere.csv"], ["nowhere.csv", "no such file"]),
+    "no such split": (["demo", "--data", "demo", "--split", "tets"], ["'tets'", "train, validation"]),
+    "no such column": (["demo", "--data", "demo", "--by", "acent"], ["--by acent", "speaker", "mean accent"]),
+    "unknown language": (["demo", "--data", "demo", "--language", "xx"], ["language='xx'"]),
+    "unknown normaliser": (
+        ["demo", "--data", "demo", "--normalizer", "mine"],
+        ["--normalizer", "auto", "none"],
+    ),
+    "a setting without effect": (
+        ["demo", "--data", "demo", "--set", "dropout=0.1"],
+        ["dropout", "changes nothing"],
+    ),
+    "a setting with an option": (["demo", "--data", "demo", "--set", "data=demo"], ["--set data", "--data"]),
+    "a wrong setting": (["demo", "--data", "demo", "--set", "eval_batch_size=0"], ["eval_batch_size"]),
+    "output is a file": (
+        ["demo", "--data", "demo", "--output", "clips.csv"],
+        ["--output clips.csv", "is a file"],
+    ),
+    "output of an export": (
+        ["demo", "--data", "demo", "--output", "exported"],
+        ["--output exported", "evaluation.json"],
+    ),
+    "worst below zero": (["demo", "--data", "demo", "--worst", "-1"], ["--worst -1", "at least 0"]),
+    "other languages": (["demo", "--data", "two.csv", "--split", "all"], ["language='en'", "de"]),
+    "nothing to count": (["demo", "--data", "mute.csv", "--split", "all"], ["has no clip with text"]),
+}
+
+
+@pytest.mark.parametrize("name", list(MISTAKES))
+def test_a_mistake_is_one_clear_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("hollow", "converted", "pickled", "empty", "exported"):
+        Path(folder).mkdir()
+    for folder in ("hollow", "converted", "pickled"):
+        shutil.copy(DEMO_MODEL / "config.json", folder)
+    Path("pickled/pytorch_model.bin").write_bytes(b"x")
+    Path("converted/model.bin").write_bytes(b"x")
+    Path("exported/evaluation.json").write_text('{"experiment": "x"}')
+    Path("clips.csv").write_text("audio,text\na.wav,hello\n")
+    Path("mute.csv").write_text("audio,text\na.wav,...\n")
+    Path("two.csv").write_text("audio,text,language\na.wav,hallo,de\nb.wav,salut,fr\n")
+    words, expected = MISTAKES[name]
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["evaluate", *words]) == 2
+    printed = capsys.readouterr()
+    lines = [line for line in printed.err.splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("error: "), printed.err
+    for text in expected:
+        assert text in lines[0]
+    assert printed.out == ""
+    assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
+
+
+def test_arguments_are_frozen() -> None:
+    actions = [action for action in evaluate_parser()._actions if action.dest != "help"]
+    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == {
+        **{"model": None, "--data": None, "--split": "test", "--baseline": None, "--language": None},
+        **{"--normalizer": None, "--by": [], "--worst": 5, "--output": None, "--json": False, "--set": []},
+        "--storage": "experiments",
+    }

@@ -1,0 +1,349 @@
+"""Experiments on a server that speaks S3: addresses, transfers, the server away, a whole search."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlflow
+import pytest
+import yaml
+from s3_server import KEYS, S3Server, s3_server
+
+from tune.cli import main
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, read_tracking_uri
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError
+from tune.experiments.saved import find_experiment, read_settings
+from tune.experiments.storage import Storage
+from tune.runs.uploader import Uploader
+from tune.util.errors import ExperimentError
+
+ROOT = Path(__file__).resolve().parents[3]
+DOWN = "endpoint_override=127.0.0.1:9&scheme=http"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keys of nobody, and a cache of the test's own."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    move_to_machine("first", monkeypatch, tmp_path)
+
+
+def move_to_machine(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another machine: a home with no files of ours."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("s3:/bucket/prefix", "an address begins with s3://"),
+        ("s3://", "names no bucket"),
+        ("gs:///prefix", "names no bucket"),
+        ("s3://key:hush@bucket/prefix", "holds credentials"),
+        ("s3://key:hu/sh@bucket/prefix", "holds credentials"),
+        ("gs://bucket/p?endpoint_override=http://me:hush@host", "holds credentials"),
+        ("memory://bucket/p?sig=hush", "holds credentials"),
+        ("s3:///?secret_key=hush", "names no bucket"),
+        ("ftps3://bucket/p?sig=hush", "ftps3:// cannot be used here"),
+        ("s3://bucket/p?access_key=hush", "endpoint_override, scheme, region"),
+        ("ftps3://bucket/prefix", "ftps3:// cannot be used here"),
+        ("", "is empty"),
+    ],
+)
+def test_an_address_that_cannot_be_one(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "x", "--output", "y", "--storage", text]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+    assert "hu" not in error
+
+
+def test_folders_stay_what_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = Storage.parse("experiments")
+    folder = storage.experiment("one")
+    assert (folder.path, folder.address) == (tmp_path / "experiments/one", str(tmp_path / "experiments/one"))
+    assert folder.ray_storage() == {"storage_path": str(tmp_path / "experiments/one")}
+    assert storage.feature_cache == tmp_path / "experiments/.feature-cache"
+    assert Storage.parse("file:///a%20b").folder == Path("/a b")
+    assert Storage.parse("s3://bucket//a/b/").address == "s3://bucket/a/b"
+    assert not folder.remote
+    folder.upload()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3://nobucket/x?{query}", "there is no bucket 'nobucket'"),
+        (f"s3://experiments/x?{DOWN}", "cannot be reached"),
+    ],
+)
+def test_a_storage_that_cannot_be_used_stops_a_search_at_once(
+    address: str, said: str, server: S3Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    storage = address.replace("{query}", server.query)
+    began = time.monotonic()
+    assert main(["--space", "lr_batch", "--storage", storage, "--experiment", "x"]) == 2
+    printed = capfd.readouterr()
+    assert printed.err.startswith("error: --storage s3://")
+    assert printed.err.count("\n") == 1
+    assert said in printed.err
+    assert time.monotonic() - began < 60
+    assert not list(tmp_path.iterdir())
+
+
+def test_keys_that_are_refused() -> None:
+    refused_there = pytest.raises(StorageError, match="access is refused")
+    with s3_server(refuses=True) as server, refused_there as refused:
+        Storage.parse(server.uri("x")).check()
+    assert "AWS_PROFILE" in str(refused.value)
+    assert not [key for key in KEYS.values() if key in str(refused.value)]
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_ray_gets_a_file_system_without_keys(
+    by_environment: bool, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = server.uri("a/b")
+    if by_environment:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        uri = uri.split("?")[0]
+    storage = Storage.parse(uri)
+    storage.check()
+    told = storage.experiment("one").ray_storage()
+    assert told["storage_path"] == "experiments/a/b/one"
+    sent = pickle.dumps(told["storage_filesystem"])
+    assert not [key for key in KEYS.values() if key.encode() in sent]
+    # On a worker whose environment does not name the endpoint:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    info = pickle.loads(sent).get_file_info(["experiments"])[0]
+    assert info.type.name == "Directory"
+
+
+def make_experiment(folder: ExperimentFolder) -> mlflow.MlflowClient:
+    """What a search has written after its first trial; the MLflow store is still open."""
+    folder.path.mkdir(parents=True)
+    uri = default_tracking_uri(folder.path)
+    settings = {"experiment": folder.name, "tracking_uri": uri, "train_config": {}}
+    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings))
+    (folder.path / "results.json").write_text(json.dumps({"best": None, "trials": []}))
+    (folder.path / ".hidden.partial").write_text("half")
+    client = mlflow.MlflowClient(uri)
+    experiment = client.create_experiment(folder.name, default_artifact_root(folder.path).as_uri())
+    run = client.create_run(experiment, tags={"role": "experiment"})
+    client.log_artifact(run.info.run_id, str(folder.path / "experiment.yaml"))
+    client.log_metric(run.info.run_id, "wer", 42.0, step=100)
+    return client
+
+
+def test_another_machine_gets_all_but_the_checkpoints(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage.parse(server.uri("moved"))
+    folder = storage.experiment("one")
+    assert not folder.exists()
+    client = make_experiment(folder)
+    folder.upload()  # while MLflow has its file open
+    (run,) = client.search_runs(["1"])
+    client.set_terminated(run.info.run_id)
+    store = ObjectStore(server.uri("moved"))
+    before = store.files("one")
+    time.sleep(1.1)  # S3 tells whole seconds
+    folder.upload()
+    after = store.files("one")
+    changed = {name for name in after if before.get(name) != after[name]}
+    assert "mlflow.db" in changed
+    assert "experiment.yaml" not in changed
+    store.write("one/trials/001/checkpoint_000000/config.json", b"{}")
+    store.write("one/trials/001/checkpoint_000000/optimizer.pt", b"large")
+
+    move_to_machine("second", monkeypatch, tmp_path)
+    there = find_experiment("one", storage)
+    assert str(tmp_path / "second") in str(there.path)
+    assert read_settings(there.path)["experiment"] == "one"
+    assert json.loads((there.path / "results.json").read_text())["trials"] == []
+    assert wers(there.path) == [42.0]
+    names = {str(path.relative_to(there.path)) for path in there.path.rglob("*") if path.is_file()}
+    assert {name for name in names if not name.startswith((".", "mlartifacts/"))} == {
+        *("experiment.yaml", "results.json", "mlflow.db"),
+    }
+    assert ".hidden.partial" not in names
+    # As this machine sees it: the file of the first one is not there.
+    (tmp_path / "first").rename(tmp_path / "gone")
+    client = mlflow.MlflowClient(read_tracking_uri(there.path))
+    (run,) = client.search_runs(["1"], filter_string="tags.role = 'experiment'")
+    assert "experiment.yaml" in {item.path for item in client.list_artifacts(run.info.run_id)}
+    with there.checkpoint("s3://elsewhere/x/one/trials/001/checkpoint_000000") as checkpoint:
+        assert [path.name for path in checkpoint.iterdir()] == ["config.json"]
+    lost = there.checkpoint("s3://experiments/moved/one/trials/001/checkpoint_000009")
+    with pytest.raises(ExperimentError, match="is gone from s3://experiments/moved/one"), lost:
+        pass
+
+
+def wers(folder: Path) -> list[float]:
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+        try:
+            rows = database.execute("SELECT value FROM metrics WHERE key = 'wer'").fetchall()
+        except sqlite3.OperationalError:  # no tables yet
+            return []
+    return [row[0] for row in rows]
+
+
+def test_a_copy_that_is_written_here_is_not_replaced(server: S3Server) -> None:
+    folder = Storage.parse(server.uri("kept")).experiment("one")
+    folder.path.mkdir(parents=True)
+    (folder.path / "experiment.yaml").write_text("first")
+    folder.upload()
+    (folder.path / "experiment.yaml").write_text("not yet uploaded")
+    folder.download()
+    assert (folder.path / "experiment.yaml").read_text() == "not yet uploaded"
+    time.sleep(1.1)
+    ObjectStore(server.uri("kept")).write("one/experiment.yaml", b"by another machine")
+    folder.download()
+    assert (folder.path / "experiment.yaml").read_text() == "by another machine"
+
+
+def test_an_object_that_is_replaced_meanwhile_is_read_whole(server: S3Server) -> None:
+    store = ObjectStore(server.uri("replaced"))
+    texts = [json.dumps(["x" * 10_000 * (1 + index % 7)]).encode() for index in range(200)]
+    store.write("state.json", texts[0])
+
+    def replace() -> None:
+        writer = ObjectStore(server.uri("replaced"))
+        for text in texts:
+            writer.write("state.json", text)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    while thread.is_alive():
+        json.loads(store.read("state.json"))
+    thread.join()
+    assert store.read("state.json") == texts[-1]
+
+
+def test_which_experiments_there_are(server: S3Server) -> None:
+    storage, store = Storage.parse(server.uri("listed")), ObjectStore(server.uri("listed"))
+    with pytest.raises(ExperimentError, match="no experiment 'one' in s3://"):
+        find_experiment("one", storage)
+    store.write("new/experiment.yaml", b"{}")
+    store.write("unfinished/space.yaml", b"{}")
+    time.sleep(1.1)
+    store.write("newest/experiment.yaml", b"{}")
+    assert storage.names() == ["new", "newest"]
+    assert find_experiment(None, storage).name == "newest"
+    with pytest.raises(ExperimentError, match="there is newest, new"):
+        find_experiment("newst", storage)
+    assert storage.experiment("unfinished").exists()
+    storage.experiment("unfinished").remove()
+    assert not storage.experiment("unfinished").exists()
+
+
+def test_the_server_goes_away_and_comes_back() -> None:
+    told: list[str] = []
+    with s3_server() as server:
+        folder = Storage.parse(server.uri("away")).experiment("one")
+        folder.path.mkdir(parents=True)
+        (folder.path / "experiment.yaml").write_text("x")
+        # Without a lease, which would be gone with all else that this server has.
+        experiment: Any = SimpleNamespace(folder=folder, publish=lambda: None, problem=None)
+        uploader = Uploader(experiment, told.append, every=0.1)
+        uploader.start()
+        until(lambda: bool(ObjectStore(server.uri("away")).files("one")))
+        server.stop()
+        (folder.path / "results.json").write_text("1")
+        until(lambda: bool(told))
+        server.start()
+        until(lambda: "results.json" in ObjectStore(server.uri("away")).files("one"))
+        assert len(told) == 1
+        assert "cannot be reached" in told[0]
+        server.stop()
+        (folder.path / "results.json").write_text("22")
+        uploader.finish(patience=0.1)
+        assert len(told) in (2, 3)  # the thread may have seen it first
+        assert f"were not uploaded and are in {folder.path}" in told[-1]
+        assert not uploader.is_alive()
+        server.start()
+        folder.upload()  # a later run, or by hand
+        assert ObjectStore(server.uri("away")).read("one/results.json") == b"22"
+
+
+def until(seen: Any, seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_store_through_fsspec() -> None:
+    storage = Storage.parse("memory://box/a")
+    storage.check()
+    folder = storage.experiment("one")
+    folder.path.mkdir(parents=True)
+    (folder.path / "experiment.yaml").write_text("x")
+    folder.upload()
+    assert storage.names() == ["one"]
+    assert "storage_filesystem" in folder.ray_storage()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:9/x",  # cannot be written
+        "webhdfs://127.0.0.1:9/x",  # away
+        "ftp://127.0.0.1:9/x",
+        "dbfs://box/x",  # an address that lacks what the client must have
+        "filecache://box/x",
+    ],
+)
+def test_a_store_through_fsspec_that_cannot_be_used(address: str) -> None:
+    with pytest.raises(StorageError, match=f"--storage {address}: "):
+        Storage.parse(address).check()
+
+
+def test_a_bug_is_not_told_of_the_store() -> None:
+    with pytest.raises(TypeError):
+        ObjectStore("memory://box/b").write("x", "no bytes")  # type: ignore[arg-type]
+
+
+def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
+    from tune.experiments.object_stores.object_store import inside
+
+    for name in ("../x", "/etc/passwd", "a/../../b", ""):
+        with pytest.raises(StorageError, match="leads out"):
+            inside(tmp_path, name)
+
+
+def tune_whisper(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tune", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=560,
+        check=False,
+    )

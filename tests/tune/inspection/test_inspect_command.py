@@ -1,0 +1,275 @@
+"""`tune-whisper inspect`: what it prints and writes, and how it tells mistakes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from page_browser import look_everywhere, needs_chromium
+from page_reader import Page
+from planted_faults import Planter, Row, load_rows
+
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+from tune.cli import main
+from tune.commands.inspect import inspect_parser
+from tune.inspection.files import write_files
+from tune.runs.data import _look_at
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Planter:
+    """Sixty clips of the demo and more with faults."""
+    folder = tmp_path_factory.mktemp("faulty") / "data"
+    rows = load_rows("demo", folder, limit=60)
+    kept = [row for row in rows if row.split == "train"] + [row for row in rows if row.split != "train"][::12]
+    planter = Planter(folder, kept)
+    for plant in (planter.plant_sounds, planter.plant_leaks, planter.plant_texts, planter.plant_drops):
+        plant()
+    planter.write()
+    return planter
+
+
+def inspected(planter: Planter, *words: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """What was printed: standard output and standard error."""
+    assert main(["inspect", "--data", str(planter.folder), *words]) == 0
+    return capsys.readouterr()
+
+
+def test_arguments_are_frozen() -> None:
+    actions = [action for action in inspect_parser()._actions if action.dest != "help"]
+    assert {action.option_strings[0]: action.default for action in actions} == {
+        **{"--data": "demo", "--model": None, "--language": None, "--sample": None, "--check-with": None},
+        **{"--output": None, "--json": False, "--set": [], "--storage": "experiments"},
+    }
+
+
+def test_warnings_come_first_each_with_files_and_what_to_do(
+    faulty: Planter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = inspected(faulty, capsys=capsys)
+    lines = out.splitlines()
+    assert lines[0].startswith(f"data {faulty.folder}: ")
+    assert lines.index("") < next(at for at, line in enumerate(lines) if line.startswith("warning: "))
+    assert max(at for at, line in enumerate(lines) if line.startswith("warning: ")) < next(
+        at for at, line in enumerate(lines) if line.startswith("split ")
+    )
+    at = next(
+        at
+        for at, line in enumerate(lines)
+        if line == "warning: no speech in 3 clips: silence, or steady noise"
+    )
+    named = [line.split(" (")[0].strip() for line in lines[at + 1 : at + 4]]
+    assert set(named) == faulty.faults["silent"]
+    assert lines[at + 4].startswith("  → listen to them and remove them")
+    assert "--output DIR writes all of them to suspicious.csv, and a page with pictures" in lines
+
+
+def test_sound_data_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--set", "max_train_clips=60", "--set", "max_eval_clips=30"]) == 0
+    out, _ = capsys.readouterr()
+    assert "no warnings: nothing in this data looks wrong" in out
+    assert "warning: " not in out
+    assert re.search(r"^tokens of the text +\d", out, re.MULTILINE)
+    assert "limits    4 s and 128 tokens, of demo" in out
+
+
+def test_json_is_all_that_is_printed(faulty: Planter, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = inspected(faulty, "--json", capsys=capsys)
+    found = json.loads(out)
+    assert found["kind"] == "tune-whisper inspection"
+    assert found["warnings"] == sum(finding["level"] == "warning" for finding in found["findings"])
+    by_kind = {finding["kind"]: finding for finding in found["findings"]}
+    assert {clip["file"] for clip in by_kind["clipped"]["clips"]} >= faulty.faults["clipped"]
+    assert by_kind["clipped"]["count"] == len(by_kind["clipped"]["clips"])
+    assert found["dropped"]["by_reason"] == {
+        "unreadable_audio": 2,
+        "too_long_audio": 1,
+        "empty_audio": 1,
+        "empty_text": 1,
+    }
+    seconds = found["distributions"]["seconds"]
+    assert sum(seconds["histogram"]["counts"]) == seconds["clips"]
+    assert len(seconds["histogram"]["edges"]) == len(seconds["histogram"]["counts"]) + 1
+    assert {row["code"] for row in found["alphabet"] if row["odd"]} >= {
+        "U+200B",
+        "U+FFFD",
+        "U+0007",
+        "U+1F600",
+    }
+    assert found["limits"] == {"seconds": 30.0, "tokens": 448}
+
+
+def test_files_are_written_and_the_page_needs_nothing_else(
+    faulty: Planter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a" / "report"
+    for _ in range(2):  # a second time over the first
+        out, err = inspected(faulty, "--output", str(folder), "--json", capsys=capsys)
+    assert err.strip().startswith(f"written   {folder}/inspection.html")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("inspection.html", "inspection.json", "suspicious.csv"),
+    ]
+    assert {**json.loads(out), "created": 0, "listening_seconds": 0} == {
+        **json.loads((folder / "inspection.json").read_text()),
+        **{"created": 0, "listening_seconds": 0},
+    }
+    with (folder / "suspicious.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["file", "split", "why", "detail"]
+    assert {row["file"] for row in rows if row["why"] == "odd characters"} == faulty.faults["odd_characters"]
+    assert {row["file"] for row in rows if row["why"] == "shared audio"} == faulty.faults["shared_audio"]
+    page = Page((folder / "inspection.html").read_text())
+    assert {"durations", "rates", "level", "silence"} <= set(page.figures)
+    for kind in ("silent", "clipped"):
+        assert all(name in page.text for name in faulty.faults[kind])
+    assert "\u200b" not in page.text, "what cannot be seen is named"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_in_a_browser(faulty: Planter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspected(faulty, "--output", str(tmp_path), capsys=capsys)
+    look_everywhere(tmp_path / "inspection.html")
+
+
+def test_lists_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(inspection: Any) -> str:
+        raise RuntimeError("no page")
+
+    monkeypatch.setattr("tune.inspection.page.inspection_page", fail)
+    inspection: Any = SimpleNamespace(warnings=[])
+    with pytest.raises(RuntimeError, match="no page"):
+        write_files(tmp_path, inspection, {"kind": "x"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inspection.json", "suspicious.csv"]
+
+
+MISTAKES = {
+    "no such data": (["--data", "/no/such"], ["/no/such", "no such file or folder"]),
+    "no such model": (["--model", "whisper-gigantic"], ["whisper-gigantic"]),
+    "no such judge": (["--check-with", "whisper-gigantic"], ["whisper-gigantic"]),
+    "language": (["--language", "belorusian"], ["--language 'belorusian'", "belarusian"]),
+    "sample": (["--sample", "0"], ["--sample 0", "at least 1"]),
+    "sample no number": (["--sample", "many"], ["--sample", "many"]),
+    "unknown setting": (["--set", "text_colum=a"], ["text_colum", "text_column"]),
+    "useless setting": (["--set", "learning_rate=1e-4"], ["learning_rate", "changes nothing", "text_column"]),
+    "given twice": (["--set", "language=de"], ["--set language", "--language"]),
+    "column": (["--set", "text_column=speakr"], ["speakr", "speaker"]),
+    "output is a file": (["--output", __file__], ["--output", "is a file"]),
+    "unknown option": (["--output-dir", "x"], ["--output-dir", "tune-whisper inspect --help"]),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, told = MISTAKES[name]
+    assert main(["inspect", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert all(text in line for text in told), line
+
+
+def test_help_needs_nothing_heavy() -> None:
+    heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'plotly', 'py3langid'}"
+    code = f"import sys, tune.commands.inspect as c\nc.inspect_parser()\nprint(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def prepared_notes(planter: Planter, tmp_path: Path, **settings: object) -> list[str]:
+    config = TrainConfig(data=str(planter.folder), cache_dir=str(tmp_path / "cache"), max_dropped_share=0.9)
+    config = config.replace(**settings)
+    return _look_at(config, prepare(config))
+
+
+def test_a_search_warns_of_what_shows_without_listening(faulty: Planter, tmp_path: Path) -> None:
+    notes = prepared_notes(faulty, tmp_path)
+    assert len(notes) == 5
+    small, shared, misfits, odd, command = notes
+    assert re.fullmatch(
+        r"the validation split has only \d\d words: its error rate is uncertain by \d\d points", small
+    )
+    assert shared.startswith("WARNING: texts of the training clips are in other splits too: 4 texts, 4 of ")
+    assert misfits.startswith("WARNING: text far too long or too short for its audio: ")
+    assert re.match(r"WARNING: odd characters in [789] clips, such as clips/", odd)
+    assert (
+        command
+        == f"the clips are shown by tune-whisper inspect --data {faulty.folder} --model demo --language en"
+    )
+    filtered = prepared_notes(faulty, tmp_path, row_filter="language=en", text_column="sentence")[-1]
+    assert filtered.endswith("--language en --set text_column=sentence --set row_filter=language=en")
+
+
+def test_a_search_says_nothing_about_sound_data(tmp_path: Path) -> None:
+    config = TrainConfig(max_train_clips=100, cache_dir=str(tmp_path / "cache"))
+    assert _look_at(config, prepare(config)) == []
+
+
+def test_a_search_tells_rows_that_are_there_twice(tmp_path: Path) -> None:
+    rows = load_rows("demo", tmp_path / "data", limit=40)
+    rows = [row for row in rows if row.split != "test"]
+    rows += [Row(row.file_name, row.sentence, row.split, row.language) for row in rows[:3]]
+    planter = Planter(tmp_path / "data", rows)
+    planter.write()
+    (twice, _) = prepared_notes(planter, tmp_path)
+    assert twice == f"WARNING: listed more than once: 3 clips, such as {rows[0].file_name}"
+
+
+@pytest.mark.slow
+def test_a_model_hears_texts_that_length_and_language_do_not_give_away(tmp_path: Path) -> None:
+    """Texts swapped between clips of one length, checked with a model tuned on other clips."""
+    from trainer.conversion.hugging_face import write_model
+    from trainer.train import train
+
+    config = TrainConfig(
+        cache_dir=str(tmp_path / "cache"), learning_rate=1e-3, epochs=3, evaluations=1, max_eval_clips=16
+    )
+    tuned = tmp_path / "model"
+
+    def keep(metrics: Mapping[str, float], folder: Path | None) -> None:
+        if folder is not None:
+            write_model(config, folder, tuned)
+
+    train(config, keep)
+    rows = [row for row in load_rows("demo", tmp_path / "data") if row.split != "train"]
+    for row in rows:
+        row.split = "train" if row.split == "test" else row.split
+    pairs = [
+        (first, second)
+        for first in rows
+        for second in rows
+        if first is not second
+        and len(first.sentence) == len(second.sentence) > 15
+        and not set(first.sentence.split()) & set(second.sentence.split())
+    ][:1]
+    for first, second in pairs:
+        first.sentence, second.sentence = second.sentence, first.sentence
+    planter = Planter(tmp_path / "data", rows)
+    planter.write()
+    words = ["--check-with", str(tuned), "--storage", str(tmp_path / "experiments")]
+    done = subprocess.run(
+        [sys.executable, "-m", "tune", "inspect", "--data", str(planter.folder), "--json", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    (finding,) = [one for one in json.loads(done.stdout)["findings"] if one["kind"] == "unlike_model"]
+    assert finding["level"] == "warning"
+    swapped = {row.file_name for pair in pairs for row in pair}
+    heard = [clip["file"] for clip in finding["clips"]]
+    assert swapped <= set(heard)
+    assert len(heard) <= 24, "of 192 clips, some of which so small a model hears badly"

@@ -1,0 +1,180 @@
+"""`tune-whisper cluster` on a real Ray cluster: a head without CPUs, a worker with faked GPUs, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray_cluster import RayCluster, free_port
+from warm_process import Command
+
+from tune.commands.cluster import cluster_parser, create_parser, delete_parser, scale_parser
+from tune.remote.view import ClusterView, versions_line
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run_cluster(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = Command("cluster", *words, cwd=ROOT, environment={**known, **environment})
+    out, error = command.communicate(300)
+    return subprocess.CompletedProcess(command.words, command.wait(), out, error)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[RayCluster]:
+    cluster = RayCluster()
+    try:
+        cluster.add_node("--num-cpus=2", "--num-gpus=4", '--resources={"accelerator_type:T4": 1}', nodes=2)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def test_nodes_totals_and_versions(ray_cluster: RayCluster) -> None:
+    done = run_cluster("--address", ray_cluster.url)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0] == ["node", "id", "role", "CPUs", "free", "GPUs", "free", "GPU", "type", "memory"]
+    assert rows[1][2:7] == ["head", "0", "0", "0", "0"]
+    assert rows[2][2:8] == ["worker", "2", "2", "4", "4", "T4"]
+    assert "total: 2 nodes, 2 CPUs (2 free), 4 GPUs (4 free)" in done.stdout
+    assert "Ray 2." in rows[-1][0] + " " + rows[-1][1]
+    assert done.stdout.rstrip().endswith("there, the same here")
+
+
+def test_what_a_job_holds_is_not_free(ray_cluster: RayCluster) -> None:
+    code = (
+        "import ray, sys\n"
+        f"ray.init(address='127.0.0.1:{ray_cluster.port}', log_to_driver=False)\n"
+        "group = ray.util.placement_group([{'GPU': 2}]); ray.get(group.ready())\n"  # reserved, not used
+        "@ray.remote(num_cpus=1, num_gpus=1)\n"
+        "class Holder:\n"
+        "    def ready(self): return True\n"
+        "holder = Holder.remote(); ray.get(holder.ready.remote())\n"
+        "print('held', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ray_cluster.environment
+    ) as job:
+        assert job.stdin and job.stdout
+        assert job.stdout.readline().strip() == "held"
+        joined = json.loads(run_cluster("--json", RAY_ADDRESS=f"127.0.0.1:{ray_cluster.port}").stdout)
+        assert (joined["totals"]["free_cpus"], joined["totals"]["free_gpus"]) == (1, 1)
+        deadline = time.monotonic() + 200  # the dashboard is told every few seconds
+        while time.monotonic() < deadline:
+            totals = json.loads(run_cluster("--json", "--address", ray_cluster.url).stdout)["totals"]
+            if totals["free_gpus"] == 1:
+                break
+        assert (totals["free_cpus"], totals["free_gpus"], totals["gpus"]) == (1, 1, 4)
+        job.stdin.close()
+
+
+def test_joining_shows_the_same_as_the_dashboard(ray_cluster: RayCluster) -> None:
+    by_rest = json.loads(run_cluster("--json", "--address", ray_cluster.url).stdout)
+    joined = json.loads(run_cluster("--json", "--address", f"127.0.0.1:{ray_cluster.port}").stdout)
+    for view in (by_rest, joined):
+        seen = ("head", "alive", "cpus", "gpus", "gpu_type", "memory")
+        view["nodes"] = {node["node_id"]: [node[name] for name in seen] for node in view["nodes"]}
+        del view["address"], view["totals"]
+    assert joined == by_rest
+    assert joined["versions_match"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "--address: missing; give http://HEAD:8265"),
+        (["--address", "http://127.0.0.1:9"], "cannot be reached; is the cluster running"),
+        (["--address", "127.0.0.1:9"], "--address 127.0.0.1:9: cannot be reached"),
+        (["--address", "head"], "must be http://HEAD:8265, vertex_ray://NAME, HEAD:6379 or auto"),
+        (["--address", "ray://head:10001"], "is for Ray's own client"),
+        (["scale", "--address", "http://x:1", "--workers", "2"], "must be vertex_ray://NAME"),
+        (["delete"], "NAME or --address: give one of them"),
+        (["create", "no_such.yaml"], "no_such.yaml: cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line_within_seconds(words: list[str], message: str) -> None:
+    started = time.monotonic()
+    done = run_cluster(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_a_server_that_is_no_ray_is_one_line(tmp_path: Path) -> None:
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "http.server",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--directory",
+        str(tmp_path),
+    ]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(50):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        done = run_cluster("--address", f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+        server.wait()
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_other_versions_are_told_with_what_to_do() -> None:
+    import ray
+
+    view = ClusterView("http://head:8265", "2.40.0", "3.9.1", ())
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert versions_line(view) == (
+        f"Ray 2.40.0 and Python 3.9 there, but Ray {ray.__version__} and Python {ours} here: searches will not run; "
+        "use an environment with Ray 2.40.0 and Python 3.9"
+    )
+
+
+def test_what_programs_read_holds_no_password() -> None:
+    view = ClusterView("http://me:p@ss@head:8265", "2.40.0", "3.9.1", ())
+    assert view.as_json()["address"] == "http://me:***@head:8265"
+
+
+FROZEN = {
+    "cluster": {"--address": None, "--project": None, "--location": None, "--json": False},
+    "scale": {
+        **{"--address": None, "--project": None, "--location": None, "--workers": None, "--pool": None},
+        **{"--price-per-hour": None, "--yes": False},
+    },
+    "create": {
+        **{"file": None, "--project": None, "--location": None, "--price-per-hour": None, "--yes": False},
+    },
+    "delete": {"name": None, "--address": None, "--project": None, "--location": None, "--yes": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "parser"),
+    [
+        ("cluster", cluster_parser()),
+        ("scale", scale_parser()),
+        ("create", create_parser()),
+        ("delete", delete_parser()),
+    ],
+)
+def test_arguments_are_frozen(name: str, parser: object) -> None:
+    actions = [action for action in parser._actions if action.dest != "help"]  # type: ignore[attr-defined]
+    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN[name]

@@ -1,0 +1,209 @@
+"""MLflow stores that cannot be used, and what is said of them; who may write to one."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from locked_database import locked
+from made_logs import MadeLog, whole_search
+from mlflow_server import children, client_of, only_parent, steps
+
+from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
+from tune.tracking.mlflow_connection import TrackingStore
+from tune.util.environment import worker_environment
+from tune.util.errors import TrackingError
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def begin(folder: Path, uri: str) -> None:
+    """What a search does before it begins: the store is opened."""
+    follower = MadeLog(folder / "x", uri).follower()
+    try:
+        follower.connect()
+    finally:
+        follower.close()
+
+
+@pytest.fixture
+def stub() -> Iterator[Callable[[int, str], str]]:
+    """A web server that answers everything with one status and body; gives its address."""
+    servers: list[http.server.ThreadingHTTPServer] = []
+
+    def serve(status: int, body: str) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"127.0.0.1:{servers[-1].server_port}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (401, "You are not authenticated.", "not authorised"),
+        (403, "Permission denied", "permission denied"),
+        (404, "<html>nothing here</html>", "no MLflow tracking server answers there"),
+        (200, "<html>hello</html>", "no MLflow tracking server answers there"),
+        (200, '{"experiment": 5}', "Failed to parse experiment field"),
+    ],
+)
+def test_a_server_that_refuses(
+    status: int, body: str, told: str, stub: Callable[[int, str], str], tmp_path: Path
+) -> None:
+    with pytest.raises(TrackingError, match=told) as caught:
+        begin(tmp_path, f"http://me:secret@{stub(status, body)}")
+    assert "secret" not in str(caught.value)
+    assert "me:***@" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("http://127.0.0.1:9", "cannot be reached: Connection refused; is the server running?"),
+        ("http://nohost.invalid:5000", "cannot be reached: Name or service not known|name resolution"),
+        ("sqlite:////no/such/folder/mlflow.db", "unable to open database file"),
+        ("mysql+nodriver://me:secret@db/x", "mysql.nodriver"),
+        ("mysql://me:secret@db/x", "MySQLdb"),
+        ("postgresql://me:secret@db:port/x", "'port'"),
+        ("http://[nohost", "Invalid IPv6 URL"),
+        ("gopher://me:secret@host", "no such kind of store"),
+        ("mlruns", "a plain folder is no store any more"),
+    ],
+)
+def test_a_store_that_is_not_there(
+    uri: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    before = time.monotonic()
+    with pytest.raises(TrackingError, match=told) as caught:
+        begin(tmp_path, uri)
+    assert time.monotonic() - before < 60
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
+    """Longer than the 20 s after which SQLite itself gives up in MLflow."""
+    made = MadeLog(tmp_path / "x")
+    made.session(trials=2)
+    made.deliver()
+    whole = threading.Thread(target=made.deliver, kwargs={"patience": 60.0})
+    with locked(made.folder / "mlflow.db") as release:
+        made.trial("001", 50.0, 30.0, 12.0)
+        made.finish()
+        threading.Timer(25.0, release.set).start()
+        whole.start()
+        whole.join(120)
+    client = client_of(made.uri)
+    parent = client.get_run(only_parent(client, "x"))
+    run = children(client, parent.info.run_id)["001"]
+    assert (steps(client, run.info.run_id), run.info.status) == ([384, 1088, 3200], "FINISHED")
+    assert parent.info.status == "FINISHED"
+
+
+def test_an_experiment_of_the_same_name_is_used_again(tmp_path: Path) -> None:
+    """As that of a search elsewhere, told to the same server."""
+    uri = f"sqlite:///{tmp_path}/one.db"
+    for place in ("here", "there"):
+        made = MadeLog(tmp_path / place / "again", uri)
+        made.now += 100.0 if place == "there" else 0.0
+        whole_search(made)
+        assert made.deliver().complete
+    client = client_of(uri)
+    (experiment,) = [found for found in client.search_experiments() if found.name == "again"]
+    runs = client.search_runs([experiment.experiment_id], "tags.role = 'experiment'")
+    assert len(runs) == 2
+    for run in runs:
+        assert set(children(client, run.info.run_id)) == {"001", "002"}
+
+
+def test_a_bug_is_not_told_of_the_store(tmp_path: Path) -> None:
+    store = TrackingStore(default_tracking_uri(tmp_path), "no store's error", None)
+    store.connect()
+    run_id = store.create_run("run", {}, 0)
+    with pytest.raises(TypeError):
+        store.log_batch(run_id, metrics=[("wer",)])
+
+
+def test_it_is_silent(tmp_path: Path) -> None:
+    """No log lines of MLflow and alembic, no links, no warnings, whether the store is there or not."""
+    code = f"""
+from pathlib import Path
+from made_logs import MadeLog
+from tune.util.errors import TrackingError
+from tune.experiments.events import BaselineMeasured
+made = MadeLog(Path({str(tmp_path)!r}, "quiet"))
+made.session(trials=1)
+made.append(BaselineMeasured(rates={{"bad name *": 1.0}}))
+made.trial("001", 50.0, 30.0, 12.0)
+made.finish()
+assert made.deliver().status.refused == 1
+try:
+    MadeLog(Path({str(tmp_path)!r}, "away"), "http://127.0.0.1:9").follower().connect()
+except TrackingError:
+    pass
+"""
+    paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests" / "support")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths, "NO_PROXY": "*"},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_only_few_modules_can_write() -> None:
+    """Only the follower's connection and the registry import MLflow, and nothing that workers run."""
+    users = [
+        file.name
+        for package in ("trainer", "tune")
+        for file in (REPOSITORY / package).rglob("*.py")
+        if any(line.lstrip().startswith(("import mlflow", "from mlflow")) for line in file.open())
+    ]
+    assert sorted(users) == ["mlflow_connection.py", "model_store.py", "speech_model.py"]
+
+
+def test_workers_get_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    blanks = worker_environment()
+    assert blanks["MLFLOW_TRACKING_URI"] == blanks["MLFLOW_TRACKING_PASSWORD"] == ""
+    assert set(blanks.values()) == {""}
+
+
+def test_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute_tracking_uri("sqlite:///a b/m.db") == f"sqlite:///{tmp_path}/a b/m.db"
+    assert default_tracking_uri(Path("x")) == f"sqlite:///{tmp_path}/x/mlflow.db"
+    assert absolute_tracking_uri("http://host:5000/") == "http://host:5000"
+    assert absolute_tracking_uri("databricks") == "databricks"
+    for name in ("what?", "100%"):
+        with pytest.raises(TrackingError, match="cannot hold"):
+            default_tracking_uri(tmp_path / name)

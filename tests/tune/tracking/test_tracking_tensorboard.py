@@ -1,0 +1,229 @@
+"""TensorBoard's files of an experiment, read as TensorBoard reads them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from event_logs import BEGAN, RUNGS, MadeLog, follow
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.backend_context import Context
+from tensorboard.plugins.hparams.list_session_groups import Handler
+
+from tune.experiments.saved import SavedExperiment
+from tune.experiments.state import SearchState
+from tune.tracking.tensorboard import FOLDER, TensorBoardTracker
+from tune.tracking.tracker import Position
+from tune.util.errors import TrackingError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Board:
+    """What TensorBoard shows of an experiment."""
+
+    def __init__(self, made: MadeLog) -> None:
+        folder = str(made.folder.path / FOLDER)
+        self.multiplexer = EventMultiplexer()
+        self.multiplexer.AddRunsFromDirectory(folder)
+        self.multiplexer.Reload()
+        self._provider = MultiplexerDataProvider(self.multiplexer, folder)
+
+    def points(self, run: str, tag: str) -> list[tuple[int, float, float]]:
+        """Step, value and time of all points."""
+        events = self.multiplexer.Tensors(run, tag)
+        return [(event.step, event.tensor_proto.float_val[0], event.wall_time) for event in events]
+
+    def tags(self, run: str) -> set[str]:
+        """Of a run's scalars."""
+        known = self._provider.list_scalars(RequestContext(), experiment_id="", plugin_name="scalars")
+        return set(known.get(run, {}))
+
+    def hparams(self) -> dict[str, tuple[dict[str, Any], dict[str, float], str]]:
+        """The page HParams: settings, metrics and status of every run."""
+        request = api_pb2.ListSessionGroupsRequest(
+            start_index=0, slice_size=1000, allowed_statuses=api_pb2.Status.values(), include_metrics=True
+        )
+        context = Context(TBContext(data_provider=self._provider))
+        found = Handler(RequestContext(), context, "", request).run()
+        return {
+            group.name: (
+                {name: _value(value) for name, value in group.hparams.items()},
+                {metric.name.tag: metric.value for metric in group.metric_values},
+                api_pb2.Status.Name(group.sessions[0].status).removeprefix("STATUS_"),
+            )
+            for group in found.session_groups
+        }
+
+
+def _value(value: Any) -> Any:
+    return getattr(value, value.WhichOneof("kind"))
+
+
+def check(made: MadeLog) -> None:
+    """Everything that the log folds to is there, once."""
+    state: SearchState = made.saved().state
+    board = Board(made)
+    hparams = board.hparams()
+    assert set(hparams) == {run.trial_id for run in state.runs}
+    for run in state.runs:
+        points = board.points(run.trial_id, "wer") if run.evaluations else []
+        assert [(step, pytest.approx(wer)) for step, wer, _ in points] == run.evaluations
+        settings, results, status = hparams[run.trial_id]
+        assert settings == {"seed": 0, **run.config}
+        assert results.get("best_wer") == (None if run.best_wer is None else pytest.approx(run.best_wer))
+        good, over = run.status in ("completed", "early_stopped"), run.status != "running"
+        assert status == ("SUCCESS" if good else "FAILURE" if over else "UNKNOWN")
+
+
+def test_its_own_reader_finds_what_the_log_says(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    made.four()
+    made.propose("001-r1", seed=43)
+    made.measure("001-r1", 900, 10.5)
+    made.end("001-r1", "completed")
+    made.propose("005")
+    made.measure("005", 100, 40.0)
+    assert follow(TensorBoardTracker(), made) == Position()
+    check(made)
+    board = Board(made)
+    assert board.points("baseline", "wer") == [(0, 60.0, BEGAN + 1)]
+    assert board.tags("005") == {"wer", "cer", "eval_loss", "epoch", "best_wer"}
+    assert board.hparams()["001-r1"][0]["seed"] == 43
+    assert board.points("001", "cer") == [(100, 10.0, BEGAN + 10), *board.points("001", "cer")[1:]]
+
+
+def test_a_follower_that_is_there_before_the_first_event(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    tracker = TensorBoardTracker()
+    assert tracker.open(SavedExperiment(made.folder, {}, SearchState())) == Position()
+    assert not (made.folder.path / FOLDER).exists()
+    made.four()
+    tracker.deliver(made.entries, made.saved())
+    check(made)
+
+
+def test_settings_of_every_type_are_shown(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    made.begin()
+    made.propose("001", spec_augment=True, scheduler_type="cosine", lora_rank=None)
+    follow(TensorBoardTracker(), made)
+    settings, _, status = Board(made).hparams()["001"]
+    assert settings | {"spec_augment": True, "scheduler_type": "cosine", "lora_rank": "null"} == settings
+    assert status == "UNKNOWN"
+
+
+def test_event_by_event_comes_to_the_same(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    made.four()
+    tracker = TensorBoardTracker()
+    follow(tracker, made, range(1, 40))
+    check(made)
+    tracker.deliver(made.entries, made.saved())
+    check(made)
+    assert [wer for _, wer, _ in Board(made).points("001", "best_wer")] == [30.0, 11.0, 11.0]
+
+
+def test_a_new_follower_begins_anew(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    made.four()
+    follow(TensorBoardTracker(), made)
+    (old,) = (made.folder.path / FOLDER / "001").iterdir()
+    old.write_bytes(old.read_bytes()[:-7])  # killed in the middle of a record
+    made.begin()
+    made.propose("005")
+    made.measure("005", 100, 40.0)
+    assert follow(TensorBoardTracker(), made) == Position()
+    assert not old.exists()
+    check(made)
+
+
+def test_a_trial_that_was_decided_before_a_kill_is_over(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    made.begin()
+    made.propose("001")
+    made.measure("001", 100, 40.0, stop=True)
+    tracker = TensorBoardTracker()
+    follow(tracker, made)
+    assert Board(made).hparams()["001"][2] == "UNKNOWN"
+    made.begin()
+    follow(tracker, made, [5], opened=True)
+    assert Board(made).hparams()["001"][2] == "SUCCESS"
+
+
+def test_losses_between_evaluations(tmp_path: Path) -> None:
+    """A trial that lost its checkpoint comes by the same samples again."""
+    made = MadeLog(tmp_path)
+    made.begin()
+    made.propose("001")
+    tracker = TensorBoardTracker()
+    follow(tracker, made)
+
+    def row(seen: int, loss: float, **more: float) -> dict[str, Any]:
+        metrics = {"samples_seen": seen, "loss": loss, "epoch": seen / 800, "step": seen / 16, **more}
+        return {"trial_id": "001", "time": BEGAN + seen, "metrics": metrics}
+
+    tracker.progress([row(16, 3.0, learning_rate=1e-4), row(32, 2.5)])
+    made.measure("001", 100, 40.0)
+    follow(tracker, made, [4], opened=True)
+    again = [row(32, 2.4), row(48, 2.0), row(64, float("nan"))]
+    tracker.progress(again)
+    tracker.progress(again)
+    board = Board(made)
+    assert board.points("001", "loss") == [
+        (16, 3.0, BEGAN + 16),
+        (32, 2.5, BEGAN + 32),
+        (48, 2.0, BEGAN + 48),
+    ]
+    assert [step for step, _, _ in board.points("001", "learning_rate")] == [16]
+    check(made)
+
+
+def test_a_full_disk_is_told_and_the_next_delivery_writes_the_rest(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    made.begin()
+    for number in range(1, 6):
+        for rung in RUNGS:
+            made.measure(made.propose(f"{number:03d}") if rung == RUNGS[0] else f"{number:03d}", rung, 30.0)
+    code = (
+        "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
+        "from event_logs import MadeLog; from tune.util.errors import TrackingError\n"
+        "from tune.tracking.tensorboard import TensorBoardTracker\n"
+        f"made = MadeLog(Path({str(tmp_path)!r})); tracker = TensorBoardTracker(); tracker.open(made.saved())\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))\n"
+        "for _ in range(2):\n"
+        "    try:\n        tracker.deliver(made.entries, made.saved())\n"
+        "    except TrackingError as error:\n        print(error)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
+        "tracker.deliver(made.entries, made.saved())\n"
+        "print(sorted({'torch', 'ray', 'mlflow', 'tensorboardX', 'tensorflow'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    told = f"{made.folder.path / FOLDER}: cannot be written: File too large\n"
+    assert done.stdout == f"{told}{told}[]\n"
+    check(made)
+
+
+def test_it_says_that_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(
+        TrackingError, match=r"^--track tensorboard: pip install 'tune-whisper\[tensorboard\]'$"
+    ):
+        TensorBoardTracker().open(MadeLog(tmp_path).saved())
+
+
+def test_a_folder_that_cannot_be_removed_is_one_line(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path)
+    (made.folder.path / FOLDER).write_text("a file")
+    with pytest.raises(TrackingError, match=f"/{FOLDER}: cannot be removed: Not a directory$"):
+        TensorBoardTracker().open(made.saved())

@@ -1,0 +1,195 @@
+"""`tune-whisper ui` in a process of its own: it answers, opens the right page, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from made_logs import MadeLog
+from mlflow_server import DIRECT, running_ui, search_runs
+
+from tune.commands import ui
+from tune.experiments.events import ResultsWritten
+from tune.experiments.mlflow_store import default_tracking_uri, read_tracking_uri
+from tune.experiments.storage import Storage
+from tune.util.errors import ExperimentError, TrackingError
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two experiments; `new one` holds four trials and is the newest."""
+    storage = tmp_path_factory.mktemp("my experiments")
+    write_experiment(storage / "old", "http://tracking.example")
+    os.utime(storage / "old" / "experiment.yaml", (1, 1))
+    made = MadeLog(storage / "new one")
+    made.session(trials=4)
+    for number in range(1, 5):
+        settings = (1e-4 * number, 0.1 * (number - 1), 4 * number, number)
+        wers = [60.0 / (rung + 1) + number for rung in range(2 if number == 4 else 3)]
+        made.trial(f"{number:03d}", *wers, **dict(zip(SETTINGS, settings, strict=True)))
+    made.finish()
+    made.append(ResultsWritten())
+    assert made.deliver().complete
+    made.close()
+    return storage
+
+
+def write_experiment(folder: Path, uri: str) -> None:
+    folder.mkdir()
+    (folder / "experiment.yaml").write_text(yaml.safe_dump({"experiment": folder.name, "tracking_uri": uri}))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def processes_with(words: str) -> list[str]:
+    """Command lines of running processes that hold `words`."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it ended while we looked
+            continue
+        if words in line and file.parent.name != str(os.getpid()):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_it_serves_until_it_is_told_to_stop(storage: Path, number: int, code: int) -> None:
+    port = free_port()
+    with running_ui(storage, port) as (process, url):
+        base = url.split("/#/")[0]
+        assert base == f"http://127.0.0.1:{port}"
+        with DIRECT.open(base) as page:
+            assert b"<title>MLflow</title>" in page.read()
+        runs = search_runs(base, 'tags.role = "trial"')
+        assert [run["info"]["run_name"].split()[0] for run in runs] == ["001", "002", "003", "004"]
+        parent = search_runs(base, 'tags.role = "experiment"')[0]["info"]["run_id"]
+        with DIRECT.open(f"{base}/get-artifact?path=experiment.yaml&run_uuid={parent}") as artifact:
+            assert artifact.read() == (storage / "new one" / "experiment.yaml").read_bytes()
+        assert len(processes_with(f"--port {port}")) == 2  # mlflow and its one worker
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=200)
+    assert process.returncode == code
+    assert (output, errors) == ("", "Ctrl-C ends it.\n")
+    assert processes_with(f"--port {port}") == []
+    assert "Uvicorn running" in (storage / "new one" / "mlflow_ui.log").read_text()
+
+
+def test_a_port_that_is_taken(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with pytest.raises(TrackingError, match=f"--port {taken}: Address already in use; choose another"):
+            ui.run_ui("new one", Storage.parse(storage), taken)
+        monkeypatch.setattr(ui, "FIRST_PORT", taken)
+        assert taken < ui._choose_port(None) < taken + 100
+    with pytest.raises(TrackingError, match="--port 70000: must be from 1 to 65535"):
+        ui.run_ui("new one", Storage.parse(storage), 70000)
+
+
+def test_a_server_that_does_not_start(tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    write_experiment(folder, default_tracking_uri(folder))
+    (folder / "mlflow.db").write_text("no database at all, but long enough to be looked at " * 20)
+    before = time.monotonic()
+    with pytest.raises(TrackingError, match=r"did not start: .*file is not a database"):
+        ui.run_ui("broken", Storage.parse(tmp_path), free_port())
+    assert time.monotonic() - before < 60
+
+
+def test_which_experiment(storage: Path, tmp_path: Path) -> None:
+    assert ui.find_experiment(None, Storage.parse(storage)).path == storage / "new one"
+    assert ui.find_experiment("old", Storage.parse(storage)).path == storage / "old"
+    with pytest.raises(ExperimentError, match=f"no experiment 'newone' in {storage}; there is new one"):
+        ui.run_ui("newone", Storage.parse(storage), None)
+    with pytest.raises(ExperimentError, match="no experiment in"):
+        ui.run_ui(None, Storage.parse(tmp_path), None)
+
+
+def test_a_folder_that_was_moved(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db")
+    with pytest.raises(ExperimentError, match=r"its MLflow store .*before/mlflow.db is gone"):
+        read_tracking_uri(tmp_path / "moved")
+    (tmp_path / "moved" / "mlflow.db").touch()
+    assert read_tracking_uri(tmp_path / "moved") == default_tracking_uri(tmp_path / "moved")
+
+
+@pytest.mark.parametrize("content", ["{", "a list\n", "trials: 8\n", "tracking_uri: 5\n"])
+def test_an_experiment_file_that_is_broken(content: str, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "experiment.yaml").write_text(content)
+    with pytest.raises(ExperimentError, match=r"experiment\.yaml: (cannot be read|has no tracking_uri)"):
+        ui.run_ui("x", Storage.parse(tmp_path), None)
+
+
+def test_a_tracking_server_has_its_own_ui(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["Authorization"])
+            body = json.dumps(
+                {"experiment": {"experiment_id": "7", "name": "x", "lifecycle_stage": "active"}}
+            )
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    write_experiment(tmp_path / "x", f"http://{address}")
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{address}")
+    assert ui.run_ui("x", Storage.parse(tmp_path), None) == 0
+    server.shutdown()
+    output = capsys.readouterr().out
+    assert output.startswith(f"MLflow UI for x: http://{address}/#/experiments/7/runs")
+    assert asked[0] is not None
+    assert "secret" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
+def test_a_browser_shows_wer_and_settings_side_by_side(storage: Path, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("screenshot", ROOT / "docs" / "screenshot.py")
+    assert spec is not None
+    assert spec.loader is not None
+    screenshot = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(screenshot)
+    with running_ui(storage, free_port()) as (_, url), screenshot.chromium(2000, 2000) as browser:
+        compared = screenshot.photograph_compare_view(
+            browser, screenshot.compare_url(url), str(tmp_path / "compare.png")
+        )
+        listed = screenshot.photograph_list(browser, url, str(tmp_path / "list.png"))
+    assert "Comparing 4 Runs from 1 Experiment" in compared
+    for text in (compared, listed):
+        for word in (*SETTINGS, "wer", "001 lr=0.0001", "004 lr=0.0004"):
+            assert word[:13] in text  # the list cuts long names
+    assert "early_stopped" in listed
+    assert (tmp_path / "compare.png").stat().st_size > 50_000

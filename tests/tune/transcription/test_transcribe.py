@@ -1,0 +1,334 @@
+"""`tune-whisper transcribe`: what is printed, what is written, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from demo_clips import demo_clips, joined
+from old_experiments import write_old_results
+
+from trainer.config import TrainConfig
+from trainer.model.pretrained import DEMO_MODEL
+from tune.cli import main
+from tune.commands.transcribe import transcribe_parser
+
+RATE = 16_000
+Run = Callable[..., tuple[int, str, str]]
+FROZEN = {
+    **{"model": None, "audio": None, "--compare": None, "--html": None, "--format": "text", "--output": None},
+    **{"--force": False, "--language": None, "--task": None, "--batch-size": 16, "--num-beams": 1},
+    **{"--pause": None, "--times": "auto", "--storage": "experiments"},
+}
+
+
+@pytest.fixture
+def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two recordings to be in: six sentences and one, and a file that is no audio beside them."""
+    (tmp_path / "talks").mkdir()
+    clips = [clip for clip, _ in demo_clips()]
+    soundfile.write(tmp_path / "talks" / "long.wav", joined(clips[:6], 0.8), RATE)
+    soundfile.write(tmp_path / "talks" / "short.flac", clips[6], RATE)
+    (tmp_path / "notes.txt").write_text("no sound")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, standard output and standard error of `tune-whisper transcribe`."""
+
+    def transcribe(*words: str) -> tuple[int, str, str]:
+        code = main(["transcribe", *words])
+        done = capsys.readouterr()
+        return code, done.out, done.err
+
+    return transcribe
+
+
+def test_arguments_are_frozen() -> None:
+    actions = [action for action in transcribe_parser()._actions if action.dest != "help"]
+    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN
+
+
+def test_only_the_transcript_is_printed(talks: Path, run: Run) -> None:
+    """So that it can be piped; a line a segment, a heading where there are several recordings."""
+    code, out, err = run("demo", "talks/long.wav")
+    assert code == 0
+    assert len(out.splitlines()) == 6
+    assert all(set(line) <= set("abcdefghijklmnopqrstuvwxyz ") for line in out.splitlines())
+    assert "1 recording, 00:" in err
+    assert "real-time factor" in err
+    assert err.rstrip().endswith("times by the pauses")
+    both = run("demo", "talks")
+    short = run("demo", "talks/short.flac")
+    assert both[1] == f"== talks/long.wav ==\n{out}== talks/short.flac ==\n{short[1]}"
+
+
+def test_json_is_a_line_a_recording(talks: Path, run: Run) -> None:
+    text = run("demo", "talks")[1].splitlines()
+    code, out, _ = run("demo", "talks", "--format", "json", "--batch-size", "2")
+    assert code == 0
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert first["text"] == " ".join(text[1:7])
+    assert [segment["text"] for segment in first["segments"]] == text[1:7]
+    assert second["text"] == text[8]
+    assert (first["file"], first["model"], first["language"]) == ("talks/long.wav", "demo", "en")
+    assert first["seconds"] == pytest.approx(soundfile.info("talks/long.wav").duration, abs=0.001)
+
+
+def test_a_file_for_every_recording(talks: Path, run: Run) -> None:
+    (talks / "talks" / "monday").mkdir()
+    shutil.copy("talks/short.flac", "talks/monday/short.flac")
+    code, out, err = run("demo", "talks", "--format", "srt", "--output", "subtitles")
+    assert (code, out) == (0, "")
+    written = sorted(
+        str(path.relative_to(talks)) for path in (talks / "subtitles").rglob("*") if path.is_file()
+    )
+    assert written == ["subtitles/long.srt", "subtitles/monday/short.srt", "subtitles/short.srt"]
+    assert all(f"wrote {name}" in err for name in written)
+    lines = (talks / "subtitles" / "long.srt").read_text().splitlines()
+    assert lines[0] == "1"
+    assert lines[1].startswith("00:00:0")
+    assert sum(" --> " in line for line in lines) == 6
+    before = {name: (talks / name).stat().st_mtime_ns for name in written}
+    code, _, err = run("demo", "talks", "--format", "srt", "--output", "subtitles")
+    assert code == 2
+    assert err == (
+        "error: --output subtitles: subtitles/long.srt and 2 more exists already; --force replaces it\n"
+    )
+    assert run("demo", "talks", "--format", "srt", "--output", "subtitles", "--force")[0] == 0
+    assert all((talks / name).stat().st_mtime_ns > time for name, time in before.items())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["demo", "nothing.wav"], "nothing.wav: no such file or folder"),
+        (["demo", "notes.txt", "talks"], "notes.txt: cannot be decoded as WAV, FLAC, OGG or MP3"),
+        (["nobody", "talks"], "model 'nobody': no folder, no experiment and no short name (demo, tiny"),
+        (["./nobody", "talks"], "model='./nobody': no such folder"),
+        (["talks", "talks"], "model='talks': the folder has no config.json"),
+        (["old", "talks"], "model='old': pytorch_model.bin is a pickle, which is not loaded"),
+        (
+            ["my models/x", "talks"],
+            "model='my models/x': no such folder here, and no model on the hub can have",
+        ),
+        (["demo", "talks", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
+        (["demo", "talks", "--num-beams", "0"], "--num-beams 0: must be at least 1"),
+        (["demo", "talks", "--pause", "0"], "--pause 0: must be from 0.05 to 60 seconds"),
+        (
+            ["demo", "talks", "--language", "klingon"],
+            "language='klingon': Whisper does not know this language",
+        ),
+        (
+            ["demo", "talks", "--format", "srt"],
+            "subtitles of 2 recordings are as many files; give --output DIR",
+        ),
+        (["demo", "talks", "--html", "a.html"], "--html: shows differences; give --compare BASE too"),
+        (["demo", "talks", "--compare", "demo", "--output", "x"], "--compare: prints a table, or JSON"),
+        (
+            ["demo", "talks", "--compare", "demo", "--format", "vtt"],
+            "it goes with neither --output nor subtitles",
+        ),
+        (["demo", "talks", "--compare", "demo", "--times", "model"], "both models hear the same segments"),
+        (["demo", "talks", "--compare", "demo", "--html", "notes.txt"], "--html notes.txt: exists already"),
+        (["demo", "talks", "--compare", "demo", "--html", "no/a.html"], "--html no/a.html: no folder no"),
+        (["demo", "talks", "--compare", "demo", "--html", "again", "--force"], "--html again: is a folder"),
+        (["demo", "talks", "--compare", "nobody"], "model 'nobody': no folder"),
+        (["demo", "talks/short.flac", "again/short.flac", "--output", "x"], "would both become short.txt"),
+        (["demo", "talks", "--output", "notes.txt"], "--output notes.txt: cannot be written"),
+        (["demo", "talks", "--output", "again", "--force"], "--output again: again/long.txt is a folder"),
+        (["demo"], "the following arguments are required: AUDIO"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_loaded(
+    talks: Path, run: Run, words: list[str], told: str
+) -> None:
+    (talks / "again" / "long.txt").mkdir(parents=True)
+    shutil.copy("talks/short.flac", "again/short.flac")
+    (talks / "old").mkdir()
+    for name in ("config.json", "pytorch_model.bin"):
+        (talks / "old" / name).write_text("{}")
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    (line,) = [line for line in err.splitlines() if not line.startswith("loading")]
+    assert line.startswith("error: ")
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--output", "x"], "error: --output x: cannot be written: Is a directory (x/.short.txt.partial)"),
+        (
+            ["--compare", "demo", "--html", "x/a"],
+            "error: --html x/a: cannot be written: Is a directory (x/.a.partial)",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_written(talks: Path, run: Run, words: list[str], told: str) -> None:
+    for name in (".short.txt.partial", ".a.partial"):  # root may write to any folder, but not to this
+        (talks / "x" / name).mkdir(parents=True)
+    code, _, err = run("demo", "talks/short.flac", *words)
+    assert code == 2
+    assert err.splitlines()[-1] == told
+
+
+def test_a_folder_that_may_not_be_written(talks: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    told = "error: --output x: cannot be written: Permission denied (x)\n"
+    assert run("demo", "talks", "--output", "x") == (2, "", told)
+    code, _, err = run("demo", "talks", "--compare", "demo", "--html", "a.html")
+    assert (code, err) == (2, "error: --html a.html: the folder cannot be written; choose another\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--compare", "demo"], ["--compare", "demo", "--format", "json"]])
+def test_nobody_reads_the_rest(talks: Path, more: list[str]) -> None:
+    """As behind `| head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "tune", "transcribe", "demo", "talks/short.flac", *more],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        text=True,
+        timeout=560,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr.replace("loading the model ...\n", "")) == (1, "")
+
+
+def test_a_damaged_recording_fails_alone(talks: Path, run: Run) -> None:
+    content = (talks / "talks" / "short.flac").read_bytes()
+    (talks / "talks" / "middle.flac").write_bytes(content[: len(content) // 2] + bytes(len(content) // 2))
+    code, out, err = run("demo", "talks", "--format", "json")
+    assert code == 1
+    assert [json.loads(line)["file"] for line in out.splitlines()] == ["talks/long.wav", "talks/short.flac"]
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert errors[0].startswith("error: talks/middle.flac: cannot be decoded")
+    assert "2 recordings, " in err
+    assert err.rstrip().endswith("1 could not be read")
+
+
+def test_warnings_of_what_is_doubtful(talks: Path, run: Run) -> None:
+    """A recording shorter than its header says; a model that comes to no end."""
+    wave = (talks / "talks" / "long.wav").read_bytes()
+    (talks / "cut.wav").write_bytes(wave[: len(wave) // 2])
+    shutil.copytree(DEMO_MODEL, talks / "terse")
+    config = talks / "terse" / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_length": 2}))
+    code, _, err = run("./terse", "talks/long.wav")
+    assert code == 0
+    assert "warning: talks/long.wav: the text breaks off at 00:0" in err
+    assert run("demo", "cut.wav")[0] == 0
+
+
+def test_two_models_side_by_side(talks: Path, run: Run) -> None:
+    shutil.copytree(DEMO_MODEL, talks / "terse")
+    config = talks / "terse" / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_length": 6}))
+    code, out, err = run("demo", "talks/long.wav", "--compare", "./terse", "--html", "d.html")
+    assert code == 0
+    assert "wrote d.html" in err
+    assert "<html" in (talks / "d.html").read_text()
+    lines = out.splitlines()
+    assert lines[0] == "== talks/long.wav =="
+    assert lines[1].split() == ["time", "./terse", "demo"]
+    assert "*" in out  # differences, where there are no colours
+    code, told, _ = run("demo", "talks/long.wav", "--compare", "./terse", "--format", "json")
+    assert code == 0
+    found = json.loads(told)
+    assert found["models"] == {"base": "./terse", "model": "demo"}
+    assert found["text"]["model"] == " ".join(run("demo", "talks/long.wav")[1].split())
+    assert found["text"]["base"] == " ".join(run("./terse", "talks/long.wav")[1].split())
+    assert f"{found['changed']} of {found['count']} words differ" in lines[-1]
+    assert found["changed"] > 0
+    same = json.loads(run("demo", "talks/short.flac", "--compare", "demo", "--format", "json")[1])
+    assert (same["changed"], same["count"]) == (0, len(same["text"]["model"].split()))
+
+
+def test_an_experiments_best_trial(talks: Path, run: Run) -> None:
+    """From its checkpoint, without an export; one that has none says what to do."""
+    folder = talks / "experiments" / "mine"
+    trials = {"001": {"wer": 9.0, "learning_rate": 1e-3}}
+    write_old_results(folder, TrainConfig(), trials, model=DEMO_MODEL)
+    code, out, err = run("mine", "talks/short.flac")
+    assert code == 0, err
+    assert out == run("demo", "talks/short.flac")[1]
+    write_old_results(folder, TrainConfig(), trials)
+    code, _, err = run("mine", "talks/short.flac")
+    assert code == 2
+    assert err == "error: experiment 'mine': the weights of its best trial are gone\n"
+    (folder / "results.json").unlink()
+    assert (
+        "has no results.json and no events.jsonl; wait until its search has begun" in run("mine", "talks")[2]
+    )
+
+
+def test_on_a_terminal_the_transcript_still_goes_where_it_was_sent(talks: Path) -> None:
+    """A live line on standard error must not swallow what goes to a pipe."""
+    ours, theirs = pty.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while part := os.read(ours, 4096):
+                shown.append(part)
+        except OSError:  # closed by the other side
+            return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    done = subprocess.run(
+        [sys.executable, "-m", "tune", "transcribe", "demo", "talks"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        text=True,
+        timeout=560,
+        check=True,
+    )
+    os.close(theirs)
+    reader.join(timeout=10)
+    assert done.stdout.startswith("== talks/long.wav ==\n")
+    assert len(done.stdout.splitlines()) == 9
+    assert "real-time factor" in b"".join(shown).decode()
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
+    """An hour takes no more than a minute does, but for what the transcript itself is."""
+    sentences = joined([clip for clip, _ in demo_clips()[:30]], 0.7)
+    minute = np.resize(sentences, 60 * RATE)
+    peaks = []
+    for name, times in (("minute", 1), ("hour", 60)):
+        with soundfile.SoundFile(tmp_path / f"{name}.wav", "w", RATE, 1) as file:
+            for _ in range(times):
+                file.write(minute)
+        code = (
+            "import resource, sys\nfrom tune.cli import main\n"
+            f"main(['transcribe', 'demo', {str(tmp_path / name)!r} + '.wav', '--format', 'json'])\n"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=True
+        )
+        found = json.loads(done.stdout)
+        assert found["seconds"] == 60.0 * times
+        assert len(found["segments"]) >= 20 * times
+        peaks.append(int(done.stderr.split()[-1]) / 1024)
+    assert peaks[1] - peaks[0] < 150  # MiB; the hour's samples alone are 220
