@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,8 @@ def two_nodes(hidden: Sequence[Path], home: Path, *, head_cpus: int, second_cpus
     environment = {
         **os.environ,
         "HOME": str(home),
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
+        # Tasks find the functions of the test that sends them.
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *(path for path in sys.path if f"{ROOT}/tests" in path)]),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     environment.pop("RAY_ADDRESS", None)
