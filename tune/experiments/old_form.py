@@ -18,8 +18,7 @@ from tune.experiments.events import (
 )
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.state import SearchState
-from tune.search.names import trial_order
-from tune.search.records import Stop, TrialRecord
+from tune.search.records import Stop, TrialRecord, trial_order
 from tune.util.errors import ExperimentError
 
 STATE_FILE = "state.json"

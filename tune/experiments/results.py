@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.old_form import old_run_ids
-from tune.search.names import trial_of
-from tune.search.records import TrialRecord
+from tune.search.records import TrialRecord, trial_of
 from tune.search.scheduler import METRIC
 from tune.util.files import write_whole
 

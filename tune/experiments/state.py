@@ -26,8 +26,7 @@ from tune.experiments.events import (
     WeightsDropped,
 )
 from tune.search.finalists import choose_finalists
-from tune.search.names import trial_of
-from tune.search.records import Records, TrialRecord, rank
+from tune.search.records import Records, TrialRecord, rank, trial_of
 
 
 class SearchState:

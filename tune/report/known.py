@@ -10,8 +10,7 @@ from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.saved import saved_space
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import choose_finalists
-from tune.search.names import trial_of
-from tune.search.records import Records, TrialRecord
+from tune.search.records import Records, TrialRecord, trial_of
 
 if TYPE_CHECKING:
     from tune.experiments.events import HeldOutMeasured

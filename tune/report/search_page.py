@@ -17,8 +17,7 @@ from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.report.words import Advice, all_diverged_words, last_line
 from tune.search.finalists import describe_lowest
-from tune.search.names import trial_order
-from tune.search.records import TrialRecord, best_rate
+from tune.search.records import TrialRecord, best_rate, trial_order
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3

@@ -16,8 +16,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.object_stores.object_store import StorageError
-from tune.search.names import role_of
-from tune.search.records import Outcome, TrialRecord
+from tune.search.records import Outcome, TrialRecord, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.util.console import key_settings, short_path
 from tune.util.errors import error_line
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from tune.experiments.log import ProgressLog
     from tune.experiments.opened import OpenExperiment
     from tune.runs.search_display import SearchDisplay
-    from tune.search.decisions import Judge
     from tune.search.records import Records, Stop
+    from tune.search.scheduler import Judge
 
 _RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss", "eval_clips", "wer_error")
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")

@@ -14,7 +14,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
 from tune.experiments.object_stores.object_store import StorageError
 from tune.search.finalists import repeat_settings
-from tune.search.names import trial_of
+from tune.search.records import trial_of
 from tune.util.cloud_errors import cloud_errors
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from rich.text import Text
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
 from tune.search.finalists import describe_lowest
-from tune.search.names import trial_order
-from tune.search.records import best_rate
+from tune.search.records import best_rate, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ExperimentLog, ProgressLog
 from tune.runs.callback import SearchCallback
 from tune.search.budgets import Spent, final_round_cost, reached
-from tune.search.decisions import NEVER_STOP, Judge
 from tune.search.finalists import make_repeater
-from tune.search.scheduler import TRIAL_ID, make_scheduler
+from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge, make_scheduler
 from tune.search.searcher import make_searcher
 from tune.workers.trainable import make_trainable
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.intervals import Interval, rate_interval
-from tune.search.names import trial_of, trial_order
+from tune.search.records import trial_of, trial_order
 from tune.search.scheduler import METRIC, TRIAL_ID
 
 if TYPE_CHECKING:

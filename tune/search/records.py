@@ -1,15 +1,17 @@
-"""What is known of every trial: made by folding the experiment's log, read by scheduler, searcher and screen."""
+"""What is known of every trial: made by folding the experiment's log, read by scheduler, searcher and screen.
+
+Trainings have names: `005` is a trial, `005-r1` a repeat of it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
-
-from tune.search.names import trial_order
 
 Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
 Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
@@ -269,3 +271,21 @@ def _number(value: Any) -> float | None:
 def best_rate(trial: TrialRecord) -> str:
     """A trial's best WER, with its standard error where only a part of the clips was measured."""
     return f"{trial.best_wer:.2f}" + (f" ± {trial.best_wer_error:.2f}" if trial.best_is_partial else "")
+
+
+def trial_of(run: str) -> str:
+    """The trial that a repeat is of; a trial itself as it is."""
+    return run.split("-r", maxsplit=1)[0]
+
+
+def role_of(run: str) -> str:
+    """What MLflow calls a training of this name: `trial` or `repeat`."""
+    return "trial" if trial_of(run) == run else "repeat"
+
+
+@functools.cache
+def trial_order(run: str) -> tuple[int, int, str]:
+    """Sorts trainings by number: `1000` comes after `999`, and repeats follow their trial."""
+    trial, _, repeat = run.partition("-r")
+    number, repeated = (int(part) if part.isdecimal() else 0 for part in (trial, repeat))
+    return number, repeated, run

@@ -1,12 +1,19 @@
-"""ASHA on samples seen: one grid of rungs for all trials, whatever their batch size."""
+"""ASHA on samples seen: one grid of rungs for all trials, and which of them end before their budget, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from tune.search.records import Stop
+from tune.space.settings import SchedulerSettings
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import FIFOScheduler
+
+    from tune.search.records import Records, TrialRecord
 
 TIME_ATTRIBUTE = "samples_seen"
 METRIC = "wer"
@@ -72,3 +79,113 @@ def make_scheduler(evaluated: Callable[[str, dict[str, Any]], bool]) -> FIFOSche
             return str(self.STOP if evaluated(trial.config[TRIAL_ID], result) else self.CONTINUE)
 
     return RecordedScheduler()
+
+
+NEVER_STOP = SchedulerSettings(min_trials_per_rung=1_000_000, max_wer_to_baseline=0, rising_rungs=0)
+"""Only a loss or WER that is no number ends a trial."""
+
+
+class Judge:
+    """Decides at rungs, from nothing but the records, so that a resumed search decides as an unbroken one.
+
+    ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
+    there, itself included, it is one of the best floor(n / `reduction_factor`), or the best. A rung decides
+    nothing before `min_trials_per_rung` trials have reached it: of two, one would have to go, by chance.
+
+    Where a rung is measured on a part of the clips (`wer_error`), a trial ends only when it is behind by more than
+    one standard error. All trials are measured on the same clips, so that what makes these easy or hard hits all
+    alike: with half of the variance in common the difference of two trials is as uncertain as either of them.
+    """
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        rungs: tuple[int, ...],
+        records: Records,
+        baseline: float | None = None,
+        baseline_loss: float | None = None,
+    ) -> None:
+        """Args:
+        settings: of ASHA and of the limits on a trial's own curve.
+        rungs: samples seen; the last one is the full budget, where nothing is decided.
+        records: all trials.
+        baseline: WER of the untouched base model in percent.
+        baseline_loss: its evaluation loss; None where it is not known.
+        """
+        self._settings = settings
+        self._rungs = rungs
+        self._records = records
+        self._baseline, self._baseline_loss = baseline, baseline_loss
+
+    def judge(self, record: TrialRecord, result: Mapping[str, Any]) -> Stop | None:
+        """Whether an evaluation, not yet in the record, ends its trial.
+
+        Args:
+            record: the trial as it was before.
+            result: `samples_seen`, `wer` and, where known, `eval_loss` of the evaluation; `wer_error` where it
+                was on a part of the clips.
+        """
+        seen, wer, loss = (
+            int(result["samples_seen"]),
+            float(result["wer"]),
+            float(result.get("eval_loss", 0.0)),
+        )
+        error = float(result.get("wer_error", 0.0))
+        if not math.isfinite(wer) or not math.isfinite(loss):
+            return Stop("diverged", seen, wer if math.isfinite(wer) else None)
+        # At the full budget there is nothing left to save; and a trial that went past a rung before its process
+        # was lost is not judged there again.
+        if seen >= self._rungs[-1] or (record.evaluations and record.evaluations[-1][0] >= seen):
+            return None
+        return (
+            self._above_baseline(seen, wer, error)
+            or self._rising(record, seen, (wer, loss, error))
+            or self._asha(record, seen, wer, error)
+        )
+
+    def _above_baseline(self, seen: int, wer: float, error: float) -> Stop | None:
+        times = self._settings.max_wer_to_baseline
+        if not times or self._baseline is None or wer - error <= times * self._baseline:
+            return None
+        return Stop("above_baseline", seen, wer, times * self._baseline)
+
+    def _rising(self, record: TrialRecord, seen: int, now: tuple[float, float, float]) -> Stop | None:
+        """A model that learns to repeat itself: its loss falls at every rung while its WER rises.
+
+        The untouched model is the first point of every curve: with the usual three rungs, at the last of which
+        nothing is decided, a trial's own points make one step and no two.
+        """
+        rises = self._settings.rising_rungs
+        rows = zip(record.evaluations, record.losses, strict=True)
+        curve: list[tuple[float, float | None, float]] = [
+            (wer, loss, record.wer_errors.get(seen, 0.0)) for (seen, wer), loss in rows
+        ]
+        if self._baseline is not None:
+            curve.insert(0, (self._baseline, self._baseline_loss, 0.0))
+        curve = [*curve, now][-rises - 1 :]
+        if not rises or len(curve) <= rises:
+            return None
+        # A rise within the error of what was measured on a part of the clips is none.
+        if not all(
+            later > earlier + max(error, later_error) and (loss is None or (later_loss or 0.0) < loss)
+            for (earlier, loss, error), (later, later_loss, later_error) in itertools.pairwise(curve)
+        ):
+            return None
+        return Stop("rising_wer", seen, now[0], curve[-2][0])
+
+    def _asha(self, record: TrialRecord, seen: int, wer: float, error: float) -> Stop | None:
+        if seen not in self._rungs:
+            return None
+        others = [
+            old
+            for other in self._records.all()
+            if other.trial_id != record.trial_id
+            for at, old in other.evaluations
+            if at == seen
+        ]
+        if not others or len(others) + 1 < self._settings.min_trials_per_rung:
+            return None
+        population = len(others) + 1
+        going_on = max(1, math.floor(population / self._settings.reduction_factor))
+        cutoff = sorted(others)[going_on - 1]
+        return Stop("asha", seen, wer, cutoff, population) if wer - error > cutoff else None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tune.search.decisions import Judge
 from tune.search.records import Records
-from tune.search.scheduler import make_scheduler
+from tune.search.scheduler import Judge, make_scheduler
 from tune.search.searcher import make_searcher
 from tune.search.simulated_controller import Curve, Limits, SimulatedController, Simulation
 

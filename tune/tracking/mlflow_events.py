@@ -21,8 +21,7 @@ from tune.experiments.events import (
     TrialProposed,
     TrialStarted,
 )
-from tune.search.names import role_of
-from tune.search.records import TrialRecord
+from tune.search.records import TrialRecord, role_of
 from tune.tracking.mlflow_connection import RunStatus, system_tags
 from tune.tracking.mlflow_texts import (
     interrupted,

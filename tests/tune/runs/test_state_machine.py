@@ -45,8 +45,7 @@ from tune.runs.finish import finish, finish_if_owed
 from tune.runs.resume import load_search
 from tune.runs.trials import BudgetStopper, TrialRunner
 from tune.search.budgets import Budgets
-from tune.search.decisions import NEVER_STOP, Judge
-from tune.search.scheduler import TRIAL_ID
+from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.tracking.follower import StoreFollower
 from tune.tracking.mlflow import MlflowTracker
 from tune.tracking.mlflow_connection import FoundRun

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from folded import folded
 
-from tune.search.decisions import NEVER_STOP, Judge
 from tune.search.records import Records, Stop
+from tune.search.scheduler import NEVER_STOP, Judge
 from tune.space.space import SchedulerSettings
 
 RUNGS = (100, 300, 900)

@@ -26,8 +26,7 @@ from tune.search.finalists import (
     seed_noise,
     wer_interval,
 )
-from tune.search.names import role_of
-from tune.search.records import Outcome, Records
+from tune.search.records import Outcome, Records, role_of
 from tune.search.scheduler import TRIAL_ID
 
 RATE = "learning_rate"

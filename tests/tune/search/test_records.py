@@ -9,8 +9,7 @@ from folded import folded
 
 from tune.runs.search_display import most_telling, time_left
 from tune.search.finalists import choose_finalists
-from tune.search.names import trial_order
-from tune.search.records import Records, Stop, TrialRecord
+from tune.search.records import Records, Stop, TrialRecord, trial_order
 from tune.util.console import clock, key_settings
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tune.report.analysis import Analysis, winning_runs
 from tune.report.words import Advice, listed
-from tune.search.names import trial_order
+from tune.search.records import trial_order
 from tune.util.console import short_value
 
 _FALL = 0.1
