@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tune.commands.options import Parser, add_storage
 
 if TYPE_CHECKING:
-    from tune.report.known import Experiment
+    from tune.report.experiment import Experiment
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -39,9 +39,8 @@ def report(words: list[str]) -> int:
         UserError: there is no such experiment, or the page cannot be written.
     """
     arguments = report_parser().parse_args(words)
-    from tune.experiments.results import REPORT_FOLDER
-    from tune.report.loading import load_experiment
-    from tune.report.writer import make_report, save_page, save_report
+    from tune.report.experiment import load_experiment
+    from tune.report.writer import make_report, save_report
     from tune.runs.finish import find_finished
     from tune.util.console import make_console, say, short_path
     from tune.util.errors import ExperimentError
@@ -53,11 +52,7 @@ def report(words: list[str]) -> int:
     with console.status("reading the experiment and drawing ..."):
         folder = find_finished(arguments.experiment, arguments.storage)
         made = make_report(load_experiment(folder, arguments.storage.option))
-        if output is None:
-            page = save_report(made, folder.path / REPORT_FOLDER)
-        else:
-            page = output.expanduser().absolute()
-            save_page(made, page)
+        page = save_report(made, None if output is None else output.expanduser().absolute())
     for line in made.summary():
         say(console, line)
     say(console, f"report    {short_path(page)}")
@@ -80,7 +75,7 @@ def _hand_on(experiment: Experiment, report: Path) -> list[str]:
     from tune.experiments.object_stores.object_store import StorageError
     from tune.util.errors import ExperimentError, TrackingError
 
-    folder, running = experiment.folder, experiment.state in ("running", "unfinished")
+    folder, running = experiment.folder, experiment.stage in ("running", "unfinished")
     problems = []
     try:
         _attach(experiment, report, running=running)

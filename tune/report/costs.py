@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
-from tune.report.known import Experiment
-from tune.search.records import TrialRecord
+from tune.report.experiment import Experiment
+from tune.search.records import Status, TrialRecord
 
-OUTCOMES = {
+OUTCOMES: dict[Status, str] = {
     "completed": "completed",
     "early_stopped": "stopped early",
     "diverged": "diverged",
@@ -60,59 +61,52 @@ class Costs:
         return max(0.0, self.full - self.trials) if self.full is not None else 0.0
 
     @property
-    def unit(self) -> str:
-        """`GPU-hours`, or `CPU-minutes` where there are few of them."""
-        return f"{self.device}-{'hours' if self._most >= _LONG else 'minutes'}"
+    def _in_hours(self) -> bool:
+        return max(self.total, self.full or 0.0) >= _LONG
 
     @property
-    def _most(self) -> float:
-        return max(self.total, self.full or 0.0)
+    def unit(self) -> str:
+        """`GPU-hours`, or `CPU-minutes` where there are few of them."""
+        return f"{self.device}-{'hours' if self._in_hours else 'minutes'}"
 
     def amount(self, hours: float) -> float:
         """Hours in `unit`."""
-        return hours if self._most >= _LONG else 60 * hours
+        return hours if self._in_hours else 60 * hours
 
     def tell(self, hours: float) -> str:
         """`3.4 GPU-hours`."""
         amount = self.amount(hours)
-        return f"{amount:.0f} {self.unit}" if amount >= 100 else f"{amount:.1f} {self.unit}"
+        return f"{amount:.{0 if amount >= 100 else 1}f} {self.unit}"
 
 
 def find_costs(experiment: Experiment) -> Costs:
     """Add up the time that each run held its devices."""
-    resources = experiment.settings["resources"]
+    resources, trials = experiment.settings["resources"], experiment.trials
     gpus = float(resources["gpus"])
     each = gpus or float(resources["cpus"])
+    groups = [(name, [t for t in trials if t.status == outcome]) for outcome, name in OUTCOMES.items()]
+    groups.append((FINALISTS, experiment.repeats))
     shares = [
-        Share(name, len(runs), _hours(runs, each))
-        for outcome, name in OUTCOMES.items()
-        if (runs := [trial for trial in experiment.trials if trial.status == outcome])
+        Share(name, len(runs), each * sum(run.elapsed for run in runs) / 3600)
+        for name, runs in groups
+        if runs
     ]
-    if experiment.repeats:
-        repeats = experiment.repeats
-        shares.append(Share(FINALISTS, len(repeats), _hours(repeats, each)))
-    return Costs("GPU" if gpus else "CPU", each, shares, _full(experiment, each))
+    seconds = _whole_seconds(trials, experiment.repeats)
+    return Costs("GPU" if gpus else "CPU", each, shares, None if seconds is None else each * seconds / 3600)
 
 
-def _hours(runs: list[TrialRecord], each: float) -> float:
-    return each * sum(run.elapsed for run in runs) / 3600
-
-
-def _full(experiment: Experiment, each: float) -> float | None:
+def _whole_seconds(trials: Sequence[TrialRecord], repeats: Sequence[TrialRecord]) -> float | None:
     """What the trials would have taken, had those that were stopped early gone to the end.
 
     Each would then have taken the median of what completed runs with its micro-batch took, or of all that completed.
     """
-    ended = [run for run in (*experiment.trials, *experiment.repeats) if run.status == "completed"]
+    ended = [run for run in (*trials, *repeats) if run.status == "completed"]
     if not ended:
         return None
-    hours = 0.0
-    for trial in experiment.trials:
-        if trial.status != "early_stopped":
-            hours += _hours([trial], each)
-            continue
+    seconds = 0.0
+    for trial in trials:
         batch = trial.config.get("train_batch_size")
         like = [run.seconds for run in ended if run.config.get("train_batch_size") == batch]
         whole = statistics.median(like or [run.seconds for run in ended])
-        hours += each * max(whole, trial.seconds) / 3600
-    return hours
+        seconds += max(whole, trial.seconds) if trial.status == "early_stopped" else trial.elapsed
+    return seconds

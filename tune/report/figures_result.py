@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,34 +22,25 @@ from tune.pages.figures import (
     rows_axis,
     whiskers,
 )
-from tune.report.costs import FINALISTS, Costs
-from tune.report.estimates import Contender
-from tune.report.known import Experiment
+from tune.report.analysis import Contender
+from tune.report.costs import FINALISTS, OUTCOMES, Costs
+from tune.report.experiment import Experiment
 from tune.report.scales import wer_axis
-from tune.search.records import TrialRecord, best_rate
+from tune.search.records import Status, TrialRecord, best_rate
 from tune.util.console import clock, key_settings
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_KINDS = {
-    "completed": ("completed", BLUE, "circle"),
-    "early_stopped": ("stopped early", MUTED, "triangle-down-open"),
-    "diverged": ("failed or diverged", RED, "x"),
-    "failed": ("failed or diverged", RED, "x"),
-    "interrupted": ("broken off", ORANGE, "diamond-open"),
-    "running": ("running", ORANGE, "diamond-open"),
+_KINDS: dict[Status, tuple[str, str]] = {
+    "completed": (BLUE, "circle"),
+    "early_stopped": (MUTED, "triangle-down-open"),
+    "diverged": (RED, "cross"),
+    "failed": (RED, "x"),
+    "interrupted": (ORANGE, "diamond-open"),
+    "running": (ORANGE, "diamond"),
 }
-"""How the ends of trials are told and drawn."""
-_SHARES = {
-    "completed": BLUE,
-    "stopped early": MUTED,
-    "diverged": RED,
-    "failed": RED,
-    "interrupted": ORANGE,
-    "running": ORANGE,
-    FINALISTS: PURPLE,
-}
+"""How the ends of trials are drawn."""
 _CUT = 1.6
 """Learning curves are cut at so many times the base model's WER, where some go beyond."""
 _ROW = 46
@@ -57,46 +50,55 @@ _ROW = 46
 def describe_trial(trial: TrialRecord) -> str:
     """A trial in one line, for who points at it."""
     wer = "" if trial.best_wer is None else f", best WER {best_rate(trial)} %"
-    return f"trial {trial.trial_id}: {_KINDS[trial.status][0]}{wer}; {key_settings(trial.config)}"
+    return f"trial {trial.trial_id}: {OUTCOMES[trial.status]}{wer}; {key_settings(trial.config)}"
 
 
-def draw_base_line(figure: Figure, wer: float, across: Sequence[float]) -> None:
+def draw_base_line(figure: Figure, wer: float) -> None:
     """The base model's WER across a figure."""
-    figure.add_scatter(
-        x=across,
-        y=[wer, wer],
-        mode="lines",
-        line={"color": MUTED, "dash": "dash", "width": 1.2},
-        name=f"base model {wer:.1f} %",
-        hoverinfo="skip",
-    )
+    line, name = {"color": MUTED, "dash": "dash", "width": 1.2}, f"base model {wer:.1f} %"
+    figure.add_hline(y=wer, line=line, name=name, showlegend=True, layer="below")
+
+
+def _draw_marks(figure: Figure, marks: Iterable[tuple[float, float, TrialRecord]]) -> None:
+    """A mark for each trial by how it ended; ends that occur are in the legend."""
+    kinds: dict[Status, list[tuple[float, float, TrialRecord]]] = {}
+    for mark in marks:
+        kinds.setdefault(mark[2].status, []).append(mark)
+    for status, found in kinds.items():
+        colour, symbol = _KINDS[status]
+        figure.add_scatter(
+            x=[x for x, _, _ in found],
+            y=[y for _, y, _ in found],
+            mode="markers",
+            marker={"color": colour, "symbol": symbol, "size": 8},
+            name=OUTCOMES[status],
+            cliponaxis=False,
+            **pointed([describe_trial(trial) for _, _, trial in found]),
+        )
 
 
 def draw_history(experiment: Experiment) -> Picture | None:
     """The best WER of each trial in the order of their start; None where nothing was measured."""
-    measured = [trial.best_wer for trial in experiment.trials if trial.best_wer is not None]
+    trials = experiment.trials
+    measured = [trial.best_wer for trial in trials if trial.best_wer is not None]
     if not measured:
         return None
-    highest, count = max(*measured, experiment.baseline), len(experiment.trials)
+    highest, count = max(*measured, experiment.base_wer), len(trials)
     figure = new_figure(
         xaxis={"title": {"text": "trial"}, "range": [0.4, count + 0.6], "tickformat": "d", "nticks": 8},
-        yaxis=wer_axis([*measured, experiment.baseline], "best WER %"),
+        yaxis=wer_axis([*measured, experiment.base_wer], "best WER %"),
         showlegend=True,
     )
-    best: float | None = None
-    steps = []
-    for place, trial in enumerate(experiment.trials, start=1):
-        if trial.best_wer is not None and not trial.best_is_partial:
-            best = trial.best_wer if best is None else min(best, trial.best_wer)
-        if best is not None:
-            steps.append((place, best))
-    if best is not None:
+    whole = [math.inf if t.best_wer is None or t.best_is_partial else t.best_wer for t in trials]
+    steps = [(x, wer) for x, wer in enumerate(itertools.accumulate(whole, min), 1) if wer < math.inf]
+    if steps:
+        best = steps[-1][1]
         xs, ys = zip(*steps, (count + 0.4, best), strict=True)
         line = {"color": GREEN, "shape": "hv"}
         figure.add_scatter(x=xs, y=ys, mode="lines", line=line, name=f"best {best:.1f} %", hoverinfo="skip")
-    draw_base_line(figure, experiment.baseline, [0.4, count + 0.6])
-    places = enumerate(experiment.trials, start=1)
-    _draw_marks(figure, ((x, highest if t.best_wer is None else t.best_wer, t) for x, t in places))
+    draw_base_line(figure, experiment.base_wer)
+    heights = [highest if trial.best_wer is None else trial.best_wer for trial in trials]
+    _draw_marks(figure, zip(range(1, count + 1), heights, trials, strict=True))
     caption = (
         "The lowest WER of each trial. Those that were stopped early had less training, so their marks compare only "
         "with each other; the line is the best so far."
@@ -104,87 +106,60 @@ def draw_history(experiment: Experiment) -> Picture | None:
     return Picture("history", caption, figure, 340)
 
 
-def _draw_marks(figure: Figure, marks: Iterable[tuple[float, float, TrialRecord]]) -> None:
-    """A mark for each trial by how it ended; ends that occur are in the legend."""
-    kinds: dict[tuple[str, str, str], list[tuple[float, float, TrialRecord]]] = {}
-    for mark in marks:
-        kinds.setdefault(_KINDS[mark[2].status], []).append(mark)
-    for (name, colour, symbol), found in kinds.items():
-        figure.add_scatter(
-            x=[x for x, _, _ in found],
-            y=[y for _, y, _ in found],
-            mode="markers",
-            marker={"color": colour, "symbol": symbol, "size": 8},
-            name=name,
-            cliponaxis=False,
-            **pointed([describe_trial(trial) for _, _, trial in found]),
-        )
-
-
 def draw_curves(experiment: Experiment) -> Picture | None:
     """WER over samples seen for every trial, with the rungs; None where nothing was measured."""
     measured = [trial for trial in experiment.trials if trial.evaluations]
     if not measured:
         return None
+    base, winner, recipe = experiment.base_wer, experiment.winner, experiment.recipe_trial
     highest = max(wer for trial in measured for _, wer in trial.evaluations)
-    ceiling = min(highest, _CUT * max(experiment.baseline, 1.0))
-    end = experiment.budget**0.5
-    ticks = [
-        f"{rung:,}<br>{sum(any(seen == rung for seen, _ in trial.evaluations) for trial in measured)}"
+    ceiling = min(highest, _CUT * max(base, 1.0))
+    cut = [min(wer, ceiling) for trial in measured for _, wer in trial.evaluations]
+    reached = [
+        sum(any(seen == rung for seen, _ in trial.evaluations) for trial in measured)
         for rung in experiment.rungs
     ]
-    cut = [min(wer, ceiling) for trial in measured for _, wer in trial.evaluations]
     figure = new_figure(
         xaxis={
             "title": {"text": "samples seen at a rung, trials there"},
             "tickvals": [rung**0.5 for rung in experiment.rungs],
-            "ticktext": ticks,
-            "range": [0, 1.02 * end],
+            "ticktext": [f"{r:,}<br>{count}" for r, count in zip(experiment.rungs, reached, strict=True)],
+            "range": [0, 1.02 * experiment.budget**0.5],
             "gridwidth": 2,
         },
-        yaxis=wer_axis([*cut, experiment.baseline], "WER %"),
+        yaxis=wer_axis([*cut, base]),
         showlegend=True,
     )
-    draw_base_line(figure, experiment.baseline, [0, end])
-    winner, recipe = experiment.winner, experiment.recipe_trial
+    draw_base_line(figure, base)
     ends = []
     for trial in sorted(measured, key=lambda trial: (trial is winner, trial is recipe)):  # the winner on top
         chosen, usual = trial is winner, trial is recipe
-        name = (
-            "best trial" if chosen and not experiment.has_ended else "winner" if chosen else "usual settings"
-        )
-        xs = [0.0, *(seen**0.5 for seen, _ in trial.evaluations)]
-        ys = [experiment.baseline, *(min(wer, ceiling) for _, wer in trial.evaluations)]
-        told = [
-            f"{wer:.2f} % at {seen:,} samples" for seen, wer in [(0, experiment.baseline), *trial.evaluations]
-        ]
+        best = "winner" if experiment.has_ended else "best trial"
+        points = [(0, base), *trial.evaluations]
+        xs, ys = [seen**0.5 for seen, _ in points], [min(wer, max(base, ceiling)) for _, wer in points]
         figure.add_scatter(
             x=xs,
             y=ys,
             mode="lines",
             line={
-                "color": GREEN if chosen else PURPLE if usual else _KINDS[trial.status][1],
+                "color": GREEN if chosen else PURPLE if usual else _KINDS[trial.status][0],
                 "width": 2.6 if chosen or usual else 1.2,
             },
             opacity=1.0 if chosen or usual else 0.75 if trial.status == "completed" else 0.5,
-            name=f"{name} {trial.evaluations[-1][1]:.1f} %",
+            name=f"{best if chosen else 'usual settings'} {trial.evaluations[-1][1]:.1f} %",
             showlegend=chosen or usual,
-            **pointed([f"{point}; {describe_trial(trial)}" for point in told]),
+            **pointed([f"{wer:.2f} % at {seen:,} samples; {describe_trial(trial)}" for seen, wer in points]),
         )
         if trial.status != "completed":
             ends.append((xs[-1], ys[-1], trial))
     _draw_marks(figure, ends)
-    return Picture("curves", _curves_caption(experiment, measured, ceiling), figure, 360)
-
-
-def _curves_caption(experiment: Experiment, measured: Sequence[TrialRecord], ceiling: float) -> str:
     text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
-    if experiment.early_clips:
-        text += f" Before half of the budget {experiment.early_clips:,} of the validation clips are measured."
+    if early := experiment.train_config.get("early_eval_clips"):
+        text += f" Before half of the budget {early:,} of the validation clips are measured."
     beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
     if beyond:
         text += f" Curves above {ceiling:.0f} % are cut ({beyond} of {len(measured)} trials)."
-    return text
+    return Picture("curves", text, figure, 360)
 
 
 def draw_training(experiment: Experiment) -> Picture | None:
@@ -192,21 +167,20 @@ def draw_training(experiment: Experiment) -> Picture | None:
     if not experiment.trials or not experiment.trials[0].evaluations:
         return None
     trial = experiment.trials[0]
-    points = [(0, experiment.baseline), *trial.evaluations]
+    points = [(0, experiment.base_wer), *trial.evaluations]
     figure = new_figure(
         xaxis={"title": {"text": "samples seen"}, "range": [0, 1.03 * experiment.budget], "tickformat": ",d"},
-        yaxis=wer_axis([wer for _, wer in points], "WER %"),
+        yaxis=wer_axis([wer for _, wer in points]),
         showlegend=True,
     )
-    draw_base_line(figure, experiment.baseline, [0, 1.03 * experiment.budget])
-    best = min(wer for _, wer in trial.evaluations)
+    draw_base_line(figure, experiment.base_wer)
     figure.add_scatter(
         x=[seen for seen, _ in points],
         y=[wer for _, wer in points],
         mode="lines+markers",
         line={"color": BLUE},
         marker={"size": [0, *([8] * len(trial.evaluations))], "opacity": 1},
-        name=f"training, best {best:.1f} %",
+        name=f"training, best {min(wer for _, wer in trial.evaluations):.1f} %",
         cliponaxis=False,
         **pointed([f"{seen:,} samples: WER {wer:.2f} %" for seen, wer in points]),
     )
@@ -292,19 +266,13 @@ def draw_costs(costs: Costs) -> Picture | None:
         bargap=0.45,
         showlegend=True,
     )
+    colours = {OUTCOMES[status]: colour for status, (colour, _) in _KINDS.items()} | {FINALISTS: PURPLE}
     bars = [
-        (
-            0,
-            share.hours,
-            _SHARES[share.name],
-            share.name,
-            f"{share.name}: {share.runs} runs, {costs.tell(share.hours)}",
-        )
+        (0, share.hours, colours[share.name], share.name, f"{share.runs} runs, {costs.tell(share.hours)}")
         for share in costs.shares
     ]
     if full is not None:
-        told = f"without early stopping: about {costs.tell(full)}"
-        bars.append((1, full, GRID, "without early stopping", told))
+        bars.append((1, full, GRID, "without early stopping", f"about {costs.tell(full)}"))
     for row, hours, colour, name, told in bars:
         figure.add_bar(
             x=[costs.amount(hours)],
@@ -313,7 +281,7 @@ def draw_costs(costs: Costs) -> Picture | None:
             marker={"color": colour},
             name=name,
             showlegend=row == 0,
-            **pointed([told]),
+            **pointed([f"{name}: {told}"]),
         )
     return Picture(
         "cost", f"{costs.device} time by outcome, in {costs.unit}.", figure, 130 + _ROW * len(rows)

@@ -18,10 +18,9 @@ from tune.pages.figures import (
     rows_axis,
     whiskers,
 )
+from tune.report.analysis import Analysis
 from tune.report.figures_result import describe_trial, draw_base_line
-from tune.report.importances import Importance
-from tune.report.known import Experiment
-from tune.report.scales import Scale, setting_axis, tell, wer_axis, wer_scale
+from tune.report.scales import Scale, tell, wer_axis, wer_scale
 from tune.search.records import TrialRecord
 
 if TYPE_CHECKING:
@@ -37,42 +36,27 @@ _WIDTH = 0.16
 _REACH = 0.14
 """The map ends so far from the next trial."""
 _GRID = 72
-_STOPPED = (
-    "Hollow marks were stopped early and stand at what they would have come to, by what others gained later."
-)
-
-
-def shown_trials(experiment: Experiment, expected: Mapping[str, float]) -> list[TrialRecord]:
-    """Trials with a WER that compares; a diverged one has none that means anything."""
-    return [trial for trial in experiment.trials if trial.trial_id in expected and trial.status != "diverged"]
-
-
-def _place(trial: TrialRecord, scale: Scale, turn: float = _TURNS[0]) -> float:
-    """Where a trial stands on a setting's axis; another `turn` spreads those of one choice otherwise."""
-    value = trial.config[scale.name]
-    if scale.values is None:
-        return float(value)
-    return scale.values.index(value) + _jitter(trial, turn)
+_STOPPED = "were stopped early and stand at what they would have come to, by what others gained later."
 
 
 def _jitter(trial: TrialRecord, turn: float = _TURNS[0]) -> float:
     return ((int(trial.trial_id) * turn) % 1 - 0.5) * _SPREAD
 
 
-def _draw_trials(
-    figure: Figure,
-    experiment: Experiment,
-    expected: Mapping[str, float],
-    places: Mapping[str, tuple[float, float]],
-) -> None:
+def _place(trial: TrialRecord, scale: Scale, turn: float = _TURNS[0]) -> float:
+    """Where a trial stands on a setting's axis; another `turn` spreads those of one choice otherwise."""
+    value = trial.config[scale.name]
+    return float(value) if scale.values is None else scale.values.index(value) + _jitter(trial, turn)
+
+
+def _draw_trials(figure: Figure, analysis: Analysis, places: Mapping[str, tuple[float, float]]) -> None:
     """Marks of trials: filled where they had their whole budget; the winner stands out, on top."""
-    winner = experiment.winner
-    trials = [trial for trial in experiment.trials if trial.trial_id in places]
-    trials.sort(key=lambda trial: (trial is winner, trial.status == "completed"))
+    winner = analysis.experiment.winner
+    trials = sorted(analysis.ranked, key=lambda trial: (trial is winner, trial.status == "completed"))
     told, colours, symbols = [], [], []
     for trial in trials:
         whole, chosen = trial.status == "completed", trial is winner
-        more = "" if whole else f"; it would have come to about {expected[trial.trial_id]:.1f} %"
+        more = "" if whole else f"; it would have come to about {analysis.expected[trial.trial_id]:.1f} %"
         told.append(describe_trial(trial) + more)
         colours.append(GREEN if chosen else BLUE if whole else MUTED)
         symbols.append("star" if chosen else "circle" if whole else "circle-open")
@@ -92,81 +76,73 @@ def _draw_trials(
     )
 
 
-def draw_importances(found: Sequence[Importance], trials: int) -> Picture:
+def draw_importances(analysis: Analysis) -> Picture:
     """Bars with intervals, the most important setting on top."""
+    found = analysis.importances
     figure = new_figure(
         xaxis={"title": {"text": "share of the differences, %"}, "range": [0, 100]},
         yaxis=rows_axis([importance.name for importance in found]),
         bargap=0.45,
     )
-    rows = [[100 * value for value in (one.share, one.low, one.high)] for one in found]
+    shares, ends = [100 * one.share for one in found], [(100 * one.low, 100 * one.high) for one in found]
     figure.add_bar(
-        x=[share for share, _, _ in rows],
-        y=list(range(len(rows))),
+        x=shares,
+        y=list(range(len(found))),
         orientation="h",
         marker={"color": BLUE},
-        error_x=whiskers([share for share, _, _ in rows], [(low, high) for _, low, high in rows])
-        | {"color": INK, "thickness": 1},
+        error_x=whiskers(shares, ends) | {"color": INK, "thickness": 1},
         **pointed(
             [
                 f"{one.name}: {share:.0f} %, 90 % interval {low:.0f} to {high:.0f} %"
-                for one, (share, low, high) in zip(found, rows, strict=True)
+                for one, share, (low, high) in zip(found, shares, ends, strict=True)
             ]
         ),
     )
     caption = (
         "How much of the differences in WER each setting explains (by a random forest, in shares of 100 %). The thin "
-        f"lines are 90 % intervals, from drawing the {trials} trials anew: where they overlap, the order may be chance."
+        f"lines are 90 % intervals, from drawing the {len(analysis.expected)} trials anew: where they overlap, the "
+        "order may be chance."
     )
     return Picture("importances", caption, figure, 110 + 36 * len(found))
 
 
-def draw_slices(experiment: Experiment, expected: Mapping[str, float], order: Sequence[str]) -> list[Picture]:
-    """WER over each setting, a figure each."""
-    trials, found = shown_trials(experiment, expected), []
+def draw_slices(analysis: Analysis) -> list[Picture]:
+    """WER over each setting, a figure each, with where the best trials lie."""
+    experiment, expected, found = analysis.experiment, analysis.expected, []
+    trials = analysis.ranked
     wers = [expected[trial.trial_id] for trial in trials]
-    for name in order:
+    best = trials[: max(3, len(trials) // 10)]
+    for name in analysis.settings_order:
         scale = experiment.scales[name]
-        figure = new_figure(xaxis=setting_axis(scale), yaxis=wer_axis(wers, "WER %"))
-        if min(wers) <= experiment.baseline <= max(wers):
-            draw_base_line(figure, experiment.baseline, scale.ends)
+        figure = new_figure(xaxis=scale.axis(), yaxis=wer_axis(wers))
+        if min(wers) <= experiment.base_wer <= max(wers):
+            draw_base_line(figure, experiment.base_wer)
         places = {trial.trial_id: (_place(trial, scale), expected[trial.trial_id]) for trial in trials}
-        _draw_trials(figure, experiment, expected, places)
-        caption = _slice_caption(name, trials, expected)
+        _draw_trials(figure, analysis, places)
+        values = [trial.config[name] for trial in best]
+        if all(isinstance(value, float) for value in values):
+            told = f"{tell(min(values))} to {tell(max(values))}"
+        else:
+            told = ", ".join(dict.fromkeys(tell(value) for value in values))
+        caption = f"The {len(best)} best: {told}."
         found.append(Picture(f"slice-{name.replace('_', '-')}", caption, figure, 250))
     return found
 
 
-def _slice_caption(name: str, trials: Sequence[TrialRecord], expected: Mapping[str, float]) -> str:
-    """Where the best trials lie."""
-    best = sorted(trials, key=lambda trial: expected[trial.trial_id])[: max(3, len(trials) // 10)]
-    values = [trial.config[name] for trial in best]
-    if all(isinstance(value, float) for value in values):
-        told = f"{tell(min(values))} to {tell(max(values))}"
-    else:
-        told = ", ".join(dict.fromkeys(tell(value) for value in values))
-    return f"The {len(best)} best: {told}."
-
-
-def draw_parallel(experiment: Experiment, expected: Mapping[str, float], order: Sequence[str]) -> Picture:
+def draw_parallel(analysis: Analysis) -> Picture:
     """All settings side by side: a line is a trial, the stronger the better.
 
-    (Optuna's own has ranges to filter by, but does not say which trial one points at, nor which were stopped early, and
-    draws those of one choice over each other.)
+    (Optuna's own has ranges to filter by, but does not say which trial one points at, nor which were stopped early,
+    draws those of one choice over each other, and needs WebGL.)
     """
-    winner, scales = experiment.winner, [experiment.scales[name] for name in order]
-    ranked = sorted(shown_trials(experiment, expected), key=lambda trial: -expected[trial.trial_id])
-    wer_place, wer_ticks = wer_scale([expected[trial.trial_id] for trial in ranked])
-    names = [*(scale.name for scale in scales), "WER %"]
-    columns = list(range(len(names)))
+    winner, ranked, expected = analysis.experiment.winner, analysis.ranked[::-1], analysis.expected
+    scales = [analysis.experiment.scales[name] for name in analysis.settings_order]
+    wers = wer_scale([expected[trial.trial_id] for trial in ranked])
+    columns = list(range(len(scales) + 1))
+    names = [*(label(scale.name).replace("_", "_<br>", 1) for scale in scales), wers.name]
     hidden = {"showgrid": False, "showline": False, "ticks": ""}
     figure = new_figure(
-        xaxis=hidden
-        | {
-            "tickvals": columns,
-            "ticktext": [label(name).replace("_", "_<br>", 1) for name in names],
-            "range": [-0.4, len(names) - 0.9],
-        },
+        xaxis=hidden | {"tickvals": columns, "ticktext": names, "range": [-0.4, len(names) - 0.9]},
         yaxis=hidden | {"showticklabels": False, "range": [-0.05, 1.05]},
     )
     for rank, trial in enumerate(ranked, start=1):
@@ -174,7 +150,7 @@ def draw_parallel(experiment: Experiment, expected: Mapping[str, float], order: 
         heights = [scale.place(trial.config[scale.name]) + scale.step * _jitter(trial) for scale in scales]
         figure.add_scatter(
             x=columns,
-            y=[*heights, wer_place(expected[trial.trial_id])],
+            y=[*heights, wers.place(expected[trial.trial_id])],
             mode="lines",
             line={
                 "color": GREEN if chosen else BLUE,
@@ -184,51 +160,42 @@ def draw_parallel(experiment: Experiment, expected: Mapping[str, float], order: 
             opacity=1.0 if chosen else 0.12 + 0.78 * (rank / len(ranked)) ** 3,
             **pointed([describe_trial(trial)] * len(names)),
         )
-    for column, ticks in enumerate([*(scale.ticks for scale in scales), wer_ticks]):
+    for column, scale in enumerate([*scales, wers]):
         figure.add_shape(type="line", x0=column, x1=column, y0=0, y1=1, line={"color": MUTED, "width": 1})
-        for place, text in ticks:
-            figure.add_annotation(
-                x=column,
-                y=place,
-                text=label(text),
-                showarrow=False,
-                xanchor="right",
-                bgcolor=PAPER,
-                borderpad=1,
-            )
+        for place, text in scale.marks:
+            mark = {"x": column, "y": place, "text": text, "xanchor": "right"}
+            figure.add_annotation(**mark, showarrow=False, bgcolor=PAPER, borderpad=1)
     caption = (
         "Each line is a trial across all settings to its WER: the stronger, the better; green is the winner. Where "
-        f"strong lines run together, that setting's value matters. {_STOPPED.replace('Hollow marks', 'Dashed lines')}"
+        f"strong lines run together, that setting's value matters. Dashed lines {_STOPPED}"
     )
     return Picture("parallel", caption, figure, 360)
 
 
-def draw_map(experiment: Experiment, expected: Mapping[str, float], first: str, second: str) -> Picture:
+def draw_map(analysis: Analysis) -> Picture:
     """WER over the two most important settings: a smooth map where there are trials, and the trials on it.
 
     (Optuna's own colours what lies between choices, and parts of the space that no trial was near.)
     """
     import numpy as np
 
+    first, second = analysis.settings_order[:2]
     trials, across, up = (
-        shown_trials(experiment, expected),
-        experiment.scales[first],
-        experiment.scales[second],
+        analysis.ranked,
+        analysis.experiment.scales[first],
+        analysis.experiment.scales[second],
     )
-    wers = np.array([expected[trial.trial_id] for trial in trials])
+    wers = np.array([analysis.expected[trial.trial_id] for trial in trials])
     (xs, far_x), (ys, far_y) = (_distances(scale, trials) for scale in (across, up))
     apart = far_x[None, :, :] + far_y[:, None, :]
     weights = np.exp(-np.minimum(apart, 1.0) / (2 * _WIDTH**2))
     heights = (weights * wers).sum(-1) / weights.sum(-1)
-    near = apart.min(-1) <= _REACH**2
-    figure = new_figure(xaxis=setting_axis(across), yaxis=setting_axis(up))
+    heights[apart.min(-1) > _REACH**2] = np.nan
+    figure = new_figure(xaxis=across.axis(), yaxis=up.axis())
     figure.add_heatmap(
         x=xs,
         y=ys,
-        z=[
-            [round(float(height), 3) if shown else None for height, shown in zip(*row, strict=True)]
-            for row in zip(heights, near, strict=True)
-        ],
+        z=[[None if np.isnan(height) else round(height, 3) for height in row] for row in heights.tolist()],
         zmin=float(wers.min()),
         zmax=max(float(np.percentile(wers, 75)), float(wers.min()) + 0.05),
         colorscale=[[0, BLUE], [1, PAPER]],
@@ -242,10 +209,11 @@ def draw_map(experiment: Experiment, expected: Mapping[str, float], first: str, 
         },
     )
     places = {trial.trial_id: (_place(trial, across), _place(trial, up, _TURNS[1])) for trial in trials}
-    _draw_trials(figure, experiment, expected, places)
+    _draw_trials(figure, analysis, places)
     caption = (
         f"WER over {first} and {second}, other settings left as they came; the stronger the colour, the better. The "
-        f"colours are averages of near trials and end where there are none. The star is the winner. {_STOPPED}"
+        "colours are averages of near trials and end where there are none. The star is the winner. Hollow marks "
+        f"{_STOPPED}"
     )
     return Picture("map", caption, figure, 400)
 

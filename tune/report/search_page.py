@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tune.pages.page import Cell, render_page
-from tune.report.analysis import Analysis
+from tune.report.advice.advice import Advice
+from tune.report.analysis import LEAST_TRIALS, Analysis, Contender
 from tune.report.costs import OUTCOMES
-from tune.report.estimates import Contender
+from tune.report.experiment import Experiment, last_line
 from tune.report.figures_result import draw_contenders, draw_costs, draw_curves, draw_history
 from tune.report.figures_settings import draw_importances, draw_map, draw_parallel, draw_slices
-from tune.report.importances import LEAST_TRIALS
-from tune.report.known import Experiment, short_source
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
-from tune.report.words import Advice, all_diverged_words, last_line
 from tune.search.finalists import describe_lowest
 from tune.search.records import TrialRecord, best_rate, trial_order
 from tune.util.console import SHORT_NAMES, clock
@@ -33,17 +31,16 @@ _STATUS = {"completed": "nowrap good", "failed": "nowrap bad", "diverged": "nowr
 
 def draw_search(analysis: Analysis) -> dict[str, Any]:
     """All figures of a search by their names in the page; None, or none, for what there is nothing to show of."""
-    experiment, expected, order = analysis.experiment, analysis.expected, analysis.settings_order
-    compare = len(analysis.ranked) >= _LEAST_TO_COMPARE
-    ranked, won = [found.name for found in analysis.importances], experiment.has_ended
+    experiment, compare = analysis.experiment, len(analysis.ranked) >= _LEAST_TO_COMPARE
+    won, several = experiment.has_ended, len(experiment.parameters) > 1
     return {
         "contenders": draw_contenders(analysis.contenders, won=won) if analysis.winner else None,
         "history": draw_history(experiment),
         "curves": draw_curves(experiment),
-        "importances": draw_importances(analysis.importances, len(expected)) if ranked else None,
-        "map": draw_map(experiment, expected, ranked[0], ranked[1]) if ranked else None,
-        "slices": draw_slices(experiment, expected, order) if compare else [],
-        "parallel": draw_parallel(experiment, expected, order) if compare and len(order) > 1 else None,
+        "importances": draw_importances(analysis) if analysis.importances else None,
+        "map": draw_map(analysis) if analysis.importances else None,
+        "slices": draw_slices(analysis) if compare else [],
+        "parallel": draw_parallel(analysis) if compare and several else None,
         "cost": draw_costs(analysis.costs),
     }
 
@@ -51,9 +48,8 @@ def draw_search(analysis: Analysis) -> dict[str, Any]:
 def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
     """The page as HTML."""
     experiment = analysis.experiment
-    config, created = experiment.settings["train_config"], experiment.settings.get("created")
-    data = short_source(str(config["data"]))
-    lead = f"Search for fine-tuning {experiment.model} on {data}, {config.get('language')} · {state_text(experiment)}"
+    created, language = experiment.settings.get("created"), experiment.train_config.get("language")
+    lead = f"Search for fine-tuning {experiment.model} on {experiment.data}, {language} · {state_text(experiment)}"
     if created:
         lead += f" · begun {str(created)[:16].replace('T', ' ')}"
     few = ""
@@ -93,26 +89,25 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
 
 def _tiles(analysis: Analysis) -> list[tuple[str, str]]:
     experiment, winner = analysis.experiment, analysis.winner
-    base = (f"{experiment.baseline:.2f} %", f"WER of the base model, {experiment.model}")
+    base = (f"{experiment.base_wer:.2f} %", f"WER of the base model, {experiment.model}")
     if winner is None:
         return [("none", "trained model yet"), base]
     spent, unit = analysis.costs.tell(analysis.costs.total).split(" ")
     found = [(f"{winner.wer:.2f} %", _winner_words(experiment, winner)), base]
-    found.append(gain_tile(experiment.baseline, winner.wer))
+    found.append(gain_tile(experiment.base_wer, winner.wer))
     found += test_tiles(experiment)
     recipe = analysis.recipe
     if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
         found.append((f"{recipe.best_wer:.2f} %", f"WER of the usual settings, trial {recipe.trial_id}"))
-    return [*found, (spent, f"{unit} spent, in {clock(experiment.seconds)}")]
+    return [*found, (spent, f"{unit} spent, in {clock(experiment.state.seconds)}")]
 
 
 def _why_nothing(analysis: Analysis) -> str:
     """Why there is no trained model yet."""
     if analysis.winner is not None:
         return ""
-    diverged = analysis.all_diverged
-    if diverged:
-        return f"{all_diverged_words(diverged)} before there was a WER."
+    if analysis.all_diverged:
+        return f"{analysis.all_diverged_words} before there was a WER."
     return "No trial has reached an evaluation."
 
 
@@ -201,7 +196,7 @@ def _pieces(text: str) -> list[Cell | str]:
 
 
 def _about(experiment: Experiment) -> list[list[str]]:
-    settings, config = experiment.settings, experiment.settings["train_config"]
+    settings, config = experiment.settings, experiment.train_config
     versions, resources = settings.get("versions", {}), settings["resources"]
     steps, clips = config.get("max_steps"), int(settings["clips"].get("train", 0))
     budget = f"{steps} steps" if steps else f"{experiment.budget / max(1, clips):.3g} epochs"
@@ -223,17 +218,12 @@ def _about(experiment: Experiment) -> list[list[str]]:
 def _trials(experiment: Experiment) -> dict[str, Any]:
     """All trials; of many the best ones too, which come first."""
     trials = experiment.trials
-    best: list[TrialRecord] = []
-    if len(trials) > _MOST_ROWS:
-        measured = [trial for trial in trials if trial.best_wer is not None]
-        measured.sort(key=lambda trial: (trial.best_is_partial, trial.best_wer, trial_order(trial.trial_id)))
-        best = measured[:_BEST_ROWS]
     many = len(trials) > _MOST_ROWS
-    return {
-        "count": len(trials),
-        "many": many,
-        "best": _trial_table(experiment, best),
-        "all": _trial_table(experiment, trials),
+    measured = [trial for trial in trials if many and trial.best_wer is not None]
+    measured.sort(key=lambda trial: (trial.best_is_partial, trial.best_wer, trial_order(trial.trial_id)))
+    tables = {"best": measured[:_BEST_ROWS], "all": trials}
+    return {"count": len(trials), "many": many} | {
+        name: _trial_table(experiment, shown) for name, shown in tables.items()
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.scoring.normalizers import rates_note
-from tune.report.known import Experiment, short_source
+from tune.report.experiment import Experiment
 from tune.util.console import clock
 
 _MOST_DROPPED = 200
@@ -17,13 +17,15 @@ _MOST_DROPPED = 200
 
 def state_text(experiment: Experiment) -> str:
     """How far it is: `finished, 32 of 32 trials ended in 3:20:11`."""
-    ended = sum(trial.status not in ("running", "interrupted") for trial in experiment.trials)
-    state = experiment.state.replace("unfinished", "not finished")
-    text = f"{state}, {ended} of {experiment.asked_trials} trials ended in {clock(experiment.seconds)}"
-    if experiment.end:
-        text += f" ({experiment.end})"
-    if experiment.state in ("running", "unfinished") and experiment.heard:
-        heard = datetime.datetime.fromtimestamp(experiment.heard).astimezone()
+    state, trials = experiment.state, experiment.trials
+    ended = sum(trial.status not in ("running", "interrupted") for trial in trials)
+    asked = experiment.settings["trials"]
+    stage = experiment.stage.replace("unfinished", "not finished")
+    text = f"{stage}, {ended} of {asked} trials ended in {clock(state.seconds)}"
+    if state.end:
+        text += f" ({state.end.text})"
+    if experiment.stage in ("running", "unfinished") and state.heard:
+        heard = datetime.datetime.fromtimestamp(state.heard).astimezone()
         text += f", last heard of at {heard:%H:%M on %Y-%m-%d}"
     return text
 
@@ -61,7 +63,7 @@ def shared_parts(experiment: Experiment) -> dict[str, Any]:
         title = f"The first {_MOST_DROPPED} of {len(dropped):,} clips; dropped_clips.jsonl has all"
     return {
         "footer": f"Written by tune-whisper {version} on {now:%Y-%m-%d at %H:%M}; this file needs nothing else.",
-        "data": f"{short_source(str(settings['train_config']['data']))}: {clips} clips. {_rates_note(experiment)}",
+        "data": f"{experiment.data}: {clips} clips. {_rates_note(experiment)}",
         "notes": [str(note).removeprefix("WARNING: ") for note in settings.get("notes") or []],
         "left_out": [[_words(key), f"{count:,}"] for key, count in (settings.get("dropped") or {}).items()],
         "dropped_title": title,
@@ -74,7 +76,7 @@ def shared_parts(experiment: Experiment) -> dict[str, Any]:
 
 
 def _rates_note(experiment: Experiment) -> str:
-    config = experiment.settings["train_config"]
+    config = experiment.train_config
     try:
         return rates_note(TrainConfig.from_dict(config))
     except ConfigError:  # settings of another version
@@ -89,9 +91,9 @@ def _can_go_on(experiment: Experiment) -> bool:
     """Whether `--resume` goes on with it as it is: where it was broken off, or a single training failed."""
     if not experiment.has_log:
         return False
-    if experiment.state == "failed":
+    if experiment.stage == "failed":
         return experiment.is_training and any(trial.status == "failed" for trial in experiment.trials)
-    return experiment.state in ("interrupted", "unfinished")
+    return experiment.stage in ("interrupted", "unfinished")
 
 
 def _commands(experiment: Experiment) -> str:
@@ -104,11 +106,11 @@ def _commands(experiment: Experiment) -> str:
     elif _can_go_on(experiment):
         words = "tune-whisper train" if experiment.is_training else "tune-whisper"
         lines.append((f"{words} --resume {name}{option}", "go on with it"))
-    if experiment.best_trial is not None and experiment.has_results and experiment.state != "running":
+    if experiment.best_trial is not None and experiment.has_results and experiment.stage != "running":
         lines.append((f"tune-whisper export {name} --output my-model{option}", "the best model as a folder"))
         if not experiment.is_training:
             lines.append((f"tune-whisper train --from {name}{option}", "train with the winner's settings"))
-    if experiment.state == "running":
+    if experiment.stage == "running":
         lines.append((f"tune-whisper report {name}{option}", "this page anew"))
     lines.append((f"tune-whisper ui {name}{option}", "all runs in MLflow"))
     width = max(len(command) for command, _ in lines)

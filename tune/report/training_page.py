@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tune.pages.page import Cell, render_page
+from tune.report.analysis import Contender
 from tune.report.costs import OUTCOMES
-from tune.report.estimates import Contender
+from tune.report.experiment import Experiment, last_line
 from tune.report.figures_result import draw_training
-from tune.report.known import Experiment, short_source
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, test_tiles
-from tune.report.words import last_line
 from tune.util.console import clock
 
 
@@ -20,14 +19,12 @@ def training_page(experiment: Experiment, trained: Contender | None) -> str:
         experiment: the training.
         trained: the trained model; None where nothing was measured.
     """
-    config = experiment.settings["train_config"]
+    config, base = experiment.train_config, experiment.base_wer
     trial = experiment.trials[0] if experiment.trials else None
-    outcome = experiment.state if trial is None else OUTCOMES[trial.status]
-    data = short_source(str(config["data"]))
-    lead = f"Training of {experiment.model} on {data}, {config.get('language')} · {outcome}"
+    outcome = experiment.stage if trial is None else OUTCOMES[trial.status]
+    lead = f"Training of {experiment.model} on {experiment.data}, {config.get('language')} · {outcome}"
     if trial is not None:
         lead += f" after {trial.epoch:.2f} epochs, {clock(trial.elapsed)}"
-    base = experiment.baseline
     tiles = [(f"{base:.2f} %", f"WER of the base model, {experiment.model}")]
     if trained is not None:
         interval = ""

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from tune.experiments.results import REPORT_FOLDER
 from tune.pages.page import write_page
-from tune.report.known import Experiment
-from tune.report.loading import load_experiment
+from tune.report.analysis import Analysis, Contender
+from tune.report.experiment import Experiment, load_experiment
 from tune.report.shared import state_text
 from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
-    from tune.report.estimates import Contender
-    from tune.report.words import Advice
+    from tune.report.advice.advice import Advice
 
 PAGE_FILE = "report.html"
 
@@ -36,7 +35,7 @@ class Report:
         known = self.experiment
         lines = [
             f"{'state':<9} {state_text(known)}",
-            f"{'baseline':<9} WER {known.baseline:.2f} %  {known.model} untouched",
+            f"{'baseline':<9} WER {known.base_wer:.2f} %  {known.model} untouched",
         ]
         if self.winner is not None:
             word, seeds = "best", ""
@@ -51,50 +50,39 @@ class Report:
 
 def make_report(experiment: Experiment) -> Report:
     """Draw and write up everything, in memory; needs neither network nor Ray, unless clips are in an object store."""
+    analysis = Analysis(experiment)
     if experiment.is_training:
-        from tune.report.estimates import contenders
         from tune.report.training_page import training_page
 
-        winner = next((contender for contender in contenders(experiment) if contender.kind == "winner"), None)
-        return Report(experiment, training_page(experiment, winner), [], winner)
+        return Report(experiment, training_page(experiment, analysis.winner), [], analysis.winner)
     from tune.report.advice.rules import advise
-    from tune.report.analysis import analyse
     from tune.report.search_page import search_page
 
-    analysis = analyse(experiment)
     advice = advise(analysis)
     return Report(experiment, search_page(analysis, advice), advice, analysis.winner)
 
 
-def save_report(report: Report, folder: Path) -> Path:
-    """Write the page into a folder of its own and return its path; pictures of earlier versions are removed there.
+def save_report(report: Report, output: Path | None = None) -> Path:
+    """Write the page into `report/` of the experiment's folder, or to a file elsewhere, and return its path.
+
+    Pictures that an earlier version left in `report/` are removed.
 
     Raises:
         ExperimentError: it cannot be written.
     """
+    page = output or report.experiment.folder.path / REPORT_FOLDER / PAGE_FILE
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("*.png"):
-            old.unlink()
-        write_page(folder / PAGE_FILE, report.html)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        if output is None:
+            for old in page.parent.glob("*.png"):
+                old.unlink()
+        write_page(page, report.html)
     except OSError as error:
-        raise ExperimentError(
-            f"{folder}: cannot be written: {error.strerror or error}; --output FILE writes the page elsewhere"
-        ) from error
-    return folder / PAGE_FILE
-
-
-def save_page(report: Report, path: Path) -> None:
-    """Write the page alone.
-
-    Raises:
-        ExperimentError: it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_page(path, report.html)
-    except OSError as error:
-        raise ExperimentError(f"--output {path}: cannot be written: {error.strerror or error}") from error
+        reason = f"cannot be written: {error.strerror or error}"
+        if output is not None:
+            raise ExperimentError(f"--output {output}: {reason}") from error
+        raise ExperimentError(f"{page.parent}: {reason}; --output FILE writes the page elsewhere") from error
+    return page
 
 
 def write_report(folder: ExperimentFolder, storage_option: str = "") -> Path:
@@ -106,5 +94,4 @@ def write_report(folder: ExperimentFolder, storage_option: str = "") -> Path:
     Raises:
         ExperimentError: the experiment's files cannot be read, or the report cannot be written.
     """
-    report = make_report(load_experiment(folder, storage_option, ended=True))
-    return save_report(report, folder.path / REPORT_FOLDER)
+    return save_report(make_report(load_experiment(folder, storage_option, ended=True)))

@@ -11,17 +11,17 @@ from made_experiments import made_trial, write_experiment
 
 from trainer.data.drops import Drop
 from tune.report.advice import results, settings, trials
+from tune.report.advice.advice import listed
 from tune.report.advice.rules import RULES, advise
-from tune.report.analysis import Analysis, analyse
-from tune.report.loading import load_experiment
-from tune.report.words import listed
+from tune.report.analysis import Analysis
+from tune.report.experiment import load_experiment
 from tune.search.records import Stop, TrialRecord
 
 Trials = Sequence[TrialRecord]
 
 
 def analysed(folder: Path, trials: Trials, **kinds: Any) -> Analysis:
-    return analyse(load_experiment(write_experiment(folder, trials, **kinds), " --storage x"))
+    return Analysis(load_experiment(write_experiment(folder, trials, **kinds), " --storage x"))
 
 
 def whole(number: int, last: float, **settings: Any) -> TrialRecord:

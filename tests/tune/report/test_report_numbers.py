@@ -12,20 +12,16 @@ import pytest
 from made_experiments import made_trial, write_experiment
 
 from tune.report.advice.results import finalists_tie
-from tune.report.analysis import analyse
-from tune.report.costs import find_costs
-from tune.report.importances import LEAST_TRIALS, find_importances
-from tune.report.known import Experiment
-from tune.report.loading import load_experiment
-from tune.report.projections import expected_wers
-from tune.report.scales import number, scale_of, tell
+from tune.report.analysis import LEAST_TRIALS, Analysis
+from tune.report.experiment import load_experiment
+from tune.report.scales import number, scale_of, tell, wer_scale
 from tune.report.writer import make_report
 from tune.search.finalists import ClipErrors, gain_interval, wer_interval
 from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
 
 
-def experiment(folder: Path, trials: list[Any], **kinds: Any) -> Experiment:
-    return load_experiment(write_experiment(folder, trials, **kinds))
+def analysed(folder: Path, trials: list[Any], **kinds: Any) -> Analysis:
+    return Analysis(load_experiment(write_experiment(folder, trials, **kinds)))
 
 
 def test_costs_by_outcome(tmp_path: Path) -> None:
@@ -36,7 +32,7 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
         made_trial(3, [42], rate=3e-3),
     ]
     trials += [made_trial(4, [], rate=9e-3), made_trial(5, [], error="x", rate=4e-3)]
-    costs = find_costs(experiment(tmp_path, trials, repeats={"001": [10, 11], "002": [12, 13]}, gpus=2.0))
+    costs = analysed(tmp_path, trials, repeats={"001": [10, 11], "002": [12, 13]}, gpus=2.0).costs
     assert costs.device == "GPU"
     hours = {share.name: (share.runs, round(3600 * share.hours)) for share in costs.shares}
     assert hours == {
@@ -54,7 +50,7 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
 
 
 def test_costs_without_a_gpu(tmp_path: Path) -> None:
-    costs = find_costs(experiment(tmp_path, [made_trial(1, [40])], gpus=0.0))
+    costs = analysed(tmp_path, [made_trial(1, [40])], gpus=0.0).costs
     assert (costs.device, costs.full, costs.saved) == ("CPU", None, 0.0)
     assert costs.tell(costs.total) == "14.1 CPU-minutes"  # four CPUs for 212 s
 
@@ -64,7 +60,7 @@ def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None
     trials = [made_trial(n, [40 + n, 20 + n / 2, 10 + n / 4], rate=1e-3 * n) for n in range(1, 4)]
     trials += [made_trial(4, [60], rate=1e-3), made_trial(5, [60, 30], rate=2e-3)]
     trials += [made_trial(6, [], rate=9e-3), made_trial(7, [50], error="x"), made_trial(8, [], error="x")]
-    expected = expected_wers(experiment(tmp_path, trials))
+    expected = analysed(tmp_path, trials).expected
     assert expected["001"] == 10.25
     assert expected["004"] == pytest.approx(15)
     assert expected["005"] == pytest.approx(15)
@@ -75,12 +71,13 @@ def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None
 def test_trials_from_1000_on_come_after_those_before(tmp_path: Path) -> None:
     trials = [made_trial(number, [40, 20, 10], rate=1e-6 * number) for number in range(990, 1012)]
     wers = {trial.trial_id: [10.0, 10.1] for trial in (trials[9], trials[10])}
-    known = experiment(tmp_path, trials, repeats=wers)
+    analysis = analysed(tmp_path, trials, repeats=wers)
+    known = analysis.experiment
     assert [trial.trial_id for trial in known.trials] == [f"{number:03d}" for number in range(990, 1012)]
     page = make_report(known).html.partition("The best 10 of")[2]
     best = re.findall(r"<td>(\d{3,4})<", page.partition("<details")[0])
     assert best == [f"{number:03d}" for number in range(990, 1000)]
-    assert next(finalists_tie(analyse(known))).seen.startswith("Between finalists 999 and 1000 no")
+    assert next(finalists_tie(analysis)).seen.startswith("Between finalists 999 and 1000 no")
 
 
 def test_near_settings_count_more(tmp_path: Path) -> None:
@@ -88,7 +85,7 @@ def test_near_settings_count_more(tmp_path: Path) -> None:
     trials = [made_trial(n, [40, 20, 10], rate=2e-4 + 1e-6 * n) for n in range(1, 4)]
     trials += [made_trial(n, [30, 27, 25], rate=8e-3 + 1e-5 * n) for n in range(4, 7)]
     trials += [made_trial(7, [44], rate=2e-4), made_trial(8, [44], rate=8e-3)]
-    expected = expected_wers(experiment(tmp_path, trials))
+    expected = analysed(tmp_path, trials).expected
     assert expected["007"] < 13
     assert expected["008"] > 32
 
@@ -99,9 +96,9 @@ def test_with_a_budget_in_steps_a_stopped_trial_counts_with_its_own_end(tmp_path
     rungs = (128, 448, 1280)
     trials = [made_trial(1, [10 * (rung / 1280) ** -0.5 for rung in rungs], rungs=rungs, **whole)]
     trials += [made_trial(2, [30], rungs=rungs, rate=2e-3, **half)]
-    known = experiment(tmp_path, trials, settings={"max_steps": 20})
-    assert known.rungs == list(rungs)
-    assert expected_wers(known) == {"001": 10, "002": pytest.approx(30 * (128 / 640) ** 0.5)}
+    analysis = analysed(tmp_path, trials, settings={"max_steps": 20})
+    assert analysis.experiment.rungs == rungs
+    assert analysis.expected == {"001": 10, "002": pytest.approx(30 * (128 / 640) ** 0.5)}
 
 
 def spread(count: int, points: float) -> list[Any]:
@@ -117,27 +114,21 @@ def spread(count: int, points: float) -> list[Any]:
 
 
 def test_the_important_setting_is_named(tmp_path: Path) -> None:
-    known = experiment(tmp_path, spread(40, 20.0))
-    found = find_importances(known, expected_wers(known))
+    analysis = analysed(tmp_path, spread(40, 20.0))
+    found = analysis.importances
     assert found[0].name == "learning_rate"
-    assert {importance.name for importance in found} == set(known.parameters)
+    assert {importance.name for importance in found} == set(analysis.experiment.parameters)
     assert sum(importance.share for importance in found) == pytest.approx(1)
     assert found[0].low > 0.6
     assert all(importance.low <= importance.share <= importance.high for importance in found)
     assert max(importance.high for importance in found[1:]) < found[0].low
+    assert Analysis(analysis.experiment).importances == found, "the same each time"
 
 
 def test_few_trials_tell_no_importances(tmp_path: Path) -> None:
-    known = experiment(tmp_path, spread(LEAST_TRIALS - 1, 20.0))
-    assert find_importances(known, expected_wers(known)) == []
-    equal = experiment(tmp_path / "equal", [made_trial(n, [40, 20, 10], rate=1e-3 * n) for n in range(1, 10)])
-    assert find_importances(equal, expected_wers(equal)) == []
-
-
-def test_importances_are_the_same_each_time(tmp_path: Path) -> None:
-    known = experiment(tmp_path, spread(20, 5.0))
-    expected = expected_wers(known)
-    assert find_importances(known, expected) == find_importances(known, expected)
+    assert analysed(tmp_path, spread(LEAST_TRIALS - 1, 20.0)).importances == []
+    equal = [made_trial(n, [40, 20, 10], rate=1e-3 * n) for n in range(1, 10)]
+    assert analysed(tmp_path / "equal", equal).importances == []
 
 
 def clips(wer: float, n: int, random: np.random.Generator) -> ClipErrors:
@@ -193,17 +184,17 @@ def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> Non
     file = folder.path / "trials" / "001" / "checkpoint_000000" / "utterances.json"
     for content in ("{", "[]", '{"word_errors": [1], "words": [1, 2]}', '{"word_errors": [1], "words": [0]}'):
         file.write_text(content)
-        winner = analyse(load_experiment(folder)).winner
+        winner = Analysis(load_experiment(folder)).winner
         assert winner is not None
         assert (winner.wer, winner.interval) == (10.0, None)
     file.unlink()
-    assert analyse(load_experiment(folder)).winner is not None
+    assert Analysis(load_experiment(folder)).winner is not None
 
 
 def test_the_usual_settings_are_found(tmp_path: Path) -> None:
     """They are computed from the space as they were before the search, so no trial needs a mark."""
     trials = [made_trial(1, [40, 20, 10], rate=2e-3), made_trial(2, [41, 21, 11], rate=1e-3)]
-    known = experiment(tmp_path, trials)
+    known = analysed(tmp_path, trials).experiment
     assert known.recipe == {
         **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
         **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
@@ -212,41 +203,22 @@ def test_the_usual_settings_are_found(tmp_path: Path) -> None:
     assert known.recipe_trial.trial_id == "002"
 
 
-@pytest.mark.parametrize(
-    ("parameter", "labels"),
-    [
-        (FloatParameter(1e-4, 1e-2, log=True), ["0.0001", "0.0003", "0.001", "0.003", "0.01"]),
-        (FloatParameter(1e-6, 1e-2, log=True), ["1e-6", "1e-5", "0.0001", "0.001", "0.01"]),
-        (FloatParameter(2e-5, 4e-5, log=True), ["2e-5", "4e-5"]),
-        (FloatParameter(0.0, 0.3), ["0", "0.1", "0.2", "0.3"]),
-        (IntParameter(4, 64), ["20", "40", "60"]),
-        (ChoiceParameter((16, 4, 8)), ["4", "8", "16"]),
-        (ChoiceParameter((True, False)), ["true", "false"]),
-        (ChoiceParameter(("constant_with_warmup", "linear")), ["constant_with…", "linear"]),
-    ],
-)
-def test_axes_have_few_round_labels(parameter: Any, labels: list[str]) -> None:
-    scale = scale_of("x", parameter)
-    assert [label for _, label in scale.ticks] == labels
-    places = [place for place, _ in scale.ticks]
-    assert places == sorted(places)
-    assert all(-1e-9 <= place <= 1 + 1e-9 for place in places)
-
-
-def test_places_on_axes() -> None:
+def test_places_and_labels_of_a_setting() -> None:
     rate = scale_of("learning_rate", FloatParameter(1e-4, 1e-2, log=True))
     assert rate.place(1e-3) == pytest.approx(0.5)
+    assert [text for _, text in rate.marks] == ["0.0001", "0.001", "0.01"]
     assert scale_of("x", IntParameter(0, 10)).place(5) == 0.5
     choice = scale_of("x", ChoiceParameter((8, 4)))
     assert (choice.place(4), choice.place(8), choice.step) == (0.25, 0.75, 0.5)
+    long = scale_of("x", ChoiceParameter(("constant_with_warmup", "linear")))
+    assert long.axis()["ticktext"] == ["constant_with…", "linear"]
+    assert [wer_scale(wers).log for wers in ([5.0, 30.0], [10.0, 30.0], [0.0, 30.0], [7.0, 7.0])] == [
+        *(True, False, False, False)
+    ]
+    assert wer_scale([7.0, 7.0]).place(7.0) == pytest.approx(0.5)
 
 
 def test_values_as_people_read_them() -> None:
-    assert [tell(value) for value in (0.00131234, 8, True, None, "cosine")] == [
-        "0.00131",
-        "8",
-        "true",
-        "null",
-        "cosine",
-    ]
+    values = (0.00131234, 8, True, None, "cosine")
+    assert [tell(value) for value in values] == ["0.00131", "8", "true", "null", "cosine"]
     assert [number(value) for value in (1e-5, 0.001, 250.0)] == ["1e-5", "0.001", "250"]

@@ -14,7 +14,7 @@ from made_experiments import made_trial, write_experiment
 from tune.experiments.listing import list_experiments
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.storage import Storage
-from tune.report.loading import load_experiment
+from tune.report.experiment import load_experiment
 from tune.tracking.mlflow_connection import TrackingStore
 from tune.util.files import is_locked, take_lock, try_lock
 
@@ -86,7 +86,7 @@ def test_without_locks_a_search_that_has_written_just_now_is_taken_to_run(
     storage = Storage.parse(tmp_path)
 
     def seen() -> tuple[str, str]:
-        return list_experiments(storage)[0].state, load_experiment(folder).state
+        return list_experiments(storage)[0].state, load_experiment(folder).stage
 
     assert seen() == ("interrupted", "interrupted")
     fail(monkeypatch, errno.ENOLCK)

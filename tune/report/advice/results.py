@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from tune.report.analysis import Analysis, winning_runs
-from tune.report.words import Advice, listed
+from tune.report.advice.advice import Advice, listed
+from tune.report.analysis import Analysis
 from tune.search.records import trial_order
 from tune.util.console import short_value
 
@@ -26,7 +26,7 @@ WHOLE_SECONDS = 30.0
 
 def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     """No trial beat the untouched base model."""
-    best, base = analysis.experiment.best_trial, analysis.experiment.baseline
+    best, base = analysis.experiment.best_trial, analysis.experiment.base_wer
     if best is None or best.best_wer is None or best.best_wer < base:
         return
     rate = best.config.get("learning_rate")
@@ -39,7 +39,7 @@ def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
 
 def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
     """The winner is better than the base model, but by no more than chance can make."""
-    winner, base = analysis.winner, analysis.experiment.baseline
+    winner, base = analysis.winner, analysis.experiment.base_wer
     if winner is None or winner.wer >= base:
         return
     if analysis.gain is not None:
@@ -67,7 +67,7 @@ def still_falling(analysis: Analysis) -> Iterator[Advice]:
         return
     epochs = winner.epoch
     option = f"--epochs {2 * epochs:.3g}"
-    steps = experiment.settings["train_config"].get("max_steps")
+    steps = experiment.train_config.get("max_steps")
     if steps:
         option = f"--max-steps {2 * int(steps)}"
     yield Advice(
@@ -132,7 +132,7 @@ def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
     experiment, recipe, winner = analysis.experiment, analysis.recipe, analysis.winner
     if recipe is None or winner is None or recipe.best_wer is None:
         return
-    if recipe.status != "completed" or winner.wer >= experiment.baseline:
+    if recipe.status != "completed" or winner.wer >= experiment.base_wer:
         return
     if recipe.trial_id == winner.trial_id:
         won = "won" if experiment.has_ended else "are the best so far"
@@ -143,7 +143,7 @@ def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
         )
         return
     worse = recipe.best_wer - winner.wer
-    noise = 1.96 * analysis.noise * (1 + 1 / max(1, len(winning_runs(experiment)))) ** 0.5
+    noise = 1.96 * analysis.noise * (1 + 1 / max(1, len(analysis.winning_runs))) ** 0.5
     if worse > noise:
         return
     yield Advice(
@@ -172,7 +172,7 @@ def few_clips(analysis: Analysis) -> Iterator[Advice]:
 def short_window(analysis: Analysis) -> Iterator[Advice]:
     """What training and measuring with a shorter window than the model's own cost or gained."""
     experiment = analysis.experiment
-    train, verdict = experiment.settings["train_config"], experiment.verdict
+    train, verdict = experiment.train_config, experiment.verdict
     window = train.get("audio_window")
     fixed = experiment.settings["space"].get("fixed") or {}
     if verdict is None or window == WHOLE_SECONDS or "full_window_evaluation" in fixed:

@@ -4,49 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tune.report.advice.results import (
-    few_clips,
-    finalists_tie,
-    gain_is_noise,
-    order_is_noise,
-    rises_at_the_end,
-    short_window,
-    still_falling,
-    usual_settings_do,
-    worse_than_base,
-)
-from tune.report.advice.settings import all_diverged, at_bounds, did_not_matter, diverges_above
-from tune.report.advice.trials import (
-    clips_dropped,
-    few_trials,
-    rung_misleads,
-    stopped_too_soon,
-    stopping_saved,
-    trials_failed,
-)
+from tune.report.advice import results, settings, trials
+from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
-from tune.report.words import Advice
 
 RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
-    worse_than_base,
-    short_window,
-    trials_failed,
-    all_diverged,
-    diverges_above,
-    at_bounds,
-    still_falling,
-    rises_at_the_end,
-    rung_misleads,
-    stopped_too_soon,
-    gain_is_noise,
-    clips_dropped,
-    few_clips,
-    few_trials,
-    finalists_tie,
-    order_is_noise,
-    usual_settings_do,
-    did_not_matter,
-    stopping_saved,
+    results.worse_than_base,
+    results.short_window,
+    trials.trials_failed,
+    settings.all_diverged,
+    settings.diverges_above,
+    settings.at_bounds,
+    results.still_falling,
+    results.rises_at_the_end,
+    trials.rung_misleads,
+    trials.stopped_too_soon,
+    results.gain_is_noise,
+    trials.clips_dropped,
+    results.few_clips,
+    trials.few_trials,
+    results.finalists_tie,
+    results.order_is_noise,
+    results.usual_settings_do,
+    settings.did_not_matter,
+    trials.stopping_saved,
 )
 """In the order in which they are told; each gives nothing where the numbers do not carry it."""
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainer.config import ConfigError, check_value
+from tune.report.advice.advice import Advice, listed
 from tune.report.analysis import Analysis
-from tune.report.scales import number, scale_of, tell
-from tune.report.words import Advice, all_diverged_words, listed
+from tune.report.scales import number, tell
 from tune.search.records import TrialRecord
 from tune.space.parameters import ChoiceParameter, Parameter, show
 
@@ -40,40 +40,33 @@ def at_bounds(analysis: Analysis) -> Iterator[Advice]:
         return
     best = ranked[: max(_LEAST_BEST, math.ceil(_BEST_SHARE * len(ranked)))]
     for name, parameter in analysis.experiment.parameters.items():
-        for end in ("lower", "upper"):
-            there = [trial for trial in ranked if _is_at(parameter, name, trial, end)]
-            beyond = _beyond(name, parameter, end)
-            if beyond is not None and _is_better_there(analysis, parameter, best, there):
-                yield _widen(name, parameter, end, best, there, beyond)
+        scale = analysis.experiment.scales[name]
+        edge = scale.step or _EDGE
+        for upper in (False, True):
+            there = [trial for trial in ranked if abs(upper - scale.place(trial.config[name])) <= edge]
+            inside = [trial for trial in best if trial in there]
+            elsewhere = [trial for trial in ranked if trial not in there]
+            if best[0] not in there or not elsewhere or not _are_enough(parameter, len(inside), len(best)):
+                continue
+            gap = analysis.expected[elsewhere[0].trial_id] - analysis.expected[best[0].trial_id]
+            beyond = _beyond(name, parameter, upper=upper)
+            if gap > analysis.pair_noise and beyond is not None:
+                count = (
+                    f"All {len(best)}" if len(inside) == len(best) else f"{len(inside)} of the {len(best)}"
+                )
+                values = sorted(trial.config[name] for trial in inside)
+                yield _widen(name, parameter, values, count, beyond, upper=upper)
 
 
-def _is_at(parameter: Parameter, name: str, trial: TrialRecord, end: str) -> bool:
-    scale = scale_of(name, parameter)
-    if scale.values is not None:
-        return bool(trial.config[name] == scale.values[-1 if end == "upper" else 0])
-    place = scale.place(trial.config[name])
-    return place >= 1 - _EDGE if end == "upper" else place <= _EDGE
-
-
-def _is_better_there(
-    analysis: Analysis, parameter: Parameter, best: Sequence[TrialRecord], there: Sequence[TrialRecord]
-) -> bool:
-    inside = [trial for trial in best if trial in there]
-    elsewhere = [trial for trial in analysis.ranked if trial not in there]
-    if best[0] not in there or not elsewhere:
-        return False
+def _are_enough(parameter: Parameter, inside: int, best: int) -> bool:
+    """Whether so many of the best at an end are more than chance would bring there."""
     if isinstance(parameter, ChoiceParameter):
-        if len(inside) < len(best) or (1 / len(parameter.values)) ** len(best) > _CHANCE:
-            return False
-    elif len(inside) < _AT_EDGE * len(best):
-        return False
-    gap = analysis.expected[elsewhere[0].trial_id] - analysis.expected[best[0].trial_id]
-    return gap > analysis.pair_noise
+        return inside == best and (1 / len(parameter.values)) ** best <= _CHANCE
+    return inside >= _AT_EDGE * best
 
 
-def _beyond(name: str, parameter: Parameter, end: str) -> Any:
+def _beyond(name: str, parameter: Parameter, *, upper: bool) -> Any:
     """A value beyond the end of a range that the setting allows; None where there is none."""
-    upper = end == "upper"
     if isinstance(parameter, ChoiceParameter):
         values = parameter.values
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -94,28 +87,20 @@ def _beyond(name: str, parameter: Parameter, end: str) -> Any:
 
 
 def _widen(
-    name: str,
-    parameter: Parameter,
-    end: str,
-    best: Sequence[TrialRecord],
-    there: Sequence[TrialRecord],
-    beyond: Any,
+    name: str, parameter: Parameter, values: Sequence[Any], count: str, beyond: Any, *, upper: bool
 ) -> Advice:
-    inside = [trial for trial in best if trial in there]
-    count = f"all {len(best)}" if len(inside) == len(best) else f"{len(inside)} of the {len(best)}"
+    """`values` are those of the best trials at that end, `count` says how many of the best that are."""
     if isinstance(parameter, ChoiceParameter):
-        value = show(inside[0].config[name])
-        largest = "largest" if end == "upper" else "smallest"
+        largest = "largest" if upper else "smallest"
         return Advice(
-            f"{count.capitalize()} best trials have `{name}` {value}, the {largest} one that was searched.",
+            f"{count} best trials have `{name}` {show(values[0])}, the {largest} one that was searched.",
             f"Add {show(beyond)} to its values.",
         )
-    bound = float((parameter.high if end == "upper" else parameter.low) or 0)
-    values = sorted(trial.config[name] for trial in inside)
+    bound = number(float((parameter.high if upper else parameter.low) or 0))
     spread = " to ".join(dict.fromkeys([number(values[0]), number(values[-1])]))
     return Advice(
-        f"{count.capitalize()} best trials lie at the {end} bound of `{name}`, {number(bound)}: at {spread}.",
-        f"Widen it: `{'high' if end == 'upper' else 'low'}: {number(float(beyond))}`.",
+        f"{count} best trials lie at the {'upper' if upper else 'lower'} bound of `{name}`, {bound}: at {spread}.",
+        f"Widen it: `{'high' if upper else 'low'}: {number(float(beyond))}`.",
     )
 
 
@@ -138,14 +123,14 @@ def did_not_matter(analysis: Analysis) -> Iterator[Advice]:
 def all_diverged(analysis: Analysis) -> Iterator[Advice]:
     """Every trial diverged: even the lowest learning rate was too high."""
     experiment, diverged = analysis.experiment, analysis.all_diverged
-    if not diverged or (experiment.state == "running" and len(diverged) < _LEAST_ASTRAY):
+    if not diverged or (experiment.stage == "running" and len(diverged) < _LEAST_ASTRAY):
         return
-    shared = experiment.settings["train_config"]["learning_rate"]
+    shared = experiment.train_config["learning_rate"]
     lowest = number(min(float(trial.config.get("learning_rate", shared)) for trial in diverged))
     follows = f"They had `learning_rate` {lowest}: set a lower one."
     if "learning_rate" in experiment.parameters:
         follows = f"Lower the range of `learning_rate`: search below {lowest}, the lowest that diverged."
-    yield Advice(f"{all_diverged_words(diverged)}: a loss or WER was no finite number.", follows)
+    yield Advice(f"{analysis.all_diverged_words}: a loss or WER was no finite number.", follows)
 
 
 def diverges_above(analysis: Analysis) -> Iterator[Advice]:

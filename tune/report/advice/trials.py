@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
-from tune.report.words import Advice, last_line
+from tune.report.experiment import last_line
 
 _FAILED_SHARE = 0.1
 """Share of the trials that failed from which that is told; two failures at least."""
@@ -113,7 +114,7 @@ def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
 def few_trials(analysis: Analysis) -> Iterator[Advice]:
     """Too few trials were measured."""
     experiment, measured = analysis.experiment, len(analysis.ranked)
-    if experiment.state == "running" or measured >= _FEW:
+    if experiment.stage == "running" or measured >= _FEW:
         return
     if analysis.all_diverged:  # which is a lesson of its own
         return

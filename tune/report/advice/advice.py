@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,19 +23,3 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def all_diverged_words(diverged: Sized) -> str:
-    """`All 3 trials diverged`: where a report begins to say so."""
-    return (
-        f"All {len(diverged)} trials diverged"
-        if len(diverged) > 1
-        else "The only trial that was measured diverged"
-    )
-
-
-def last_line(error: str | None) -> str:
-    """The line of an error that says what it was."""
-    lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
-    text = lines[-1] if lines else "no reason was told"
-    return text if len(text) <= 200 else f"{text[:199]}…"

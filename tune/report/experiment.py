@@ -1,0 +1,240 @@
+"""What is known about an experiment, whether it has ended, still runs or was broken off."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
+from tune.experiments.log import EVENTS_FILE
+from tune.experiments.opened import LOCK_FILE
+from tune.experiments.results import how_it_ended
+from tune.experiments.saved import SavedExperiment, full_settings, load_saved
+from tune.experiments.settings_file import DROPPED_FILE
+from tune.report.scales import Scale, scale_of
+from tune.search.finalists import Verdict, choose_finalists
+from tune.search.records import TrialRecord, trial_of
+from tune.util.errors import ExperimentError
+from tune.util.files import is_locked
+
+if TYPE_CHECKING:
+    from tune.experiments.events import HeldOutMeasured
+    from tune.experiments.folder import ExperimentFolder
+    from tune.space.space import Parameter
+
+Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
+"""`failed`: it ended without a result, or because trials failed.
+`unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
+_NEEDED = ("trials", "rungs", "resources", "clips", "baseline")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment(SavedExperiment):
+    """A search, or a single training; error rates in percent, times in seconds."""
+
+    stage: Stage
+    dropped: list[dict[str, str]]
+    """Clips that could not be used: split, name, reason, detail."""
+    storage_option: str
+    """What commands that name the experiment end with: where it is, nothing for the default."""
+
+    @property
+    def trials(self) -> list[TrialRecord]:
+        """All of them, in their order."""
+        return list(self.state.records.all())
+
+    @property
+    def repeats(self) -> list[TrialRecord]:
+        """Finalists trained again with other seeds."""
+        return list(self.state.repeats.all())
+
+    @functools.cached_property
+    def verdict(self) -> Verdict | None:
+        """Which finalist won."""
+        return Verdict.from_dict(self.state.verdict) if self.state.verdict else None
+
+    @property
+    def held_out(self) -> HeldOutMeasured | None:
+        """The model to be exported on the test split, where it was measured."""
+        held, best = self.state.held_out, self.state.best()
+        return held if held is not None and best is not None and held.run == best.trial_id else None
+
+    @property
+    def has_log(self) -> bool:
+        """Whether this version can go on with it; an earlier one kept no log."""
+        return (self.folder.path / EVENTS_FILE).is_file()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it came to its end, with a result or without."""
+        return self.stage in ("finished", "failed")
+
+    @property
+    def train_config(self) -> dict[str, Any]:
+        """The settings that all trials share, also where another version wrote some that this one does not know."""
+        return dict(self.settings["train_config"])
+
+    @property
+    def budget(self) -> int:
+        """Samples seen by a trial that is not stopped; the longest one where `max_steps` is the budget."""
+        return self.rungs[-1]
+
+    def budget_of(self, trial: TrialRecord) -> int:
+        """Samples of a trial's own full budget."""
+        steps = self.train_config.get("max_steps")
+        return int(steps) * trial.effective_batch if steps and trial.effective_batch else self.budget
+
+    @property
+    def base_wer(self) -> float:
+        """WER of the untouched base model."""
+        return self.baseline["wer"]
+
+    @property
+    def model(self) -> str:
+        """The base model as people know it: a folder by its name."""
+        return short_source(str(self.train_config["model"]))
+
+    @property
+    def data(self) -> str:
+        """The data as people know it."""
+        return short_source(str(self.train_config["data"]))
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The searched settings."""
+        return self.space.parameters if self.space else {}
+
+    @functools.cached_property
+    def scales(self) -> dict[str, Scale]:
+        """The searched settings as axes."""
+        return {name: scale_of(name, parameter) for name, parameter in self.parameters.items()}
+
+    @property
+    def best_trial(self) -> TrialRecord | None:
+        """The trial with the lowest WER at any of its evaluations."""
+        return self.state.records.best()
+
+    @property
+    def winner(self) -> TrialRecord | None:
+        """The trial whose settings won: the finalists' verdict, else the lowest WER."""
+        return self.state.records[self.verdict.winner] if self.verdict else self.best_trial
+
+    @functools.cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The usual settings of the model's size, moved into the space where they lay outside."""
+        if self.space is None:
+            return {}
+        # Where the learning rate is searched, the settings that all trials share hold the model's default.
+        default = float(self.train_config["learning_rate"])
+        return dataclasses.replace(self.space, try_first=[]).with_recipe(default).try_first[0]
+
+    @property
+    def recipe_trial(self) -> TrialRecord | None:
+        """The trial that had them, one of the first of every search; None before it began."""
+        return next((trial for trial in self.trials if trial.config == self.recipe), None)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a session of it has come to its end, so that export and `train --from` find what they need."""
+        return (self.folder.path / RESULTS_FILE).is_file() or self.best_trial is not None
+
+    @property
+    def finalists(self) -> list[str]:
+        """Trials that were trained again, or are now, the best first."""
+        named = dict.fromkeys(trial_of(run.trial_id) for run in self.repeats)
+        order = [trial.trial_id for trial in choose_finalists(self.state.records, len(self.trials))]
+        return sorted(named, key=lambda name: order.index(name) if name in order else len(order))
+
+    def runs(self, names: Sequence[str]) -> list[TrialRecord]:
+        """The repeats of these names."""
+        return [run for run in self.repeats if run.trial_id in names]
+
+
+def short_source(source: str) -> str:
+    """A model or data set as people know it: a folder or file by its name, all else as it is."""
+    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
+
+
+def last_line(error: str | None) -> str:
+    """The line of an error that says what it was."""
+    lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
+    text = lines[-1] if lines else "no reason was told"
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended: bool = False) -> Experiment:
+    """Read what an experiment has left so far; its small files are on this machine.
+
+    Args:
+        folder: of the experiment.
+        storage_option: see `Experiment`.
+        ended: it is the calling process that ran it, and it runs no more.
+
+    Raises:
+        ExperimentError: one of its files is missing or cannot be read.
+    """
+    saved = load_saved(folder)
+    settings = full_settings(saved)
+    missing = [key for key in _NEEDED if not settings.get(key)]
+    missing += ["space"] if "space" not in settings else []  # empty in a training
+    if missing:
+        path = folder.path / EXPERIMENT_FILE
+        raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
+    stage = _find_stage(saved, ended=ended)
+    if stage not in ("running", "unfinished"):
+        for run in saved.state.runs:
+            _close(run)
+    experiment = Experiment(
+        folder=folder,
+        settings=settings,
+        state=saved.state,
+        stage=stage,
+        dropped=_read_dropped(folder.path / DROPPED_FILE),
+        storage_option=storage_option,
+    )
+    _check_settings(experiment)
+    return experiment
+
+
+def _check_settings(experiment: Experiment) -> None:
+    """Raise `ExperimentError` where a trial has settings that the space does not hold."""
+    for trial in experiment.trials:
+        for name, parameter in experiment.parameters.items():
+            if name not in trial.config or not parameter.contains(trial.config[name]):
+                raise ExperimentError(
+                    f"{experiment.folder.path}: trial {trial.trial_id} has {name} "
+                    f"{trial.config.get(name)!r}, which the space of {EXPERIMENT_FILE} does not hold"
+                )
+
+
+def _read_dropped(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, ValueError) as error:
+        raise ExperimentError(f"{path}: cannot be read: {error}") from error
+
+
+def _find_stage(saved: SavedExperiment, *, ended: bool) -> Stage:
+    outcome = how_it_ended(saved.state)
+    if outcome is not None:
+        return outcome
+    if ended:
+        return "interrupted"
+    running = None if saved.folder.remote else is_locked(saved.folder.path / LOCK_FILE)
+    if running is None and saved.state.ended is None:
+        return "unfinished"
+    return "running" if running else "interrupted"
+
+
+def _close(run: TrialRecord) -> None:
+    """Name the end of a run that nobody goes on with: what was decided of it, else that it was broken off."""
+    if run.status == "running":
+        run.pause(time.time())
+        run.status = "interrupted" if run.outcome == "running" else run.outcome
