@@ -24,7 +24,7 @@ ROWS = {
         {"__main__", "job_driver"},
     ],
     "trainer": [
-        {"errors", "report", "bounds"},
+        {"errors", "files", "report", "bounds"},
         {"languages", "deepspeed", "pickles"},
         {"config"},
         {"imports", "memory"},

@@ -21,8 +21,7 @@ from trainer.model.whisper import default_learning_rate, load_model
 from trainer.report import Report, ignore
 from trainer.scoring.normalizers import make_normalizer
 from trainer.training.batches import BatchPlan, plan_points
-from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal
-from trainer.training.disk_space import told_when_full
+from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal, told_when_full
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
 from trainer.training.window import varies, window_frames
 

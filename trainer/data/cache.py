@@ -9,17 +9,16 @@ import contextlib
 import errno
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trainer.errors import DataError
+from trainer.files import FULL, flush, locked
 
 MANIFEST = "manifest.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
@@ -44,7 +43,7 @@ def found_or_built(
         return
     with contextlib.ExitStack() as stack:
         with _told_of_disk(folder):
-            alone = stack.enter_context(_lock(folder))
+            alone = stack.enter_context(_alone(folder))
             manifest = read_complete(folder)
             reused = manifest is not None
             if manifest is None:
@@ -65,7 +64,7 @@ def _told_of_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DataError(
                 f"cache_dir={str(folder.parent)!r}: the features do not fit ({error.strerror}); free some "
                 "space, or set cache_dir to another disk"
@@ -101,10 +100,10 @@ def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, A
         manifest["files"] = {path.name: _sealed(path) for path in sorted(partial.iterdir())}
         target = partial / MANIFEST
         target.write_text(json.dumps(manifest, ensure_ascii=False, indent=1), encoding="utf-8")
-        _sync(target)
-        _sync(partial)
+        flush(target)
+        flush(partial)
         _move_into_place(partial, folder)
-        _sync(folder.parent)
+        flush(folder.parent)
     finally:
         # Also on Ctrl-C. After the rename there is nothing left under this name.
         shutil.rmtree(partial, ignore_errors=True)
@@ -113,7 +112,7 @@ def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, A
 
 def _sealed(path: Path) -> dict[str, Any]:
     """Size of a file that is safely on the disk, and the checksum of a small one."""
-    _sync(path)
+    flush(path)
     size = path.stat().st_size
     # Reading gigabytes at every start would cost more than it finds; their size tells a file that was cut
     # off.
@@ -140,14 +139,6 @@ def _move_into_place(partial: Path, folder: Path) -> None:
     partial.replace(folder)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _remove_partial(folder: Path) -> None:
     """What processes that were killed left behind. Only with the lock held: else it may be another's work."""
     for path in folder.parent.glob(f".{folder.name}.*.partial"):
@@ -155,17 +146,15 @@ def _remove_partial(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[bool]:
+def _alone(folder: Path) -> Iterator[bool]:
     """Wait until no other process builds `folder`; false where the disk knows no locks.
 
-    The kernel lets go of the lock when a process dies, however it dies, so nobody waits for the dead. The
-    lock's file stays for the next; only after an error it goes, and the folders that were made for it.
+    The lock's file stays for the next; only after an error it goes, and the folders that were made for it.
     """
     path = folder.parent / f".{folder.name}.lock"
     missing = [place for place in (path.parent, *path.parent.parents) if not place.exists()]
     try:
-        file, alone = _take_lock(path)
-        with file:
+        with locked(path) as alone:
             try:
                 yield alone
             except BaseException:
@@ -177,35 +166,3 @@ def _lock(folder: Path) -> Iterator[bool]:
             for place in missing:
                 place.rmdir()
         raise
-
-
-def _take_lock(path: Path) -> tuple[IO[str], bool]:
-    """The file of a lock, open, and whether it is locked."""
-    import fcntl
-
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(
-                f"cache_dir={str(path.parent)!r}: cannot be written ({error.strerror}); set another one"
-            ) from error
-        try:
-            file = path.open("a")
-        except FileNotFoundError:  # whoever made the folder has just removed it
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file, True
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                return file, False
-            file.close()
-            raise
-        except BaseException:
-            file.close()
-            raise
-        file.close()

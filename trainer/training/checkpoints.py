@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole, and what in it only going on with the training needs.
+"""Checkpoints: whether one is whole, what in it only going on with the training needs, and room for it on the disk.
 
 A killed process, a full disk or a broken copy leaves folders that look like checkpoints. So `manifest.json` is
 written last, under its name only when it is complete, and lists every other file.
@@ -6,14 +6,26 @@ written last, under its name only when it is complete, and lists every other fil
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import os
 import re
+import shutil
+import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from trainer.errors import CheckpointError
+from trainer.errors import CheckpointError, DiskFullError
+from trainer.files import FULL, flush, nearest_folder, write_whole
+from trainer.model.whisper import load_model_config
+from trainer.training.distributed import world_size
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.config import TrainConfig
 
 MANIFEST = "manifest.json"
 CONFIG_FILE = "train_config.json"
@@ -29,6 +41,8 @@ _RESUME_NAMES = re.compile(
     r"|global_step\d+|latest|zero_to_\w+\.py"
 )
 """Files of transformers' trainer, then those of DeepSpeed's engine."""
+_OTHER_FILES_BYTES = 16 * _MIB
+"""Tokenizer, settings, random states: 5 MB with Whisper's own tokenizer."""
 
 
 def seal(folder: Path) -> None:
@@ -41,37 +55,18 @@ def seal(folder: Path) -> None:
     files = {
         name: {"bytes": (folder / name).stat().st_size, "crc32": _crc32(folder / name)}
         for name in names
-        if name not in (MANIFEST, f".{MANIFEST}")
+        if name not in (MANIFEST, f".{MANIFEST}.partial")
     }
-    aside = folder / f".{MANIFEST}"
-    aside.write_text(json.dumps({"files": files}, indent=2) + "\n", encoding="utf-8")
+    flush_all(folder)
+    write_whole(folder / MANIFEST, json.dumps({"files": files}, indent=2) + "\n", sync=True)
     flush(folder)
-    aside.replace(folder / MANIFEST)
-    _flush_entry(folder)
 
 
-def flush(folder: Path) -> None:
-    """Return once all that a folder holds is on the disk, its entries too.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
+def flush_all(folder: Path) -> None:
+    """Return once all that a folder holds is on the disk, its entries too; raises `OSError` as `flush` does."""
     for path in (*folder.rglob("*"), folder):
         if path.is_file() or path.is_dir():
-            _flush_entry(path)
-
-
-def _flush_entry(path: Path) -> None:
-    """Bring a file's content, or a folder's list of names, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Buckets mounted as folders know no such thing, and have nothing to lose by it.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise
-    finally:
-        os.close(descriptor)
+            flush(path)
 
 
 def unseal(folder: Path) -> None:
@@ -147,3 +142,81 @@ def check_resumable(folder: Path) -> None:
         raise CheckpointError(
             f"checkpoint {folder}: {problem}; no training can go on from it, take an earlier one"
         )
+
+
+def estimated_checkpoint_bytes(config: TrainConfig) -> int:
+    """What a checkpoint of this training will take on the disk, at most, from the model's configuration alone.
+
+    Raises:
+        ModelError: the configuration cannot be loaded.
+    """
+    import torch
+    from transformers import WhisperForConditionalGeneration
+
+    loaded = load_model_config(config)
+    with torch.device("meta"):
+        model = WhisperForConditionalGeneration(loaded)
+    if config.freeze_encoder:
+        model.freeze_encoder()
+    return checkpoint_bytes(model, deepspeed=config.deepspeed is not None)
+
+
+def checkpoint_bytes(model: nn.Module, *, deepspeed: bool, share: float = 1.0) -> int:
+    """What a checkpoint of `model` takes, at most: float32 weights and Adam's two moments of those that train.
+
+    DeepSpeed writes its own copy of the weights besides, and with the moments the float32 weights that they
+    belong to; `share` of those parts is written on this node.
+    """
+    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
+    everything = 4 * sum(size for size, _ in sizes)
+    trained = 4 * sum(size for size, trains in sizes if trains)
+    if deepspeed:
+        return 2 * everything + round(3 * trained * share) + _OTHER_FILES_BYTES
+    return everything + 2 * trained + _OTHER_FILES_BYTES
+
+
+def disk_full(folder: Path, needed: int) -> DiskFullError:
+    """The error for a checkpoint of `needed` bytes that does not fit at `folder`."""
+    free = shutil.disk_usage(nearest_folder(folder)).free
+    return DiskFullError(
+        f"{folder}: the disk is full: {free / 1e9:.2f} GB free, a checkpoint takes {needed / 1e9:.2f} GB; "
+        "make room, or use a larger disk (TMPDIR for temporary files, output_dir for a run of its own)"
+    )
+
+
+@contextlib.contextmanager
+def told_when_full(folder: Path, needed: int) -> Iterator[None]:
+    """Turn a full disk or quota while `folder` is written into one line.
+
+    One process by itself also removes the half checkpoint; of several, others may still be writing to it.
+
+    Raises:
+        DiskFullError: the disk or the quota was full.
+    """
+    try:
+        yield
+    except Exception as error:
+        # `tokenizers` raises a plain `Exception` where it cannot write, and each of the other writers a class of
+        # its own: what tells a full disk is not the class. Whatever is not one goes on as it is.
+        if not _is_full(error, folder):
+            raise
+        full = disk_full(folder, needed)
+        if world_size() == 1:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise full from error
+
+
+def _is_full(error: Exception, folder: Path) -> bool:
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    if any(f"os error {number}" in str(error) for number in FULL):  # as safetensors tells it
+        return True
+    # PyTorch's writer does not pass on the reason for which it failed: ask the disk.
+    try:
+        with tempfile.TemporaryFile(dir=nearest_folder(folder)) as probe:
+            probe.write(bytes(_MIB))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as failure:
+        return failure.errno in FULL
+    return False

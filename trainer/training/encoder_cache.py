@@ -18,8 +18,8 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from trainer.config import TrainConfig
+from trainer.files import has_room
 from trainer.model.whisper import resolve_precision
-from trainer.training.disk_space import has_room
 from trainer.training.encoder_store import EncoderStore, remove_old
 from trainer.training.window import hear
 

@@ -16,19 +16,19 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
+
+from trainer.files import FULL, locked, try_lock
 
 KEPT_DAYS = 30
 """Stores that nobody has used for so long are removed."""
 
 _USED = "used"
 _FLAG_BYTES, _PAGE = 8, 4096
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-_NOT_REMOVABLE = (errno.EWOULDBLOCK, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, *_NO_LOCKS)
-"""In use, removed by another process meanwhile, another user's, or on a disk where nobody can tell."""
+_NOT_REMOVABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Removed by another process meanwhile, or another user's."""
 _TOUCH_SECONDS = 3600
 
 _logger = logging.getLogger(__name__)
@@ -51,12 +51,12 @@ class EncoderStore:
         self._n_clips, self._width, self._dtype = n_clips, width, dtype
         self._mark = _mark_of_this_start()
         self._touched = 0.0
-        self._lock: IO[str] | None = None
+        self._lock = contextlib.ExitStack()
         self._files: dict[int, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # File descriptors are this process' own; another one opens the files itself.
-        return self.__dict__ | {"_lock": None, "_files": {}}
+        return self.__dict__ | {"_lock": contextlib.ExitStack(), "_files": {}}
 
     def taken_bytes(self) -> int:
         """What the store takes on the disk."""
@@ -68,15 +68,15 @@ class EncoderStore:
         Raises:
             OSError: the place cannot be written.
         """
-        self._lock = _shared_lock(self.folder)
+        used = self.folder / _USED
+        self._lock.enter_context(locked(used, shared=True))
+        os.utime(used)
 
     def close(self) -> None:
         """Give the files back; others may remove them when they are old."""
         while self._files:
             os.close(self._files.popitem()[1])
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
 
     def read(self, clips: Sequence[int], frames: int) -> tuple[torch.Tensor, list[int]]:
         """The clips' numbers (B, positions, width), and the places in `clips` of those that are not there.
@@ -117,7 +117,7 @@ class EncoderStore:
                     done += os.pwrite(file, row[done:], begin + done)
                 os.pwrite(file, self._mark, clip * _FLAG_BYTES)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in FULL:
                 raise
             self.full = True
             _logger.warning("%s: %s; encoder outputs that are not there yet are not kept", self.folder, error)
@@ -150,13 +150,10 @@ class EncoderStore:
 
 def remove_old(root: Path, spare: set[str]) -> None:
     """Remove stores that nobody has used for long and nobody uses now."""
-    import fcntl
-
     for folder in [path for path in root.iterdir() if path.is_dir() and path.name not in spare]:
         try:
             with (folder / _USED).open("a") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(file.fileno()).st_mtime > KEPT_DAYS * 86400:
+                if try_lock(file) and time.time() - os.fstat(file.fileno()).st_mtime > KEPT_DAYS * 86400:
                     # Renamed first: whoever opens it now finds none, or a new one of its own.
                     shutil.rmtree(folder.rename(root / f".{uuid.uuid4().hex}"))
         except OSError as error:
@@ -174,29 +171,3 @@ def _mark_of_this_start() -> bytes:
 def _rows(states: torch.Tensor) -> list[memoryview]:
     """The same memory, clip by clip, as bytes."""
     return [memoryview(row) for row in states.flatten(1).view(torch.uint8).numpy()]
-
-
-def _shared_lock(folder: Path) -> IO[str]:
-    """The file that says when a store was used last, touched, with a lock that keeps it from being removed."""
-    import fcntl
-
-    path = folder / _USED
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            file = path.open("a")
-        except FileNotFoundError:  # whoever removes the folder has just done so
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                file.close()
-                raise
-        try:
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                os.utime(path)
-                return file
-        except FileNotFoundError:
-            pass
-        file.close()

@@ -21,13 +21,13 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedSplit
 from trainer.deepspeed import check_engine
 from trainer.errors import DivergedError
+from trainer.files import has_room
 from trainer.memory import is_out_of_memory
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
-from trainer.training.checkpoints import unseal
+from trainer.training.checkpoints import checkpoint_bytes, disk_full, told_when_full, unseal
 from trainer.training.collator import IGNORED, SplitDataset, WhisperCollator
-from trainer.training.disk_space import checkpoint_bytes, disk_full, has_room, told_when_full
 from trainer.training.distributed import any_says, first_says, share_of_node
 from trainer.training.early_evaluation import early_clips, is_early, wer_error
 from trainer.training.encoder_cache import encode

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.files import FULL
 from tune.util.environment import user_cache
 from tune.util.errors import UserError
 from tune.util.files import take_lock
@@ -25,7 +26,6 @@ _CHUNK = 16 << 20
 _READERS = 4
 """Nodes that are served at once."""
 _ENDS = 1 << 20
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Listing = dict[str, tuple[int, str]]
 """Size in bytes and digest of each file, by its name from the folder."""
@@ -163,7 +163,7 @@ def _told_of_disk(copy: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             what = "does not fit"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             what = "cannot be written"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.training.checkpoints import flush
+from trainer.training.checkpoints import flush_all
 from tune.experiments.folder import TRIALS_FOLDER
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class CheckpointFiles:
         from pyarrow import fs
 
         if isinstance(self._filesystem, fs.LocalFileSystem):
-            flush(Path(f"{self._root}/{checkpoint}"))
+            flush_all(Path(f"{self._root}/{checkpoint}"))
 
     def remove(self, checkpoint: str) -> None:
         """Remove a whole checkpoint; one that is not there is no error."""

@@ -170,7 +170,7 @@ def _show_cost(
     plan: SearchPlan, estimate: Estimate, resources: TrialResources | None, console: Console
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
-    from trainer.training.disk_space import estimated_checkpoint_bytes
+    from trainer.training.checkpoints import estimated_checkpoint_bytes
 
     if resources is None:
         say(console, "time: not estimated for another cluster")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import gc
 import time
@@ -210,7 +209,8 @@ def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path | None) -
     import ray.tune
     from pyarrow import fs
 
-    from trainer.training.disk_space import disk_full, has_room
+    from trainer.files import FULL, has_room
+    from trainer.training.checkpoints import disk_full
 
     storage = ray.tune.get_context().get_storage()
     folder, needed = Path(storage.trial_fs_path), _bytes_below(Path(str(checkpoint_dir)))
@@ -219,7 +219,7 @@ def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path | None) -
     try:
         ray.tune.report(dict(metrics), checkpoint=ray.tune.Checkpoint.from_directory(str(checkpoint_dir)))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
         raise disk_full(folder, needed) from error
 

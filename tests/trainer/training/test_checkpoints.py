@@ -117,7 +117,7 @@ def test_all_is_on_the_disk_before_the_manifest_has_its_name(
     monkeypatch.setattr(os, "fsync", watched)
     seal(tmp_path)
     before = [name for name, named in flushed if not named]
-    assert {*before} == {*names, "global_step4", "global_step4/deep", ".", ".manifest.json"}
+    assert {*before} == {*names, "global_step4", "global_step4/deep", ".", ".manifest.json.partial"}
     assert [name for name, named in flushed if named] == ["."]
     assert problem_of(tmp_path) is None
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
 from trainer.train import train
-from trainer.training.disk_space import estimated_checkpoint_bytes, told_when_full
+from trainer.training.checkpoints import estimated_checkpoint_bytes, told_when_full
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from trainer.config import TrainConfig
 from trainer.errors import CheckpointError
 from trainer.memory import halve_micro_batch
 from trainer.train import train
-from trainer.training.checkpoints import UTTERANCES_FILE, problem_of
-from trainer.training.disk_space import estimated_checkpoint_bytes
+from trainer.training.checkpoints import UTTERANCES_FILE, estimated_checkpoint_bytes, problem_of
 
 FIGURES = (
     "learning_rate",

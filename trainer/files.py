@@ -1,0 +1,145 @@
+"""Files that are whole at any time, brought to the disk, and locked (also where the disk knows no locks)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk, a quota or a file system's largest file that is full."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+
+def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    """Write a file whole or not at all; whoever reads it meanwhile sees the one before.
+
+    Args:
+        path: of the file.
+        content: text is written as UTF-8, its line ends as they are.
+        sync: bring it to the disk before it takes its name.
+
+    Raises:
+        OSError: it cannot be written. Nothing is left of it: on a disk that is full other files have the room.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # what is told is why it could not be written
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Return once a file's content, or a folder's list of names, is on the disk.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Buckets mounted as folders know no such thing, and have nothing to lose by it.
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def has_room(folder: Path, needed: int) -> bool:
+    """Whether `needed` bytes are free where `folder` is or will be."""
+    return shutil.disk_usage(nearest_folder(folder)).free >= needed
+
+
+def nearest_folder(folder: Path) -> Path:
+    """The folder, or the nearest one above that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+
+
+def take_lock(file: IO[str] | int, *, shared: bool = False) -> bool:
+    """Wait for the lock on an open file, held until it is closed; false where the disk knows no locks.
+
+    The kernel lets go of a lock when a process dies, however it dies, so nobody waits for the dead.
+    """
+    return _lock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) is not None
+
+
+def try_lock(file: IO[str] | int, *, shared: bool = False) -> bool | None:
+    """Take the lock on an open file, held until it is closed, if it is free.
+
+    Args:
+        file: open, or its descriptor.
+        shared: take it beside others who do so.
+
+    Returns:
+        False where somebody holds it, None where the disk knows no locks.
+    """
+    try:
+        return _lock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether a process of this machine, or of one that shares the folder, holds the lock of a file.
+
+    None where nobody can tell: the disk knows no locks, or the file is somebody else's.
+    """
+    try:
+        with path.open() as file:
+            free = try_lock(file, shared=True)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return None if free is None else not free
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
+    """Hold the lock of a file, made with its folder where it is missing; false where the disk knows no locks.
+
+    Who has waited for a file that was removed meanwhile makes a new one, as all who come later do.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = path.open("a")
+        except FileNotFoundError:  # whoever made the folder has just removed it
+            continue
+        with file:
+            known = take_lock(file, shared=shared)
+            if known and not _is_at(file, path):
+                continue
+            yield known
+            return
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(file: IO[str] | int, how: int) -> bool | None:
+    try:
+        fcntl.flock(file, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return None
+    return True
