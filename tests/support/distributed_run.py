@@ -1,4 +1,4 @@
-"""What each worker of a distributed training runs in the tests; see `worker_processes.py`.
+"""What each worker of a distributed training runs in the tests; see `forks.run_workers`.
 
 The folder holds `config.json`; results go there.
 """
@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,3 +109,7 @@ def act(action: str, target: Path) -> None:
     actions = {"gradient": first_gradient, "train": whole_training, "scratch": share_scratch, "draw": draw}
     actions[action](settings, target)
     leave_group()
+
+
+if __name__ == "__main__":
+    act(sys.argv[1], Path(sys.argv[2]))

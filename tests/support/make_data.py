@@ -1,4 +1,4 @@
-"""Small data sets and models for tests, written to a folder: nothing here is downloaded."""
+"""Small data sets and models for tests, written to a folder, and what is looked at once they are read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from typing import Any
 
 import numpy as np
 import soundfile
+
+from trainer.config import TrainConfig
+from trainer.data.audio import read_audio
+from trainer.data.clips import ClipTable, load_clips
+from trainer.data.prepared import PreparedData
 
 RATE = 16_000
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -149,3 +154,68 @@ def write_processor(folder: Path, *, window: int = 2, max_tokens: int = 64) -> P
         begin_suppress_tokens=None,
     ).save_pretrained(folder)
     return folder
+
+
+ROWS = examples(12)
+FILES = [f"clips/{row.file}" for row in ROWS]
+TEXTS = [f"text {number}" for number in range(12)]
+ALL_LANGUAGES = "language=en,language=de"
+
+
+def load(data: Path | str, **settings: object) -> ClipTable:
+    return load_clips(TrainConfig.from_dict({"data": str(data), **settings}))
+
+
+def content(table: ClipTable) -> dict[str, list[tuple[str, str, bytes]]]:
+    """What a table holds: name of the file, text and decoded audio of each clip of each split."""
+    return {
+        role: [(Path(clip.name).name, clip.text, read_audio(clip.source()).tobytes()) for clip in clips]
+        for role, clips in table.splits.items()
+    }
+
+
+def expected(folder: Path, rows: list[Example] = ROWS) -> dict[str, list[tuple[str, str, bytes]]]:
+    return {
+        split: [
+            (row.file, row.text, read_audio(folder / "clips" / row.file).tobytes())
+            for row in rows
+            if row.split == split
+        ]
+        for split in ("train", "validation", "test")
+    }
+
+
+def sizes(table: ClipTable) -> dict[str, int]:
+    return {role: len(clips) for role, clips in table.splits.items()}
+
+
+def rows_with(**columns: list[str]) -> list[dict[str, str]]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def clips_config(folder: Path, model: Path) -> TrainConfig:
+    """The clips and their manifest in `folder`, where the cache is to be as well."""
+    write_clips(folder / "clips", ROWS)
+    manifest = write_manifest(folder / "all.csv", records(ROWS))
+    return TrainConfig(
+        model=str(model),
+        data=str(manifest),
+        cache_dir=str(folder / "cache"),
+        row_filter="language=en,language=de",
+    )
+
+
+def caches(config: TrainConfig) -> list[str]:
+    """Finished and unfinished folders in the cache; not the locks, which stay."""
+    return sorted(path.name for path in Path(config.cache_dir).glob("*") if path.is_dir())
+
+
+def snapshot(data: PreparedData) -> dict[str, list[object]]:
+    """All that training takes from the data."""
+    return {
+        role: [
+            (split.name(i), split.text(i), split.labels(i), split.fill(i), split.features(i).tobytes())
+            for i in range(len(split))
+        ]
+        for role, split in data.splits.items()
+    }

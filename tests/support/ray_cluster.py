@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
-from warm_process import Command, ray_command
+from forks import Command, ray_command
 
 
 def free_port() -> int:

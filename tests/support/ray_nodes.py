@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 
 import psutil
+from forks import Command, family, ray_command
 from ray_cluster import free_port
-from warm_process import Command, ray_command
-from warm_workers import family
 
 
 class Nodes:

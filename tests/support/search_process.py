@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from forks import TUNE, Command, family
 from mlflow_tables import shared_folder
-from warm_process import TUNE, Command
-from warm_workers import family
 
 from tune.experiments.log import EVENTS_FILE, read_log
 

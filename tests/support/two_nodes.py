@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from warm_process import ray_command
+from forks import ray_command
 
 ROOT = Path(__file__).resolve().parents[2]
 

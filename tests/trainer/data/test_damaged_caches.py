@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from make_data import write_processor
-from prepared_clips import caches, clips_config, snapshot
+from make_data import caches, clips_config, snapshot, write_processor
 
 import trainer.data.cache
 from trainer.config import TrainConfig

@@ -5,8 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from loaded_clips import ALL_LANGUAGES, FILES, ROWS, TEXTS, content, expected, load, rows_with, sizes
-from make_data import SHARED_DATA, records, write_clips, write_common_voice, write_manifest
+from make_data import (
+    ALL_LANGUAGES,
+    FILES,
+    ROWS,
+    SHARED_DATA,
+    TEXTS,
+    content,
+    expected,
+    load,
+    records,
+    rows_with,
+    sizes,
+    write_clips,
+    write_common_voice,
+    write_manifest,
+)
 
 from trainer.data.audio import AudioError, read_audio
 from trainer.errors import ConfigError, DataError

@@ -8,10 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from loaded_clips import ALL_LANGUAGES, ROWS, content, expected, load
 from make_data import (
+    ALL_LANGUAGES,
+    ROWS,
     Example,
+    content,
     embedded,
+    expected,
+    load,
     records,
     write_clips,
     write_common_voice,

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loaded_clips import ALL_LANGUAGES, FILES, ROWS, load, rows_with, sizes
-from make_data import SHARED_DATA, records, write_clips, write_manifest
+from make_data import (
+    ALL_LANGUAGES,
+    FILES,
+    ROWS,
+    SHARED_DATA,
+    load,
+    records,
+    rows_with,
+    sizes,
+    write_clips,
+    write_manifest,
+)
 
 from trainer.errors import ConfigError, DataError
 

@@ -10,8 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from make_data import examples, records, tone, write_clips, write_manifest, write_processor
-from prepared_clips import ROWS, caches, clips_config, snapshot
+from make_data import (
+    ROWS,
+    caches,
+    clips_config,
+    examples,
+    records,
+    snapshot,
+    tone,
+    write_clips,
+    write_manifest,
+    write_processor,
+)
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from make_data import SHARED_DATA, tone, write_processor
-from prepared_clips import ROWS, clips_config, snapshot
+from make_data import ROWS, SHARED_DATA, clips_config, snapshot, tone, write_processor
 
 import trainer.data.feature_files
 from trainer.config import TrainConfig

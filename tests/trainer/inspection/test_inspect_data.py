@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from make_data import Example, tone, write_clips, write_common_voice, write_hub_parquet, write_processor
-from page_reader import Page
+from pages import Page
 from planted_faults import Planter, load_rows, names
 
 from trainer.config import TrainConfig

@@ -5,8 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from loaded_clips import ALL_LANGUAGES, FILES, ROWS, rows_with
-from make_data import examples, records, write_clips, write_common_voice, write_manifest, write_processor
+from make_data import (
+    ALL_LANGUAGES,
+    FILES,
+    ROWS,
+    examples,
+    records,
+    rows_with,
+    write_clips,
+    write_common_voice,
+    write_manifest,
+    write_processor,
+)
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worker_processes import run
+from forks import run_workers
 
 from trainer.config import TrainConfig
 from trainer.conversion.hugging_face import write_model
@@ -29,8 +29,8 @@ def test_four_workers_have_the_gradient_of_one(small_config: TrainConfig, tmp_pa
     data = prepare(config)
     lengths = [len(data.splits["train"].labels(clip)) for clip in range(16)]
     assert len(set(lengths)) > 3, "the test needs labels of unequal length"
-    run("gradient", config.replace(train_batch_size=16), tmp_path)
-    run("gradient", config.replace(train_batch_size=4, workers=4), tmp_path)
+    run_workers("gradient", config.replace(train_batch_size=16), tmp_path)
+    run_workers("gradient", config.replace(train_batch_size=4, workers=4), tmp_path)
     reference = torch.load(tmp_path / "gradients-1.pt")
     gradients = torch.load(tmp_path / "gradients-4.pt")
     assert gradients.keys() == reference.keys()
@@ -43,7 +43,7 @@ def test_each_worker_draws_random_numbers_of_its_own(small_config: TrainConfig, 
         config = small_config.replace(
             max_train_clips=16, train_batch_size=4, epochs=1.0, dropout=0.1, spec_augment=True, **changes
         )
-        run("draw", config, tmp_path / name)
+        run_workers("draw", config, tmp_path / name)
         files = (tmp_path / name / f"draws-{rank}.json" for rank in range(config.workers))
         return [json.loads(file.read_text()) for file in files]
 
@@ -65,7 +65,7 @@ def test_each_worker_draws_random_numbers_of_its_own(small_config: TrainConfig, 
 def test_the_shared_folder_stays_until_the_last_process_leaves_it(
     small_config: TrainConfig, tmp_path: Path
 ) -> None:
-    run("scratch", small_config.replace(workers=2), tmp_path)
+    run_workers("scratch", small_config.replace(workers=2), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def one_worker(
         log_every_seconds=3600.0,
     )
     folder = tmp_path_factory.mktemp("one")
-    run("train", config, folder)
+    run_workers("train", config, folder)
     return config, folder
 
 
@@ -103,7 +103,7 @@ def assert_same_training(folder: Path, reference: Path) -> None:
 
 def test_two_workers_train_and_evaluate_as_one(one_worker: tuple[TrainConfig, Path], tmp_path: Path) -> None:
     config, reference = one_worker
-    run("train", config.replace(workers=2, train_batch_size=4), tmp_path)
+    run_workers("train", config.replace(workers=2, train_batch_size=4), tmp_path)
     assert_same_training(tmp_path, reference)
     rows = evaluations(tmp_path)
     assert [row["wer"] for row in evaluations(tmp_path, rank=1)] == [row["wer"] for row in rows]
@@ -119,7 +119,7 @@ def assert_resumes(config: TrainConfig, folder: Path, again: Path) -> None:
     again.mkdir()
     whole = evaluations(folder)
     (again / "resume.json").write_text(json.dumps(whole[1]["checkpoint"]))
-    run("train", config, again)
+    run_workers("train", config, again)
     rows = evaluations(again)
     assert [row["samples_seen"] for row in rows] == [row["samples_seen"] for row in whole[2:]]
     for row, other in zip(rows, whole[2:], strict=True):
@@ -139,7 +139,7 @@ def test_deepspeed_trains_as_one_worker_resumes_and_exports(
     base, reference = one_worker
     config = base.replace(workers=2, train_batch_size=4, deepspeed={2: PACKAGED[0], 3: PACKAGED[1]}[stage])
     folder = tmp_path / "whole"
-    run("train", config, folder)
+    run_workers("train", config, folder)
     assert_same_training(folder, reference)
     last = evaluations(folder)[-1]
     files = {path.name for path in Path(last["checkpoint"]).rglob("*")}

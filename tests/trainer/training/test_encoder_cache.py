@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import torch
+from forks import run_workers
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
-from worker_processes import run
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, PreparedSplit, prepare
@@ -352,7 +352,7 @@ def test_processes_fill_a_store_at_once(frozen: TrainConfig, data: PreparedData,
     plain = trained(config.replace(encoder_cache=False), data, tmp_path / "plain")
     configs = {"one": config, "two": config.replace(workers=2, train_batch_size=4)}
     with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(run, "train", configs[name], tmp_path / name) for name in configs]:
+        for done in [pool.submit(run_workers, "train", configs[name], tmp_path / name) for name in configs]:
             done.result()
     for name in configs:
         rows = json.loads((tmp_path / name / "rows-0.json").read_text())["rows"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from forks import run_workers
 from safetensors.torch import load_file
-from worker_processes import run as run_workers
 
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError

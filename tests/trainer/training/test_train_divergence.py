@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from forks import run_workers
 from transformers import GenerationMixin
-from worker_processes import run
 
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
@@ -89,7 +89,7 @@ def test_a_model_that_is_ruined_before_is_named(small_config: TrainConfig, tmp_p
 @pytest.mark.parametrize("first_point", [8, 16])
 def test_two_workers_end_together(diverging: TrainConfig, tmp_path: Path, first_point: int) -> None:
     config = diverging.replace(workers=2, evaluate_at=(first_point,))
-    run("train", config, tmp_path)
+    run_workers("train", config, tmp_path)
     rows = [json.loads((tmp_path / f"rows-{rank}.json").read_text())["rows"] for rank in (0, 1)]
     assert rows[0][-1]["diverged"] == 1.0
     assert rows[0][-1]["samples_seen"] == first_point

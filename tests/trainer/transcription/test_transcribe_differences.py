@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_reader import Page
+from pages import Page
 from rich.console import Console
 
 from trainer.transcription.differences import Comparison, compare

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import Command
 from ray_nodes import Nodes
 from search_process import ROOT, finish, search_nodes, state, trials
-from warm_process import Command
 
 
 def running(log: Path) -> list[dict[str, Any]]:

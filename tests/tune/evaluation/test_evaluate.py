@@ -17,8 +17,7 @@ import jiwer
 import numpy as np
 import pytest
 from old_experiments import write_old_results
-from page_browser import look_everywhere, needs_chromium
-from page_reader import Page
+from pages import Page, look_everywhere, needs_chromium
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 import yaml
+from forks import tune_whisper
 from made_experiments import made_trial, write_experiment
 from mlflow_server import client_of, running_ui, search_runs
 from old_experiments import change, recorded_in_mlflow, to_old_form
 from s3_server import KEYS, s3_server
 from search_process import QUICK, Search
-from warm_process import tune_whisper
 
 import trainer
 from trainer.config import TrainConfig

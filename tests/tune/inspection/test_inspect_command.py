@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from page_browser import look_everywhere, needs_chromium
-from page_reader import Page
+from pages import Page, look_everywhere, needs_chromium
 from planted_faults import Planter, Row, load_rows
 
 from trainer.config import TrainConfig

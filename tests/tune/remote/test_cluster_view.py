@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forks import Command
 from ray_cluster import RayCluster, free_port
-from warm_process import Command
 
 from tune.commands.cluster import cluster_parser, create_parser, delete_parser, scale_parser
 from tune.remote.view import ClusterView, versions_line

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from made_experiments import RUNGS, bring, made_trial, simulated, write_experiment
 from made_logs import MadeLog, training_settings
-from page_reader import Page
+from pages import Page
 from s3_server import KEYS, s3_server
 
 from trainer.data.drops import Drop

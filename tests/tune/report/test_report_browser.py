@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from made_experiments import made_trial, simulated, write_experiment
-from page_browser import look_at, needs_chromium, screenshots
+from pages import look_at, needs_chromium, screenshots
 from selenium.webdriver.support.ui import WebDriverWait
 
 from trainer.data.drops import Drop

@@ -13,11 +13,11 @@ import mlflow
 import pytest
 import ray
 import yaml
+from forks import fork_workers
 from made_experiments import made_trial, write_experiment
 from ray_nodes import Nodes
 from rich.console import Console
 from search_process import QUICK, Search
-from warm_process import fork_workers
 
 import tune.runs.gpu_sharing
 from trainer.config import ConfigError, TrainConfig

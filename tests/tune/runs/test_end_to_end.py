@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from warm_process import tune_whisper
+from forks import tune_whisper
 
 from tune.cli import main
 from tune.experiments.storage import Storage

@@ -21,10 +21,9 @@ import mlflow
 import optuna
 import psutil
 import pytest
+from forks import TUNE, Command, family
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from warm_process import TUNE, Command
-from warm_workers import family
 
 from tune.experiments.log import EVENTS_FILE, read_log
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import Command, tune_whisper
 from old_experiments import write_old_results
 from search_process import state
-from warm_process import Command, tune_whisper
 
 from trainer.config import TrainConfig
 from tune.cli import main

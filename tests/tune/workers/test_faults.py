@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from warm_process import Command, tune_whisper
-from warm_workers import family
+from forks import Command, family, tune_whisper
 
 import trainer
 

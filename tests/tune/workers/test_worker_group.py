@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forks import family
 from ray_nodes import Nodes
 from search_process import finish, search_nodes, state, trials
-from warm_workers import family
 
 TRIALS = int(os.environ.get("TRIALS", "6"))
 """Of two workers each; `TRIALS=12 pytest tests/tune/workers/test_worker_group.py` runs more."""

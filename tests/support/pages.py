@@ -1,11 +1,31 @@
-"""What a page of the project holds, read without a browser; whatever would fetch or run something fails."""
+"""Pages of the project: what one holds, read without a browser, and how it looks in a real one."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+sys.path.insert(0, str(DOCS))
+try:
+    import screenshot_report as screenshots
+finally:
+    sys.path.remove(str(DOCS))
+
+needs_chromium = pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium"
+)
+MARKS = """return [...document.querySelectorAll('figure .plot')].map(plot => [plot.getAttribute('aria-label'),
+  plot.querySelector('svg').getBoundingClientRect().width, plot.querySelectorAll('.point, .scatter path, .hm').length])
+"""
+
 
 VOID = {"meta", "link", "br"}
 POLICY = r"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'nonce-[\w-]{40,}'"
@@ -76,3 +96,20 @@ def _strings(value: Any) -> list[str]:
         return [value]
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [text for each in inside for text in _strings(each)]
+
+
+def look_at(browser: Any, page: Path, width: str = "DESKTOP", *, dark: bool = False) -> Any:
+    """Open a page, which must be quiet, must fit, and in which every figure must be drawn; what was seen."""
+    seen = screenshots.look(browser, page, getattr(screenshots, width), dark=dark)
+    assert (seen.requests, seen.console, seen.too_wide) == ([], [], 0)
+    for caption, across, marks in browser.execute_script(MARKS):
+        assert caption and across > 150 and marks, caption
+    return seen
+
+
+def look_everywhere(page: Path) -> None:
+    """On a desk and on a phone, light and dark."""
+    with screenshots.chromium(screenshots.DESKTOP, 1000, logged=True) as browser:
+        for width in ("DESKTOP", "PHONE"):
+            for dark in (False, True):
+                look_at(browser, page, width, dark=dark)

@@ -1,0 +1,212 @@
+"""The two processes that others are forked from (see `forks.py`).
+
+`python fork_server.py FOLDER FD FD`, with the sockets where commands and workers are asked for. It ends with who has
+started it, and removes the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forks import HERE, LARGEST
+
+OF_COMMANDS = (
+    *("tune.commands.search", "tune.runs.search", "tune.runs.finish", "tune.tracking.process"),
+    *("tune.report.writer", "tune.commands.export", "tune.commands.train", "tune.commands.inspect"),
+    *("transformers.models.whisper.processing_whisper", "transformers.models.auto.configuration_auto"),
+    *(
+        "transformers.models.whisper.feature_extraction_whisper",
+        "transformers.models.whisper.tokenization_whisper",
+    ),
+    *("tune.report.search_page", "tune.report.analysis", "plotly.graph_objects", "trainer.data.prepared"),
+    *("ray.dashboard.optional_deps", "ray.autoscaler.v2.utils", "trainer.inspection.quick"),
+    *("ray.dag", "ray.tune", "mlflow.store.tracking.sqlalchemy_store", "optuna.storages._rdb.storage"),
+)
+OF_WORKERS = (
+    *("trainer.train", "trainer.training.callbacks", "trainer.training.whisper_trainer"),
+    *("aiohttp.web", "grpc.aio", "jsonschema", "prometheus_client", "requests"),
+    "google.protobuf.json_format",
+)
+READ_BY_IMPORTS = ("CUDA_", "HF_", "HOME", "OMP_", "TORCH", "TRANSFORMERS_", "TZ", "XDG_")
+"""Variables with these beginnings may be read when something is imported."""
+READ_BY_RAY_AND_MLFLOW = ("MLFLOW_", "RAY_")
+READ_LATER = ("HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_URI")
+READ_LATER += ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED")
+
+
+class Server:
+    """Forks a process for each request, and tells whoever asked how it ends.
+
+    Args:
+        listener: where requests come: JSON with the words, folder and environment, and stdin, stdout and stderr.
+        read: beginnings of the variables that its own imports may have read.
+    """
+
+    def __init__(self, listener: socket.socket, read: tuple[str, ...]) -> None:
+        self._parent, self._read = os.getppid(), read
+        self._environment = dict(os.environ)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, lambda _: self._connect(listener))
+        self._processes: dict[int, int] = {}
+        """Their numbers, by descriptors of them."""
+
+    def serve(self) -> dict[str, Any]:
+        """Until the end of whoever has started it; a request is returned in the process that is forked for it."""
+        _set_environment(self._environment)  # imports may have changed it
+        gc.freeze()  # pages that nobody writes stay shared
+        while os.getppid() == self._parent:
+            for key, _ in self._selector.select(1.0):
+                if request := key.data(key.fileobj):
+                    return request
+        return {}
+
+    def _connect(self, listener: socket.socket) -> None:
+        self._selector.register(listener.accept()[0], selectors.EVENT_READ, self._fork)
+
+    def _fork(self, connection: socket.socket) -> dict[str, Any] | None:
+        message, streams, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        self._selector.unregister(connection)
+        if not message:  # it was only asked whether this server has begun
+            connection.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            for descriptor in self._selector.get_map():
+                os.close(descriptor)
+            self._selector.close()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            request: dict[str, Any] = json.loads(message)
+            return request
+        for stream in streams:
+            os.close(stream)
+        process = os.pidfd_open(pid)
+        self._processes[process] = pid
+        self._selector.register(process, selectors.EVENT_READ, functools.partial(self._ended, connection))
+        self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._kill, process))
+        with contextlib.suppress(OSError):  # gone already
+            connection.send(str(pid).encode())
+        return None
+
+    def _kill(self, process: int, connection: socket.socket) -> None:
+        """Whoever asked is gone."""
+        self._selector.unregister(connection)
+        if process in self._processes:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    def _ended(self, connection: socket.socket, process: int) -> None:
+        _, status = os.waitpid(self._processes.pop(process), 0)
+        self._selector.unregister(process)
+        os.close(process)
+        with contextlib.suppress(OSError):
+            connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(connection)
+        connection.close()
+
+    def become(self, request: dict[str, Any]) -> list[str]:
+        """Take on the folder, the environment and the like of a request; the program and its words."""
+        words: list[str] = request["words"]
+        environment: dict[str, str] = request["environment"]
+        if request.get("session"):
+            os.setsid()
+        os.chdir(request["folder"])
+        interrupted = request.get("interrupted", True)
+        signal.signal(signal.SIGINT, signal.default_int_handler if interrupted else signal.SIG_IGN)
+        if self._read_of(environment) != self._read_of(os.environ):
+            os.execve(sys.executable, [sys.executable, *words], environment)
+        _set_environment(environment)
+        if nice := request.get("nice", 0):
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+        sys.path[:] = [path for path in sys.path if path != str(HERE)]
+        sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()  # else that of all would be the same
+        return words
+
+    def _read_of(self, environment: Mapping[str, str]) -> dict[str, str]:
+        read = environment.items()
+        return {name: value for name, value in read if name.startswith(self._read) and name not in READ_LATER}
+
+
+def _set_environment(environment: Mapping[str, str]) -> None:
+    """Change what differs only: by where the first variable lies Ray finds the place for a process's title."""
+    for name in {*os.environ} - {*environment}:
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def run(words: list[str]) -> None:
+    """What Python does with these words."""
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        exec(words[1], {"__name__": "__main__"})
+    else:
+        sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def import_for_commands() -> None:
+    from mlflow_tables import copy_tables
+
+    from tune.tracking.mlflow_connection import quiet_mlflow
+
+    quiet_mlflow()
+    for name in OF_COMMANDS:
+        importlib.import_module(name)
+    copy_tables()
+
+
+def import_for_workers() -> None:
+    from trainer.imports import import_trainer
+
+    import_trainer()
+    for name in OF_WORKERS:
+        importlib.import_module(name)
+    assert "ray" not in sys.modules  # what it gives each of its workers is read as it is imported
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    commands, workers = (socket.socket(fileno=int(number)) for number in sys.argv[2:])
+    with_ray = os.fork() > 0
+    if with_ray:
+        workers.close()
+        server = Server(commands, READ_BY_IMPORTS + READ_BY_RAY_AND_MLFLOW)
+        import_for_commands()
+    else:
+        commands.close()
+        server = Server(workers, READ_BY_IMPORTS)
+        import_for_workers()
+    asked = server.serve()
+    if not asked:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+    words = server.become(asked)
+    if with_ray:
+        from forks import start_rays_with
+
+        start_rays_with(folder)
+    run(words)
