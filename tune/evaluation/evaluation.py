@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tune.evaluation.plan import EvaluationPlan, check_columns
-from tune.util.console import clock, say, say_notes
+from tune.util.console import ProgressBar, say_notes
 from tune.util.errors import DataError
 
 if TYPE_CHECKING:
     from trainer.scoring.decoding import Decoder, Transcripts
     from trainer.scoring.scores import Group, ModelScores, Rate, Scores
     from trainer.scoring.split_data import SplitData
-
-_LINE_SECONDS = 30.0
-"""Between two lines of progress where there is no terminal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +160,8 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
         if other is not None:
             check_model(other)
         decoder = Decoder(config)
-    with _progress(console, "computing features") as show:
-        data = prepare_split(config, source, show)
+    with ProgressBar(console, "computing features") as progress:
+        data = prepare_split(config, source, progress.update)
     note = unit_note(config)
     notes = [*plan.notes, *data.notes, *([note] if note else [])]
     say_notes(console, notes)
@@ -204,32 +196,7 @@ def _require_words(plan: EvaluationPlan, normalized: list[str]) -> None:
 
 def _decode(decoder: Decoder, data: SplitData, console: Console, shown: str) -> Transcripts:
     """Transcripts of one model, with progress."""
-    with _progress(console, f"decoding with {shown}") as show:
-        split = data.prepared if decoder.config.model == data.model else data.for_model(decoder.config, show)
-        return decoder.transcribe(split, show)
-
-
-@contextlib.contextmanager
-def _progress(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left on a terminal; elsewhere a line now and then."""
-    if not console.is_terminal:
-        begun = last = time.monotonic()
-
-        def tell(done: int, total: int) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if now - last >= _LINE_SECONDS and done < total:
-                last = now
-                left = clock((now - begun) * (total - done) / done)
-                say(console, f"{what}: {done:,} of {total:,} clips, about {left} left")
-
-        yield tell
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(escape(what), total=None)
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield show
+    with ProgressBar(console, f"decoding with {shown}") as progress:
+        same = decoder.config.model == data.model
+        split = data.prepared if same else data.for_model(decoder.config, progress.update)
+        return decoder.transcribe(split, progress.update)

@@ -5,34 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
-
 from trainer.config import TrainConfig
-from tune.util.console import clock, make_console, say
+from tune.util.console import ProgressBar, make_console
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from trainer.inspection.inspection import Inspection
     from tune.experiments.models import NamedModel
     from tune.experiments.storage import Storage
-
-_LINE_SECONDS = 30.0
-"""Between two lines of progress where there is no terminal."""
 
 
 def run_inspection(
@@ -72,7 +53,7 @@ def run_inspection(
             with console.status("looking at the model ..."):
                 judge = stack.enter_context(open_model(check_with, storage))
                 check_model(config.replace(model=judge.source))
-        progress = stack.enter_context(PhaseProgress(console))
+        progress = stack.enter_context(ProgressBar(console, "reading the data"))
         inspection = inspect_data(
             config,
             with_model=with_model,
@@ -90,7 +71,7 @@ def run_inspection(
 
 
 def _transcribe(
-    config: TrainConfig, judge: NamedModel, progress: PhaseProgress
+    config: TrainConfig, judge: NamedModel, progress: ProgressBar
 ) -> dict[tuple[str, str, str], str]:
     """What the model hears, by split, name and text of the clip."""
     from trainer.data.prepared import prepare
@@ -105,46 +86,3 @@ def _transcribe(
         for row, text in enumerate(decoder.transcribe(split, show).texts):
             heard[name, split.name(row), split.text(row)] = text
     return heard
-
-
-class _Speed(ProgressColumn):
-    """How many a second."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.0f}/s" if task.speed else "", style="dim")
-
-
-class PhaseProgress:
-    """What is being done and the time left: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        self._progress = Progress(*columns, _Speed(), TimeRemainingColumn(), console=console, transient=True)
-        self._task: TaskID | None = None
-        self._phase = ""
-        self._begun = self._last = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:  # else a line would be printed
-            self._progress.stop()
-
-    def show(self, phase: str, done: int, total: int) -> None:
-        """Tell how far a phase is: what is being done, how many are done and how many there are."""
-        if self._task is None or phase != self._phase:
-            self._phase = phase
-            self._begun = self._last = time.monotonic()
-            if self._task is not None:
-                self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(phase, total=total)
-        if self._console.is_terminal:
-            self._progress.update(self._task, completed=done, total=total)
-        elif time.monotonic() - self._last >= _LINE_SECONDS and 0 < done < total:
-            self._last = time.monotonic()
-            left = (self._last - self._begun) * (total - done) / done
-            say(self._console, f"{phase}: {done:,} of {total:,}, about {clock(left)} left")

@@ -14,7 +14,7 @@ from rich.console import Console
 from trainer.config import TrainConfig
 from trainer.scoring.normalizers import unit_note
 from tune.cluster.progress_channel import MailboxReader, post, start_mailbox
-from tune.util.console import progress_bar, say, say_notes
+from tune.util.console import ProgressBar, say, say_notes
 from tune.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def prepare_features(base: TrainConfig, console: Console) -> PreparedData:
     from trainer.data.prepared import prepare
 
     begun = time.monotonic()
-    with progress_bar(console, "computing features") as show:
-        elsewhere = _compute_elsewhere(base, show, console)
-        data = prepare(base, show)
+    with ProgressBar(console, "computing features") as progress:
+        elsewhere = _compute_elsewhere(base, progress.update, console)
+        data = prepare(base, progress.update)
     data = dataclasses.replace(data, notes=[*data.notes, *_look_at(base, data)])
     say_notes(console, data.notes)
     if note := unit_note(base):

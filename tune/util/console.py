@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ SHORT_NAMES = {
     "weight_decay": "decay",
     "label_smoothing": "smoothing",
 }
+_LINE_SECONDS = 30.0
+"""Between two lines of progress where there is no terminal."""
 
 
 def make_console(*, error: bool = False) -> Console:
@@ -68,13 +70,60 @@ def clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
 
 
-@contextlib.contextmanager
-def progress_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal while the block runs; it is told how many of how many are done."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+class ProgressBar:
+    """How far a piece of work is and the time left: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(
+        self, console: Console, phase: str, *, number: Callable[[float], str] = "{:,}".format
+    ) -> None:
+        """Begin with a phase of the work; `number` writes how much is done and how much there is."""
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[count]}"),
+        )
+        # Where the bar is on standard error, standard output is for results: rich would send those here too.
+        self._bar = Progress(
+            *(*columns, TimeRemainingColumn()),
+            console=console,
+            transient=True,
+            redirect_stdout=not console.stderr,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(phase, total=None, count="")
+        self._number, self._phase = number, phase
+        self._begun = self._told = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Out of the way while something is printed elsewhere, which may be the same terminal."""
+        self._bar.stop()
+        yield
+        self._bar.start()
+
+    def update(self, done: float, total: float) -> None:
+        """Tell how much of how much is done in this phase."""
+        self.show(self._phase, done, total)
+
+    def show(self, phase: str, done: float, total: float) -> None:
+        """The same of a phase, which takes the place of another."""
+        now = time.monotonic()
+        if phase != self._phase:
+            self._phase, self._begun, self._told = phase, now, now
+            self._bar.reset(self._task, description=phase)
+        count = f"{self._number(done)} of {self._number(total)}"
+        self._bar.update(self._task, completed=done, total=total, count=count)
+        if self._bar.disable and now - self._told >= _LINE_SECONDS and 0 < done < total:
+            self._told = now
+            left = clock((now - self._begun) * (total - done) / done)
+            say(self._bar.console, f"{phase}: {count}, about {left} left")
 
 
 class LiveDisplay(abc.ABC):
