@@ -129,6 +129,11 @@ _ALIASES: dict[str, str] = {
 }
 
 
+def language_name(code: str) -> str:
+    """The English name of a language: `German`; the code in quotes where Whisper does not know it."""
+    return LANGUAGES[code].title() if code in LANGUAGES else f"{code!r}"
+
+
 def resolve_language(name: str) -> str:
     """Whisper's code of a language given by code or English name (`Belarusian` -> `be`).
 

@@ -9,7 +9,6 @@ from trainer.inspection.characters import Odd, foreign_script, main_scripts, odd
 from trainer.inspection.findings import Entry, Finding, make_finding, names_of
 from trainer.inspection.rates import Misfit, RateModel
 from trainer.inspection.texts import (
-    language_name,
     markup,
     no_transcript,
     placeholders,
@@ -17,6 +16,7 @@ from trainer.inspection.texts import (
     tell_languages,
     text_keys,
 )
+from trainer.languages import language_name
 from trainer.scoring.counts import count_errors
 
 Groups = Mapping[str, Sequence[Entry]]

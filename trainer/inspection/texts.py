@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from trainer.languages import LANGUAGES
-
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
@@ -40,6 +38,7 @@ others stay under 2; of the same sentences taken for the other language all of f
 """
 _SAME = {"jw": "jv", "nn": "no", "yue": "zh"}
 """What Whisper and py3langid call differently, or one of them does not tell apart."""
+_WHISPERS = {"jv": "jw"}
 _LEAST_LETTERS = 12
 _ENOUGH = 20
 """Texts from which it can be said what most are in."""
@@ -177,7 +176,7 @@ def tell_languages(
         return Languages(None, None, [])
     best = {at: next(iter(scores)) for at, scores in ranks.items()}
     others = [
-        (at, best[at])
+        (at, _WHISPERS.get(best[at], best[at]))
         for at, scores in ranks.items()
         if best[at] != expected and scores[best[at]] - scores[expected] >= _MARGIN
     ]
@@ -189,9 +188,3 @@ def _identifier() -> LanguageIdentifier:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE)
-
-
-def language_name(code: str) -> str:
-    """The English name of a language where Whisper has one, else the code."""
-    known = {"jv": "jw"}.get(code, code)
-    return LANGUAGES[known].capitalize() if known in LANGUAGES else f"{code!r}"

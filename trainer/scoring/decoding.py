@@ -112,6 +112,13 @@ class Decoder:
             return torch.cuda.get_device_name(self.device)
         return f"{torch.get_num_threads()} CPU threads"
 
+    def arithmetic(self) -> torch.autocast:
+        """The precision in which the model computes, as a context."""
+        import torch
+
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
     def transcribe(
         self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None = None
     ) -> Transcripts:
@@ -146,12 +153,8 @@ class Decoder:
         """Transcripts of a batch (B, mel bands, frames); copying them back waits for the device."""
         import torch
 
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
         try:
-            with (
-                torch.inference_mode(),
-                torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None),
-            ):
+            with torch.inference_mode(), self.arithmetic():
                 encoded = self.model.get_encoder()(batch.to(self.device))
                 if not bool(encoded.last_hidden_state.isfinite().all()):
                     raise DivergedError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainer.config import TrainConfig
 from trainer.data.text import prepare_target
-from trainer.languages import LANGUAGES
+from trainer.languages import language_name
 from trainer.scoring.characters import WITHOUT_SPACES, plain_digits, split_characters
 from trainer.scoring.english import spelling_table
 from trainer.scoring.language_rules import EARLY, LATE, NOTES, RULES
@@ -86,7 +86,7 @@ def describe_normalizer(config: TrainConfig) -> tuple[Unit, str]:
         how = ", by characters as in Whisper's paper" if spaceless else ""
         return ("characters" if spaceless else "words"), f"Whisper's own {kind}{how}"
     special = f"; {NOTES[code]}" if code in NOTES else ""
-    language = LANGUAGES[code].capitalize()
+    language = language_name(code)
     text = f"{language}: case and punctuation are left out, letters and their marks are kept{special}"
     if spaceless:
         return "characters", f"{text}; written without spaces between words, so characters are counted"
@@ -97,7 +97,7 @@ def unit_note(config: TrainConfig) -> str | None:
     """What a user must know of a rate that is called WER and counts no words; None where it does."""
     if describe_normalizer(config)[0] == "words":
         return None
-    language = LANGUAGES[written_language(config)].capitalize()
+    language = language_name(written_language(config))
     return (
         f"{language} is written without spaces between words: errors are counted by character, "
         f"so WER is the CER here (normaliser {config.normalizer_name})"

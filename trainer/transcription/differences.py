@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from trainer.scoring.alignment import align, pairs
-from trainer.scoring.characters import WITHOUT_SPACES
+from trainer.scoring.characters import WITHOUT_SPACES, split_characters
 from trainer.transcription.transcripts import Segment, Transcript, segment_dict
 
 Kind = Literal["equal", "written", "replace", "delete", "insert"]
@@ -23,10 +23,6 @@ class Difference:
     kind: Kind
     base: str
     model: str
-
-    def to_dict(self) -> dict[str, str]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +66,7 @@ class Comparison:
                     "end": round(row.end, 3),
                     "base": segment_dict(row.base) if row.base else None,
                     "model": segment_dict(row.model) if row.model else None,
-                    "differences": [difference.to_dict() for difference in row.differences],
+                    "differences": [dataclasses.asdict(difference) for difference in row.differences],
                 }
                 for row in self.rows
             ],
@@ -83,7 +79,8 @@ def compare(base: Transcript, model: Transcript) -> Comparison:
     gap = "" if by_character else " "
     rows, count, changed = [], 0, 0
     for start, end, *sides in _pair(base.segments, model.segments):
-        left, right = (_pieces(" ".join(segment.text for segment in side), by_character) for side in sides)
+        texts = [" ".join(segment.text for segment in side) for side in sides]
+        left, right = ((split_characters(text) if by_character else text).split() for text in texts)
         differences = []
         for kind, heard, written in _align(left, right):
             differences.append(Difference(kind, gap.join(heard), gap.join(written)))
@@ -117,19 +114,6 @@ def _merge(segments: list[Segment]) -> Segment | None:
     doubts = [segment.doubt for segment in segments if segment.doubt]
     text = " ".join(segment.text for segment in segments)
     return Segment(segments[0].start, segments[-1].end, text, doubts[0] if doubts else None)
-
-
-def _pieces(text: str, by_character: bool) -> list[str]:
-    """Words, or characters with the marks that belong to them."""
-    if not by_character:
-        return text.split()
-    pieces: list[str] = []
-    for char in text:
-        if pieces and unicodedata.category(char).startswith("M"):
-            pieces[-1] += char
-        elif not char.isspace():
-            pieces.append(char)
-    return pieces
 
 
 def _fold(piece: str) -> str:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
 from trainer.memory import is_out_of_memory
-from trainer.model.hub_models import fetch_model
-from trainer.model.pretrained import model_path
-from trainer.model.processor import is_multilingual, load_processor
-from trainer.model.whisper import load_model
-from trainer.scoring.decoding import transcribe_encoded
+from trainer.model.pretrained import find_model
+from trainer.model.processor import is_multilingual
+from trainer.scoring.decoding import Decoder, transcribe_encoded
 from trainer.training.checkpoints import CONFIG_FILE
 from trainer.transcription.transcripts import Doubt
 
@@ -29,20 +26,6 @@ _REPEATS = 2.4
 """Text that zlib makes smaller than this many times says the same over and over (openai/whisper's threshold)."""
 _TIME_STEP = 0.02
 """Seconds from one timestamp token to the next."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Decoding:
-    """How to decode."""
-
-    language: str | None = None
-    """Whisper's code or name; `None` takes the model's own, and where it has none it is heard from the audio."""
-    task: Literal["transcribe", "translate"] | None = None
-    """`None` takes the model's own."""
-    batch_size: int = 16
-    """Windows decoded at once; halved where they do not fit in the GPU's memory."""
-    num_beams: int = 1
-    """1 is greedy, as trials are measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,45 +60,49 @@ class Decoded:
 class Recogniser:
     """A model and its processor on the GPU, where there is one, ready for clips of 16 kHz audio."""
 
-    def __init__(self, model: str, decoding: Decoding) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        language: str | None = None,
+        task: str | None = None,
+        batch_size: int = 16,
+        num_beams: int = 1,
+    ) -> None:
         """Load the model; several seconds.
 
         Args:
             model: hub id, folder or short name.
-            decoding: how to decode.
+            language: Whisper's code or name; `None` takes the model's own, and where it has none it is heard from the
+                audio.
+            task: `transcribe` or `translate`; `None` takes the model's own.
+            batch_size: windows decoded at once; halved where they do not fit in the GPU's memory.
+            num_beams: 1 is greedy, as trials are measured.
 
         Raises:
             ModelError: it cannot be loaded, or has not that language or task.
             ConfigError: Whisper knows no such language.
         """
-        import torch
         from transformers import logging
 
         logging.set_verbosity_error()  # Whisper's generate passes itself deprecated arguments (5.23) and says so
-        self._batch_size = decoding.batch_size
-        asked = TrainConfig(model=model, language=decoding.language or "en")
-        folder = _small_files(asked)
-        self._ours = (folder / CONFIG_FILE).is_file()
+        asked = TrainConfig(model=model, language=language or "en", generation_num_beams=num_beams)
+        folder = find_model(asked)
         own = _own_generation(folder)
-        asked = asked.replace(task=decoding.task or own.get("task") or "transcribe")
-        self.language: str | None = asked.language if decoding.language else own.get("language")
-        if self.language is not None:
-            asked = asked.replace(language=self.language)
-            self.language = asked.language
-        self.task = asked.task
-        self.processor = load_processor(asked)
-        self.model = load_model(asked, self.processor)
-        self.multilingual = is_multilingual(self.processor)
-        if not self.multilingual:
-            self.language = "en"
-        elif self.language is None and not getattr(self.model.generation_config, "lang_to_id", None):
+        known = asked.language if language else own.get("language")
+        asked = asked.replace(task=task or own.get("task") or "transcribe", language=known or asked.language)
+        decoder = Decoder(asked)
+        self.model, self.processor, self.device = decoder.model, decoder.processor, decoder.device
+        self._arithmetic = decoder.arithmetic
+        self.batch_size, self.task = batch_size, asked.task
+        self._ours = (folder / CONFIG_FILE).is_file()
+        self._multilingual = is_multilingual(self.processor)
+        self.language: str | None = asked.language if known or not self._multilingual else None
+        if self.language is None and not getattr(self.model.generation_config, "lang_to_id", None):
             raise ModelError(
                 f"model={model!r}: its generation config lists no languages, so the spoken one cannot be heard; "
                 "give --language"
             )
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model.to(self.device).eval()
-        self.model.generation_config.num_beams = decoding.num_beams
 
     @property
     def window(self) -> float:
@@ -137,8 +124,8 @@ class Recogniser:
         """The code of the language that a clip is most likely in."""
         import torch
 
-        with torch.no_grad(), self.arithmetic():
-            features = self.features([clip])
+        with torch.no_grad(), self._arithmetic():
+            features = self._features([clip])
             ids = self.model.detect_language(features, generation_config=self.model.generation_config)
         codes = {number: token for token, number in self.model.generation_config.lang_to_id.items()}
         return str(codes[int(ids[0])]).strip("<|>")
@@ -157,7 +144,7 @@ class Recogniser:
             RuntimeError: not even one of them fits in memory.
         """
         found: list[Decoded] = []
-        size = self._batch_size
+        size = self.batch_size
         while len(found) < len(clips):
             part = slice(len(found), len(found) + size)
             try:
@@ -176,8 +163,8 @@ class Recogniser:
         from transformers.modeling_outputs import BaseModelOutput
 
         found: dict[int, Decoded] = {}
-        with torch.no_grad(), self.arithmetic():
-            hidden = self.model.get_encoder()(self.features(clips)).last_hidden_state
+        with torch.no_grad(), self._arithmetic():
+            hidden = self.model.get_encoder()(self._features(clips)).last_hidden_state
             for language in dict.fromkeys(languages):
                 rows = [row for row, other in enumerate(languages) if other == language]
                 prefix = self._prefix(language)
@@ -232,32 +219,14 @@ class Recogniser:
     def _prefix(self, language: str | None) -> list[int]:
         """What the transcript begins with: language, task, no timestamps."""
         prefix: list[int] = list(self.processor.tokenizer.prefix_tokens)
-        if self.multilingual:
+        if self._multilingual:
             prefix[1] = self.processor.tokenizer.convert_tokens_to_ids(f"<|{language}|>")
         return prefix
 
-    def features(self, clips: Sequence[np.ndarray]) -> torch.Tensor:
+    def _features(self, clips: Sequence[np.ndarray]) -> torch.Tensor:
         """Float32 (batch, n_mels, n_frames): each clip and silence up to the window."""
         out = self.processor.feature_extractor(list(clips), sampling_rate=SAMPLE_RATE, return_tensors="pt")
         return out["input_features"].to(self.device)  # type: ignore[no-any-return]
-
-    @contextlib.contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        """The GPU's half precision, as in an evaluation; float32 on a CPU."""
-        import torch
-
-        if self.device.type == "cpu":
-            yield
-            return
-        bf16 = torch.cuda.get_device_capability()[0] >= 8
-        with torch.autocast("cuda", dtype=torch.bfloat16 if bf16 else torch.float16):
-            yield
-
-
-def _small_files(config: TrainConfig) -> Path:
-    """The folder with the model's configurations; raises `ModelError`."""
-    path = model_path(config)
-    return Path(path if Path(path).is_dir() else fetch_model(path, weights=False))
 
 
 def _own_generation(folder: Path) -> dict[str, Any]:

@@ -32,18 +32,6 @@ _TIME_TOLERANCE = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
-class Cutting:
-    """Where recordings are cut."""
-
-    pause: float | None = None
-    """Seconds without speech that part two segments; `None` is `PAUSE`, and what fits the window stays whole."""
-    window: float | None = None
-    """Longest segment in seconds; `None` is the model's window."""
-    times: Literal["auto", "pauses", "model"] = "auto"
-    """Whose times segments have: the pauses', the model's own timestamps', or the model's where they prove right."""
-
-
-@dataclasses.dataclass(frozen=True)
 class _Clip:
     """A part of a recording that waits for its batch."""
 
@@ -76,7 +64,6 @@ class _Open:
     timed: bool = False
     """Whether the model finds the segments inside the clips."""
     speech: np.ndarray | None = None
-    read: bool = False
     segments: list[Segment] = dataclasses.field(default_factory=list)
     failure: str | None = None
 
@@ -90,51 +77,77 @@ class _Open:
 class Transcriber:
     """Transcribes recordings, several at once where they are short."""
 
-    def __init__(self, recogniser: Recogniser, cutting: Cutting, batch_size: int) -> None:
-        """Raises `ModelError` where timestamps are asked of a model that has none."""
-        if cutting.times == "model" and not recogniser.has_timestamps:
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        *,
+        pause: float | None = None,
+        window: float | None = None,
+        times: Literal["auto", "pauses", "model"] = "auto",
+    ) -> None:
+        """Say where recordings are cut.
+
+        Args:
+            recogniser: the model.
+            pause: seconds without speech that part two segments; `None` is `PAUSE`, and what fits the window stays
+                whole.
+            window: longest segment in seconds; `None` is the model's window.
+            times: whose times segments have: the pauses', the model's own timestamps', or the model's where they
+                prove right.
+
+        Raises:
+            ModelError: timestamps are asked of a model that has none.
+        """
+        if times == "model" and not recogniser.has_timestamps:
             raise ModelError(
                 "--times model: the model has no timestamps in its vocabulary; use --times pauses"
             )
-        self._recogniser = recogniser
-        self._pause = cutting.pause
-        self._batch_size = batch_size
-        self._window = min(recogniser.window, cutting.window or recogniser.window)
-        self.trusts_times: bool | None = {"auto": None, "pauses": False, "model": True}[cutting.times]
+        self._recogniser, self._pause = recogniser, pause
+        self._window = min(recogniser.window, window or recogniser.window)
+        self.trusts_times: bool | None = {"auto": None, "pauses": False, "model": True}[times]
         """Whether the model's own timestamps are used; `None` until a long recording has shown what they are."""
-        if cutting.times == "auto" and not recogniser.may_know_times:
+        if times == "auto" and not recogniser.may_know_times:
             self.trusts_times = False
 
     def transcribe(
-        self, recordings: Sequence[Recording], on_progress: Callable[[float], None] | None = None
+        self, recordings: Sequence[Recording], on_progress: Callable[[float], None] = lambda seconds: None
     ) -> Iterator[Transcript | Failure]:
         """Every recording's transcript, in the order given.
 
         Args:
             recordings: as `find_recordings` gives them.
-            on_progress: told the seconds of audio that were dealt with since it was last called.
+            on_progress: told how many seconds of all recordings together are dealt with.
         """
-        tell = on_progress or (lambda seconds: None)
-        queue: list[_Open] = []
         batch: list[tuple[_Open, _Clip]] = []
+        read: list[_Open] = []
+        past = 0.0
+
+        def finish() -> Iterator[Transcript | Failure]:
+            """Decode the batch; with it all recordings are finished that were read to their ends."""
+            nonlocal past
+            self._decode(batch)
+            while read:
+                past += read[0].recording.seconds
+                on_progress(past)
+                yield read.pop(0).close()
+
         for recording in recordings:
             entry = _Open(recording)
-            queue.append(entry)
             try:
                 for clip in self._clips(entry):
-                    if batch and batch[0][0].timed != entry.timed:
-                        self._decode(batch, tell)
+                    if len(batch) == self._recogniser.batch_size or (
+                        batch and batch[0][0].timed != entry.timed
+                    ):
+                        yield from finish()
+                        on_progress(past + clip.start / SAMPLE_RATE)
                     batch.append((entry, clip))
-                    if len(batch) >= self._batch_size:
-                        self._decode(batch, tell)
-                        yield from _finished(queue, batch)
             except AudioError as error:
                 entry.failure = str(error)
-                batch = [pair for pair in batch if pair[0] is not entry]
-            entry.read = True
-            yield from _finished(queue, batch)
-        self._decode(batch, tell)
-        yield from _finished(queue, batch)
+                batch[:] = [pair for pair in batch if pair[0] is not entry]
+            read.append(entry)
+            if not batch:
+                yield from finish()
+        yield from finish()
 
     def _clips(self, entry: _Open) -> Iterator[_Clip]:
         """The parts of a recording in which somebody speaks, none longer than the window; sets what it learns.
@@ -193,15 +206,12 @@ class Transcriber:
         self.trusts_times = right > len(clips) / 2
         return self.trusts_times
 
-    def _decode(self, batch: list[tuple[_Open, _Clip]], tell: Callable[[float], None]) -> None:
+    def _decode(self, batch: list[tuple[_Open, _Clip]]) -> None:
         """Transcribe what waits, give every recording its segments, and empty the batch."""
-        if not batch:
-            return
         clips, languages = [clip.samples for _, clip in batch], [entry.language for entry, _ in batch]
-        found = self._recogniser.decode(clips, languages, timed=batch[0][0].timed)
+        found = self._recogniser.decode(clips, languages, timed=any(entry.timed for entry, _ in batch))
         for (entry, clip), decoded in zip(batch, found, strict=True):
             entry.segments += self._settle(entry, clip, decoded)
-            tell(len(clip.samples) / SAMPLE_RATE)
         batch.clear()
 
     def _settle(self, entry: _Open, clip: _Clip, decoded: Decoded) -> list[Segment]:
@@ -223,9 +233,3 @@ class Transcriber:
             last = end if part.end is None else max(first, min(begin + part.end, end))
             segments.append(Segment(first, last, part.text, doubt))
         return segments
-
-
-def _finished(queue: list[_Open], batch: list[tuple[_Open, _Clip]]) -> Iterator[Transcript | Failure]:
-    """Those at the head of the queue of which everything is decoded, taken out of it."""
-    while queue and queue[0].read and not any(entry is queue[0] for entry, _ in batch):
-        yield queue.pop(0).close()

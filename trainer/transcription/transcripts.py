@@ -8,20 +8,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Any, Literal
 
-from trainer.languages import LANGUAGES
 from trainer.scoring.characters import WITHOUT_SPACES
 from trainer.transcription.recordings import Recording
-
-__all__ = [
-    "FORMATS",
-    "SUFFIX",
-    "WITHOUT_SPACES",
-    "Doubt",
-    "Failure",
-    "Segment",
-    "Transcript",
-    "language_name",
-]
 
 Doubt = Literal["repeats", "breaks off"]
 """Why a text is doubtful: it says the same over and over, or the model reached its longest transcript."""
@@ -67,11 +55,6 @@ class Failure:
 
     recording: Recording
     reason: str
-
-
-def language_name(code: str | None) -> str:
-    """The English name of a language that Whisper writes; `None` is what models that know English only have."""
-    return LANGUAGES[code or "en"].title()
 
 
 def as_text(transcript: Transcript) -> str:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.config import TrainConfig
 from trainer.transcription.recordings import find_recordings
 from trainer.transcription.transcripts import FORMATS
 from tune.commands.options import Parser, add_storage
-from tune.transcription.display import Progress
-from tune.transcription.output import compare_all, find_targets, write_all
+from tune.transcription.comparison import compare_all
+from tune.transcription.output import Progress, find_targets, write_all
 from tune.util.console import make_console
-from tune.util.errors import ConfigError, ModelError, check_least
+from tune.util.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from trainer.transcription.recogniser import Recogniser
     from trainer.transcription.transcribe import Transcriber
-    from tune.experiments.storage import Storage
 
 _EXAMPLES = """\
 examples:
@@ -91,17 +87,13 @@ def transcribe(words: list[str]) -> int:
     targets = find_targets(recordings, arguments)
     console = make_console(error=True)
     with contextlib.ExitStack() as stack:
-        names = [arguments.model, *([arguments.compare] if arguments.compare else [])]
-        for name in names:
-            _check_name(name, arguments.storage)
         # What libraries print while they are imported is no transcript.
         with console.status("loading the model ..."), contextlib.redirect_stdout(sys.stderr):
-            folders = [stack.enter_context(_model_folder(name, arguments.storage)) for name in names]
-            transcribers = _load(folders, arguments)
-        progress = stack.enter_context(Progress(console, recordings))
+            transcribers = _load(arguments, stack)
+        progress = stack.enter_context(Progress(console, recordings, transcribers))
         if arguments.compare:
-            return compare_all(transcribers, recordings, arguments, progress)
-        return write_all(transcribers[0], recordings, targets, arguments, progress)
+            return compare_all(progress, arguments)
+        return write_all(progress, targets, arguments)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -134,54 +126,29 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--html: shows differences; give --compare BASE too")
 
 
-def _check_name(name: str, storage: Storage) -> None:
-    """Raise `ModelError` where a name stands for nothing here and cannot be a hub id."""
-    if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
-        return
-    names = storage.names()
-    if name not in names:
-        known = f"; {storage.text} has {', '.join(names[-3:])}" if names else ""
-        raise ModelError(
-            f"model {name!r}: no folder, no experiment and no short name ({', '.join(MODEL_SHORT_NAMES)}){known}"
-        )
-
-
-@contextlib.contextmanager
-def _model_folder(name: str, storage: Storage) -> Iterator[str]:
-    """What can be loaded: the name as it is, or for an experiment its best checkpoint, written to a folder."""
-    if name in MODEL_SHORT_NAMES or "/" in name or Path(name).expanduser().is_dir():
-        yield name
-        return
-    from trainer.conversion.hugging_face import write_model
-    from trainer.training.checkpoints import CONFIG_FILE
-    from tune.experiments.saved import best_run, load_results
+def _load(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> list[Transcriber]:
+    """The model, and the one it is compared with, which hears the same segments in the same language."""
+    from trainer.transcription.recogniser import Recogniser
+    from trainer.transcription.transcribe import Transcriber
+    from tune.experiments.models import open_model
     from tune.runs.finish import find_finished
 
-    experiment = find_finished(name, storage)
-    settings, results = load_results(experiment)
-    best = best_run(results, name)
-    config = TrainConfig.from_dict(settings["train_config"]).replace(**best["config"])
-    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        with experiment.checkpoint(best["checkpoint"]) as checkpoint:
-            write_model(config, checkpoint, Path(scratch))
-        (Path(scratch) / CONFIG_FILE).write_text(json.dumps(config.to_dict()), encoding="utf-8")
-        yield scratch
-
-
-def _load(folders: Sequence[str], arguments: argparse.Namespace) -> list[Transcriber]:
-    """The model, and the one it is compared with, which hears the same segments in the same language."""
-    from trainer.transcription.recogniser import Decoding, Recogniser
-    from trainer.transcription.transcribe import Cutting, Transcriber
-
     loaded: list[Recogniser] = []
+    language, task = arguments.language, arguments.task
+    names = [arguments.model, *([arguments.compare] if arguments.compare else [])]
+    folders = [
+        stack.enter_context(open_model(name, arguments.storage, find_finished)).source for name in names
+    ]
     for folder in folders:
-        language, task = arguments.language, arguments.task
-        if loaded:
-            language, task = loaded[0].language, loaded[0].task
-        decoding = Decoding(
-            language=language, task=task, batch_size=arguments.batch_size, num_beams=arguments.num_beams
+        found = Recogniser(
+            folder,
+            language=language,
+            task=task,
+            batch_size=arguments.batch_size,
+            num_beams=arguments.num_beams,
         )
-        loaded.append(Recogniser(folder, decoding))
+        language, task = found.language, found.task
+        loaded.append(found)
+    window = min(recogniser.window for recogniser in loaded)
     times: Literal["auto", "pauses", "model"] = "pauses" if arguments.compare else arguments.times
-    cutting = Cutting(arguments.pause, min(recogniser.window for recogniser in loaded), times)
-    return [Transcriber(recogniser, cutting, arguments.batch_size) for recogniser in loaded]
+    return [Transcriber(found, pause=arguments.pause, window=window, times=times) for found in loaded]

@@ -16,8 +16,8 @@ import yaml
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import Decoding
 from trainer.conversion.usage import PLACE, how_to_use
+from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
-from trainer.transcription.transcripts import language_name
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
@@ -117,7 +117,7 @@ def model_card(
         decoding=decoding,
         facts=facts,
         alone=settings.get("kind") == "training",
-        language=language_name(config.language),
+        language=language_name(config.language or "en"),
         base_model=source if _is_hub_id(source) else None,
         base_name=_short_name(source),
         standing=next((found for found in standings if trial["trial_id"] in found["runs"]), None),

@@ -1,27 +1,28 @@
-"""Where transcripts go: to standard output, to a file for each recording, or side by side with another model's."""
+"""Where transcripts go: to standard output or to a file for each recording, with what is told meanwhile."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import errno
+import functools
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.transcription.differences import Comparison, compare
 from trainer.transcription.recordings import Recording
 from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcript, as_dict
-from tune.transcription.display import Progress, comparison_table, say_doubts
-from tune.util.console import make_console, say
+from tune.util.console import ProgressBar, clock, say
 from tune.util.errors import EXIT_FAILED, ConfigError
 from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from typing_extensions import Self
 
     from trainer.transcription.transcribe import Transcriber
 
@@ -57,7 +58,7 @@ def find_targets(recordings: Sequence[Recording], arguments: argparse.Namespace)
         )
     if folders := [target for target in taken if target.is_dir()]:
         raise ConfigError(f"--output {arguments.output}: {folders[0]} is a folder; choose another --output")
-    with _told(f"--output {arguments.output}"):
+    with writing(f"--output {arguments.output}"):
         for folder in {target.parent for target in targets}:
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):
@@ -65,49 +66,118 @@ def find_targets(recordings: Sequence[Recording], arguments: argparse.Namespace)
     return targets
 
 
-def write_all(
-    transcriber: Transcriber,
-    recordings: Sequence[Recording],
-    targets: Sequence[Path] | None,
-    arguments: argparse.Namespace,
-    progress: Progress,
-) -> int:
+@contextlib.contextmanager
+def writing(option: str) -> Iterator[None]:
+    """A file that cannot be written, a full disk among the reasons, as a mistake of the option that named it."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise ConfigError(f"{option}: cannot be written: {error.strerror}{where}") from error
+
+
+class Progress:
+    """All recordings on their way through one model, or through two; what is told of it goes to `console`."""
+
+    def __init__(
+        self, console: Console, recordings: Sequence[Recording], transcribers: Sequence[Transcriber]
+    ) -> None:
+        self._console, self.recordings, self._transcribers = console, recordings, transcribers
+        self._bar = ProgressBar(console, "transcribing", number=clock)
+        self.aside = self._bar.hidden
+        self._started = time.monotonic()
+        self._failed = 0
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.__exit__()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        say(self._console, text)
+
+    def transcripts(self) -> Iterator[tuple[int, list[Transcript]]]:
+        """Place and transcripts, one of each model, of every recording that can be read to its end."""
+        total = sum(recording.seconds for recording in self.recordings)
+        done = [0.0] * len(self._transcribers)
+
+        def tell(model: int, seconds: float) -> None:
+            done[model] = seconds
+            self._bar.update(min(total, sum(done) / len(done)), total)
+
+        streams = [
+            transcriber.transcribe(self.recordings, functools.partial(tell, model))
+            for model, transcriber in enumerate(self._transcribers)
+        ]
+        for place, results in enumerate(zip(*streams, strict=True)):
+            found = [one for one in results if isinstance(one, Transcript)]
+            failure = next((one for one in results if isinstance(one, Failure)), None)
+            if failure is not None:
+                self.say(f"error: {failure.recording.path}: {failure.reason}")
+                self._failed += 1
+                continue
+            self._warn(found[0])
+            yield place, found
+
+    def _warn(self, found: Transcript) -> None:
+        """Tell what may be missing or wrong in a transcript."""
+        path = found.recording.path
+        if found.missing_seconds:
+            self.say(
+                f"warning: {path}: ends after {found.seconds:.1f} s, though its header says "
+                f"{found.recording.seconds:.1f} s"
+            )
+        for doubt, words in (("repeats", "says the same over and over"), ("breaks off", "breaks off")):
+            places = [clock(segment.start) for segment in found.segments if segment.doubt == doubt]
+            if places:
+                more = f" and {len(places) - 5} more places" if len(places) > 5 else ""
+                self.say(f"warning: {path}: the text {words} at {', '.join(places[:5])}{more}")
+
+    def finish(self) -> int:
+        """Say how much it was, how fast, and whose times the segments have; the exit code."""
+        elapsed = time.monotonic() - self._started
+        seconds = sum(recording.seconds for recording in self.recordings)
+        done = len(self.recordings) - self._failed
+        parts = [f"{done} recording{'' if done == 1 else 's'}, {clock(seconds)} of audio in {clock(elapsed)}"]
+        if seconds:
+            parts.append(f"real-time factor {elapsed / seconds:.3f}")
+        trusted = self._transcribers[0].trusts_times
+        parts.append("times by the model's timestamps" if trusted else "times by the pauses")
+        if self._failed:
+            parts.append(f"{self._failed} could not be read")
+        self.say(" · ".join(parts))
+        return EXIT_FAILED if self._failed else 0
+
+
+def write_all(progress: Progress, targets: Sequence[Path] | None, arguments: argparse.Namespace) -> int:
     """Transcribe and print or write every recording; the exit code.
 
     Raises:
         ConfigError: a transcript cannot be written; those before it are whole.
     """
-    failed = 0
-    for index, found in enumerate(transcriber.transcribe(recordings, progress.advance)):
-        progress.finish(found.recording)
-        if isinstance(found, Failure):
-            progress.say(f"error: {found.recording.path}: {found.reason}")
-            failed += 1
-            continue
-        say_doubts(progress, found)
+    for place, (found,) in progress.transcripts():
         if targets is None:
             with progress.aside():
-                _print(found, arguments, heading=len(recordings) > 1)
+                put_out(_printed(found, arguments, heading=len(progress.recordings) > 1))
         else:
-            with _told(f"--output {arguments.output}"):
-                write_whole(targets[index], FORMATS[arguments.format](found, arguments.model))
-            progress.say(f"wrote {targets[index]}")
-    progress.summarise(failed, transcriber.trusts_times)
-    return EXIT_FAILED if failed else 0
+            with writing(f"--output {arguments.output}"):
+                write_whole(targets[place], FORMATS[arguments.format](found, arguments.model))
+            progress.say(f"wrote {targets[place]}")
+    return progress.finish()
 
 
-def _print(found: Transcript, arguments: argparse.Namespace, *, heading: bool) -> None:
-    """One transcript to standard output: JSON is a line a recording, so that it can be read as it comes."""
+def _printed(found: Transcript, arguments: argparse.Namespace, *, heading: bool) -> str:
+    """One transcript for standard output: JSON is a line a recording, so that it can be read as it comes."""
     if arguments.format == "json":
-        text = json.dumps(as_dict(found, arguments.model), ensure_ascii=False) + "\n"
-    else:
-        text = (f"== {found.recording.path} ==\n" if heading else "") + FORMATS[arguments.format](
-            found, arguments.model
-        )
-    _put_out(text)
+        return json.dumps(as_dict(found, arguments.model), ensure_ascii=False) + "\n"
+    text = FORMATS[arguments.format](found, arguments.model)
+    return f"== {found.recording.path} ==\n{text}" if heading else text
 
 
-def _put_out(text: str) -> None:
+def put_out(text: str) -> None:
     """Write to standard output at once; where nobody reads it any more, end the command quietly."""
     try:
         sys.stdout.write(text)
@@ -117,68 +187,3 @@ def _put_out(text: str) -> None:
         # Python would complain once more when it exits.
         sys.stdout = None  # type: ignore[assignment]
         raise SystemExit(EXIT_FAILED) from None
-
-
-@contextlib.contextmanager
-def _told(option: str) -> Iterator[None]:
-    """A file that cannot be written, a full disk among the reasons, as a mistake of the option that named it."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise ConfigError(f"{option}: cannot be written: {error.strerror}{where}") from error
-
-
-def compare_all(
-    transcribers: Sequence[Transcriber],
-    recordings: Sequence[Recording],
-    arguments: argparse.Namespace,
-    progress: Progress,
-) -> int:
-    """Transcribe every recording with both models and show where they differ; the exit code.
-
-    Raises:
-        ConfigError: the page cannot be written; what differs was printed.
-    """
-    model, base = (each.transcribe(recordings, progress.advance_half) for each in transcribers)
-    found: list[Comparison] = []
-    failed = 0
-    console = make_console()
-    for ours, theirs in zip(model, base, strict=True):
-        progress.finish(ours.recording)
-        if isinstance(ours, Failure) or isinstance(theirs, Failure):
-            reason = ours.reason if isinstance(ours, Failure) else getattr(theirs, "reason", "")
-            progress.say(f"error: {ours.recording.path}: {reason}")
-            failed += 1
-            continue
-        say_doubts(progress, ours)
-        found.append(compare(theirs, ours))
-        with progress.aside():
-            _print_comparison(found[-1], arguments, console)
-    if arguments.html:
-        from tune.pages.page import write_page
-        from tune.transcription.page import comparison_page
-
-        with _told(f"--html {arguments.html}"):
-            write_page(arguments.html, comparison_page(found, arguments.compare, arguments.model))
-        progress.say(f"wrote {arguments.html}")
-    progress.summarise(failed, trusts_times=False)
-    return EXIT_FAILED if failed else 0
-
-
-def _print_comparison(comparison: Comparison, arguments: argparse.Namespace, console: Console) -> None:
-    if arguments.format == "json":
-        _put_out(
-            json.dumps(comparison.to_dict(arguments.compare, arguments.model), ensure_ascii=False) + "\n"
-        )
-        return
-    say(console, f"== {comparison.model.recording.path} ==")
-    console.print(
-        comparison_table(comparison, arguments.compare, arguments.model, coloured=console.is_terminal)
-    )
-    share = 100 * comparison.changed / comparison.count if comparison.count else 0.0
-    say(
-        console,
-        f"{comparison.changed:,} of {comparison.count:,} {comparison.unit} differ ({share:.2f} %), "
-        "capitals and punctuation aside",
-    )

@@ -12,8 +12,7 @@ from rich.console import Console
 from trainer.transcription.differences import Comparison, compare
 from trainer.transcription.recordings import Recording
 from trainer.transcription.transcripts import FORMATS, Segment, Transcript, as_srt, as_text, as_vtt
-from tune.transcription.display import comparison_table
-from tune.transcription.page import comparison_page
+from tune.transcription.comparison import comparison_page, comparison_table
 
 RECORDING = Recording(Path("talks/a.wav"), Path("a.wav"), 4000.0)
 

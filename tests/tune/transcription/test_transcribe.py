@@ -116,9 +116,9 @@ def test_a_file_for_every_recording(talks: Path, run: Run) -> None:
     [
         (["demo", "nothing.wav"], "nothing.wav: no such file or folder"),
         (["demo", "notes.txt", "talks"], "notes.txt: cannot be decoded as WAV, FLAC, OGG or MP3"),
-        (["nobody", "talks"], "model 'nobody': no folder, no experiment and no short name (demo, tiny"),
-        (["./nobody", "talks"], "model='./nobody': no such folder"),
-        (["talks", "talks"], "model='talks': the folder has no config.json"),
+        (["nobody", "talks"], "model 'nobody': is no folder, no experiment in experiments"),
+        (["./nobody", "talks"], "model './nobody': is no folder"),
+        (["talks", "talks"], "model 'talks': the folder has no config.json"),
         (["old", "talks"], "model='old': pytorch_model.bin is a pickle, which is not loaded"),
         (
             ["my models/x", "talks"],
@@ -145,7 +145,7 @@ def test_a_file_for_every_recording(talks: Path, run: Run) -> None:
         (["demo", "talks", "--compare", "demo", "--html", "notes.txt"], "--html notes.txt: exists already"),
         (["demo", "talks", "--compare", "demo", "--html", "no/a.html"], "--html no/a.html: no folder no"),
         (["demo", "talks", "--compare", "demo", "--html", "again", "--force"], "--html again: is a folder"),
-        (["demo", "talks", "--compare", "nobody"], "model 'nobody': no folder"),
+        (["demo", "talks", "--compare", "nobody"], "model 'nobody': is no folder"),
         (["demo", "talks/short.flac", "again/short.flac", "--output", "x"], "would both become short.txt"),
         (["demo", "talks", "--output", "notes.txt"], "--output notes.txt: cannot be written"),
         (["demo", "talks", "--output", "again", "--force"], "--output again: again/long.txt is a folder"),
