@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
-from trainer.data.clips import Clip, ClipTable
+from trainer.data.clips import ClipTable
 from trainer.data.features import extract_features, window_seconds
-from trainer.errors import DataError
+from trainer.data.parallel import Source, one_torch_thread, over_clips
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
-
     import numpy as np
     from transformers import WhisperFeatureExtractor
 
@@ -25,12 +22,9 @@ CODE_VERSION = 1
 
 _SMALL = 1000
 """Up to so many clips are done in this process: others take some seconds to start."""
-_CHUNK = 8
-"""Clips handed to a worker at a time."""
 
 #: Of one clip: features, fill and seconds, or the reason and detail of its drop.
 _Outcome: TypeAlias = "tuple[np.ndarray, float, float] | tuple[str, str]"
-_Compute: TypeAlias = Callable[[Sequence[Clip]], Iterator[_Outcome]]
 
 
 def build_features(
@@ -55,18 +49,25 @@ def build_features(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    count = workers if workers is not None else _cores()
-    count = 1 if table.total <= _SMALL and workers is None else max(1, count)
+    outcomes = over_clips(
+        functools.partial(_compute, extractor),
+        [clip for clips in table.splits.values() for clip in clips],
+        doing="computes features",
+        workers=workers,
+        small=_SMALL,
+        start=_use_one_thread,
+    )
     drops: list[dict[str, str]] = []
     done = 0
-    with _computing(extractor, count) as outcomes:
+    # One clip is too little work to share: with two threads on two busy cores it took 40 times longer.
+    with one_torch_thread(), contextlib.closing(outcomes):
         for role, clips in table.splits.items():
             index: dict[str, list[Any]] = {
                 name: [] for name in ("offset", "frames", "fill", "seconds", "name", "text")
             }
             offset = 0
             with (folder / f"{role}.f16").open("wb") as file:
-                for clip, outcome in zip(clips, outcomes(clips), strict=True):
+                for clip, outcome in zip(clips, outcomes, strict=False):
                     done += 1
                     if len(outcome) == 2:
                         drops.append(
@@ -93,65 +94,7 @@ def _index_schema() -> Any:
     return pa.schema([*types.items(), ("name", pa.string()), ("text", pa.string())])
 
 
-def _cores() -> int:
-    """Cores that this process may use, fewer than the machine has inside a container or a job."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def _computing(extractor: WhisperFeatureExtractor, workers: int) -> Iterator[_Compute]:
-    """What runs clips through the extractor, in this process or in several; outcomes keep their order."""
-    import torch
-
-    if workers == 1:
-        threads = torch.get_num_threads()
-        # One clip is too little work to share: with two threads on two busy cores it took 40 times longer.
-        torch.set_num_threads(1)
-        try:
-            yield lambda clips: (_compute(extractor, _source(clip)) for clip in clips)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawn, _start_worker, (extractor,))
-    try:
-        yield lambda clips: _compute_in_pool(pool, clips, in_flight=3 * workers)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _compute_in_pool(pool: ProcessPoolExecutor, clips: Sequence[Clip], in_flight: int) -> Iterator[_Outcome]:
-    from concurrent.futures.process import BrokenProcessPool
-
-    # So many chunks wait at a time, so that audio is not all read into memory ahead of the work.
-    waiting: deque[Future[list[_Outcome]]] = deque()
-    try:
-        for first in range(0, len(clips), _CHUNK):
-            chunk = [_source(clip) for clip in clips[first : first + _CHUNK]]
-            waiting.append(pool.submit(_compute_chunk, chunk))
-            if len(waiting) >= in_flight:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a process that computes features died, most likely for lack of memory; free some and run again"
-        ) from error
-
-
-def _source(clip: Clip) -> str | bytes | AudioError:
-    """Path or content of the audio. Embedded audio may itself name a file that is not there."""
-    source = clip.source()
-    return source or AudioError("unreadable_audio", "no audio is given")
-
-
-def _compute(extractor: WhisperFeatureExtractor, source: str | bytes | AudioError) -> _Outcome:
+def _compute(extractor: WhisperFeatureExtractor, source: Source) -> _Outcome:
     try:
         if isinstance(source, AudioError):
             raise source
@@ -162,17 +105,8 @@ def _compute(extractor: WhisperFeatureExtractor, source: str | bytes | AudioErro
     return features, fill, len(audio) / SAMPLE_RATE
 
 
-_worker_extractor: WhisperFeatureExtractor
-
-
-def _start_worker(extractor: WhisperFeatureExtractor) -> None:
+def _use_one_thread() -> None:
+    """The processes share the cores already; threads of each on top would only be in each other's way."""
     import torch
 
-    global _worker_extractor  # noqa: PLW0603 - sent once to each process, not with every chunk
-    _worker_extractor = extractor
-    # The processes share the cores already; threads of each on top would only be in each other's way.
     torch.set_num_threads(1)
-
-
-def _compute_chunk(sources: list[str | bytes | AudioError]) -> list[_Outcome]:
-    return [_compute(_worker_extractor, source) for source in sources]

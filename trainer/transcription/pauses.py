@@ -6,13 +6,13 @@ that goes on from there would lose or repeat words. Cuts that are made before de
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from trainer.data.audio import SAMPLE_RATE
+from trainer.data.parallel import one_torch_thread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,8 @@ def measure_speech(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, int]:
         row = min(_ROW, -(-len(group) // FRAME) * FRAME)
         padded = np.concatenate((before, group, np.zeros(-len(group) % row, dtype=np.float32)))
         rows = np.lib.stride_tricks.sliding_window_view(padded, _LEAD + row)[::row]
-        with _ONE_AT_A_TIME, _one_thread():
+        # silero-vad wants one thread: more wait for one another 31 times a second of audio.
+        with _ONE_AT_A_TIME, one_torch_thread():
             heard = model.audio_forward(torch.tensor(rows), SAMPLE_RATE)
         found.append(heard[:, _LEAD // FRAME :].flatten()[: -(-len(group) // FRAME)].numpy())
         before = group[-_LEAD:]
@@ -100,22 +101,9 @@ def _regroup(blocks: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
         yield held
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """torch with one thread, as silero-vad wants it: more wait for one another 31 times a second of audio."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 @functools.cache
 def _load_model() -> Any:
     """silero-vad's model, which comes with its package; 0.1 s."""
-    with _one_thread():  # silero-vad 6.2 leaves the whole process one when it is imported
+    with one_torch_thread():  # silero-vad 6.2 leaves the whole process one when it is imported
         from silero_vad import load_silero_vad
     return load_silero_vad()
