@@ -51,7 +51,7 @@ def find_audio_column(config: TrainConfig, table: Table) -> str:
     if config.audio_column is not None:
         return _told("audio_column", config.audio_column, table)
     # Hub data sets have both `audio`, with the content, and `path`, which names files of the author's disk.
-    found = _named(AUDIO_NAMES, table.embedded) or _named(AUDIO_NAMES, table.columns)
+    found = named(AUDIO_NAMES, table.embedded) or named(AUDIO_NAMES, table.columns)
     if found is None and len(table.embedded) == 1:
         found = next(iter(table.embedded))
     return found or _none_found("audio", AUDIO_NAMES, table)
@@ -72,7 +72,7 @@ def find_text_column(config: TrainConfig, table: Table) -> str:
         return name
     # `label` is text in some data sets and a number of a class in others.
     texts = [name for name, values in table.columns.items() if _holds_text(values)]
-    return _named(TEXT_NAMES, texts) or _none_found("text", TEXT_NAMES, table)
+    return named(TEXT_NAMES, texts) or _none_found("text", TEXT_NAMES, table)
 
 
 def other_text_columns(table: Table, taken: str) -> list[str]:
@@ -88,7 +88,8 @@ def _told(field: str, name: str, table: Table) -> str:
     return name
 
 
-def _named(wanted: Sequence[str], columns: Iterable[str]) -> str | None:
+def named(wanted: Sequence[str], columns: Iterable[str]) -> str | None:
+    """The first of some names that is a column, in whatever case."""
     by_lower = {name.lower(): name for name in columns}
     return next((by_lower[name] for name in wanted if name in by_lower), None)
 
@@ -176,7 +177,7 @@ def language_filter(
     Raises:
         DataError: the data has several languages, and not the one that is trained.
     """
-    column = next((name for table, _ in parts if (name := _named(LANGUAGE_NAMES, table.columns))), None)
+    column = next((name for table, _ in parts if (name := named(LANGUAGE_NAMES, table.columns))), None)
     if column is None or column in wanted:
         return {}, None
     values = [value for value in values_of(parts, column) if value]

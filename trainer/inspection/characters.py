@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from trainer.inspection.texts import any_of
+from trainer.inspection.texts import any_of, grouped
 
 _JAPANESE = "Han and kana"
 _JAPANESE_CODES = frozenset({"Hani", "Hira", "Kana"})
@@ -58,6 +58,14 @@ class Character:
     def name(self) -> str:
         """Unicode's name."""
         return unicodedata.name(self.char, "no name")
+
+    @property
+    def shown(self) -> str:
+        """Itself; its code where it cannot be seen."""
+        if not self.char.isprintable():
+            return self.code
+        # A combining mark needs something to stand on.
+        return f"◌{self.char}" if self.name.startswith("COMBINING") else self.char
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,6 +129,13 @@ def alphabet(texts: Iterable[str]) -> list[Character]:
         for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         if not char.isspace()
     ]
+
+
+def by_kind(alphabet: Iterable[Character]) -> dict[str, list[Character]]:
+    """An alphabet by what is odd, by script, then digits and signs."""
+    return grouped(
+        alphabet, lambda one: one.odd or one.script or ("digits" if one.char.isdigit() else "signs")
+    )
 
 
 def main_scripts(letters: Mapping[str, int]) -> frozenset[str]:

@@ -1,22 +1,14 @@
-"""The clips of a data set as the inspection goes through them, and what it says of them in plain words."""
+"""What an inspection says of a data set, in plain words."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
-
-from trainer.config import TrainConfig
-from trainer.data.clips import Clip, ClipTable
-from trainer.data.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, parse_row_filter, values_of
-from trainer.data.drops import Drop
-from trainer.data.tables import Table
-from trainer.inspection.sound import Sound, Unusable
-from trainer.inspection.texts import count_units, text_keys
+from collections.abc import Iterable
+from typing import Literal, Protocol
 
 Level = Literal["warning", "note"]
 
-_WARNINGS = {
+_KINDS = {
     "dropped": (
         "{told}",
         "mend them, or leave it to the search: it goes on without them, up to max_dropped_share",
@@ -105,9 +97,6 @@ _WARNINGS = {
         "{model} hears something else in {clips}: CER of {limit:.0f} % and more, median {median:.0f} %",
         "listen to them: the text is wrong, or the speech is hard to hear",
     ),
-}
-"""Title and advice of what is most likely a fault, in the order in which it matters."""
-_NOTES = {
     "low_rate": (
         "fewer than 16,000 samples a second: {clips}",
         "Whisper was trained at 16 kHz; that is fine if what will be transcribed sounds so too, as on the telephone",
@@ -125,47 +114,19 @@ _NOTES = {
         "WER is then that of known voices; keep them apart where new people will speak to the model",
     ),
 }
-"""Title and advice of what may be as it should."""
-_KINDS = {**_WARNINGS, **_NOTES}
+"""Title and advice by kind, in the order in which they matter."""
+_NOTES = ("low_rate", "rare_characters", "digits", "shared_speakers")
+"""Kinds that may be as they should; all others are most likely faults."""
 
 
-@dataclasses.dataclass(slots=True)
-class Entry:
-    """One clip, and what was found out about it."""
-
-    split: str
-    clip: Clip
-    key: str
-    """Its text without case and punctuation."""
-    units: int
-    """Letters and digits of its text."""
-    speaker: str = ""
-    language: str = ""
-    """As the data set has it: a code, a name, or nothing."""
-    sound: Sound | Unusable | None = None
-    """None where it was not listened to."""
-    tokens: int | None = None
-    """Tokens that the model learns, its prefix and end included; None where they are too many or were not counted."""
+class Named(Protocol):
+    """What a finding can be about: a clip in a split."""
 
     @property
-    def name(self) -> str:
-        """The file as the data set names it."""
-        return self.clip.name
+    def split(self) -> str: ...
 
     @property
-    def text(self) -> str:
-        """The transcript as the data set has it."""
-        return self.clip.text
-
-    @property
-    def place(self) -> str:
-        """The clip for people: `clips/a.wav (train)`."""
-        return f"{self.clip.name} ({self.split})"
-
-    @property
-    def heard(self) -> Sound | None:
-        """What was measured, where the audio can be used."""
-        return self.sound if isinstance(self.sound, Sound) else None
+    def name(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,7 +162,7 @@ class Finding:
 
 def make_finding(
     kind: str,
-    suspects: Iterable[tuple[Entry | Drop, str]] | None,
+    suspects: Iterable[tuple[Named, str]] | None,
     *,
     level: Level | None = None,
     **values: object,
@@ -219,7 +180,7 @@ def make_finding(
     if suspects is not None and not found:
         return []
     values["clips"] = clips(len(found))
-    level = level or ("warning" if kind in _WARNINGS else "note")
+    level = level or ("note" if kind in _NOTES else "warning")
     return [Finding(kind, level, title.format(**values), advice.format(**values), found)]
 
 
@@ -237,41 +198,3 @@ def names_of(findings: Iterable[Finding]) -> set[tuple[str, str]]:
 def clips(number: int) -> str:
     """`1 clip`, `1,234 clips`."""
     return "1 clip" if number == 1 else f"{number:,} clips"
-
-
-def make_entries(table: ClipTable) -> list[Entry]:
-    """All usable clips, split by split, with speaker and language where a column of a usual name tells them."""
-    names: dict[int, list[str | None]] = {}
-    entries = []
-    for split, loaded in table.splits.items():
-        for clip, key in zip(loaded, text_keys([clip.text for clip in loaded]), strict=True):
-            # All clips of one table share its columns.
-            if id(clip.columns) not in names:
-                names[id(clip.columns)] = [
-                    _named(some, clip.columns) for some in (SPEAKER_NAMES, LANGUAGE_NAMES)
-                ]
-            speaker, language = (clip.cell(name) if name else "" for name in names[id(clip.columns)])
-            entries.append(Entry(split, clip, key, count_units(clip.text), speaker, language))
-    return entries
-
-
-def _named(wanted: Iterable[str], columns: Collection[str]) -> str | None:
-    by_lower = {name.lower(): name for name in columns}
-    return next((by_lower[name] for name in wanted if name in by_lower), None)
-
-
-def keep_all_languages(config: TrainConfig, tables: Mapping[str, Sequence[Table]]) -> TrainConfig:
-    """Settings that take the clips of all languages of the data, where it has several and nobody chose among them.
-
-    A search takes those of one language; who inspects the data without naming one wants to see all.
-    """
-    parts: list[Part] = [(table, range(len(table))) for group in tables.values() for table in group]
-    wanted = parse_row_filter(config.row_filter)
-    column = _named(LANGUAGE_NAMES, [name for table, _ in parts for name in table.columns])
-    if column is None or column in wanted or any(column not in table.columns for table, _ in parts):
-        return config
-    values = values_of(parts, column)
-    if len(values) < 2 or any("," in value or "=" in value for value in values):
-        return config
-    given = [config.row_filter] if config.row_filter else []
-    return config.replace(row_filter=",".join([*given, *(f"{column}={value}" for value in values)]))

@@ -11,28 +11,40 @@ from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
 from trainer.data.clips import ClipTable, load_clips
+from trainer.data.parallel import over_clips
 from trainer.data.sources import language_code, read_source
 from trainer.data.splits import subset
+from trainer.inspection.audio_findings import find_copies, find_in_copies, find_in_sound
 from trainer.inspection.characters import Character, alphabet
-from trainer.inspection.findings import Entry, Finding, keep_all_languages, make_entries, ranked
-from trainer.inspection.limits import LeftOut, Limits, find_dropped, find_left_out, find_limits
+from trainer.inspection.entries import (
+    Entry,
+    LeftOut,
+    Limits,
+    find_dropped,
+    find_left_out,
+    find_limits,
+    keep_all_languages,
+    make_entries,
+)
+from trainer.inspection.findings import Finding, ranked
 from trainer.inspection.rates import Misfit, RateModel, find_misfits
-from trainer.inspection.sound import listen_to
-from trainer.inspection.sound_findings import find_in_sound, is_silent
-from trainer.inspection.split_findings import (
-    find_copies,
-    find_in_copies,
+from trainer.inspection.sound import is_silent, listen
+from trainer.inspection.text_findings import (
+    Groups,
+    find_in_texts,
+    find_misfitting,
     find_repeated_texts,
     find_shared_speakers,
     find_shared_texts,
     find_small_splits,
 )
-from trainer.inspection.text_findings import Groups, find_in_texts, find_misfitting
 from trainer.inspection.texts import grouped
 
 #: Called with what is being done, how many are done and how many there are.
 Progress = Callable[[str, int, int], None]
 
+_SMALL = 300
+"""Clips that are listened to in this process alone."""
 _BINS = 30
 
 
@@ -124,7 +136,13 @@ def inspect_data(
     entries = make_entries(table)
     chosen = _sampled(entries, sample, config.data_seed)
     begun = time.monotonic()
-    sounds = listen_to([entry.clip for entry in chosen], max_samples=limits.max_samples, workers=workers)
+    sounds = over_clips(
+        functools.partial(listen, max_samples=limits.max_samples),
+        [entry.clip for entry in chosen],
+        doing="listens to clips",
+        workers=workers,
+        small=_SMALL,
+    )
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
         entry.sound = sound
         tell("listening", done, len(chosen))
@@ -133,11 +151,11 @@ def inspect_data(
     code_of = functools.cache(functools.partial(_text_language, config))
     groups = grouped(entries, lambda entry: code_of(entry.language))
     rates, misfits = _misfits(groups)
-    copies, how = find_copies(entries)
+    copies = find_copies(entries)
     findings = [
         *find_dropped(left_out, table.total + len(table.drops)),
         *find_in_sound(entries),
-        *find_in_copies(entries, copies, how),
+        *find_in_copies(copies),
         *find_shared_texts(entries),
         *find_repeated_texts(entries, copies),
         *find_misfitting(misfits, rates),
@@ -236,6 +254,11 @@ class Distribution:
     values: list[float]
     """In rising order."""
 
+    @property
+    def title(self) -> str:
+        """What is measured, and in what: `duration, s`."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
+
     def quantile(self, share: float) -> float:
         """The value that `share` of the clips do not exceed."""
         return self.values[min(len(self.values) - 1, int(share * len(self.values)))]
@@ -246,6 +269,8 @@ class Distribution:
         A few values far out do not squeeze all others into one bin: they are in the first and the last, which then
         reach beyond their neighbours' width.
         """
+        import numpy as np
+
         low, high = self.quantile(0.005), self.quantile(0.995)
         slack = 0.5 * (high - low)
         low = self.values[0] if self.values[0] >= low - slack else low
@@ -253,13 +278,10 @@ class Distribution:
         width = _round_width((high - low) / _BINS)
         if self.key in ("tokens", "letters"):
             width = max(1.0, width)
-        first, last = math.floor(low / width), math.floor(high / width) + 1
-        counts = [0] * (last - first)
-        for value in self.values:
-            counts[min(len(counts) - 1, max(0, math.floor(value / width) - first))] += 1
-        edges = [round(step * width, 6) for step in range(first, last + 1)]
+        steps = range(math.floor(low / width), math.floor(high / width) + 2)
+        edges = [round(step * width, 6) for step in steps]
         edges[0], edges[-1] = min(edges[0], self.values[0]), max(edges[-1], self.values[-1])
-        return edges, counts
+        return edges, np.histogram(self.values, edges)[0].tolist()
 
 
 def _round_width(width: float) -> float:

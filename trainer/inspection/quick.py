@@ -5,33 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trainer.inspection.characters import certainly_odd, main_scripts
 from trainer.inspection.findings import clips
 from trainer.inspection.rates import find_misfits
-from trainer.inspection.split_findings import FEW_WORDS, leak_count, small_split
+from trainer.inspection.text_findings import FEW_WORDS, leak_count, small_split
 from trainer.inspection.texts import count_words, text_keys
+
+if TYPE_CHECKING:
+    from trainer.data.prepared import PreparedSplit
 
 _SCRIPT_SAMPLE = 5000
 """Texts from which it is seen in which script all are written."""
 _FAR = 2.0
 """Times longer or shorter than usual: lengths are with the silence around, which differs."""
-
-
-class Clips(Protocol):
-    """One split, as prepared for training."""
-
-    def __len__(self) -> int: ...
-
-    def name(self, i: int) -> str:
-        """The file."""
-
-    def text(self, i: int) -> str:
-        """The transcript."""
-
-    def seconds(self, i: int) -> float:
-        """Length of the audio."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +41,7 @@ class _Row:
     seconds: float
 
 
-def quick_look(splits: Mapping[str, Clips]) -> QuickLook:
+def quick_look(splits: Mapping[str, PreparedSplit]) -> QuickLook:
     """Look at texts and lengths, without reading audio: a second or two for 100,000 clips."""
     places = [(split, i) for split, mine in splits.items() for i in range(len(mine))]
     texts = [splits[split].text(i) for split, i in places]

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import io
-import os
-from collections import deque
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
-from trainer.data.clips import Clip
-from trainer.errors import DataError
+from trainer.data.parallel import Source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,10 +27,10 @@ Of 80 clips of clean speech none has more than 0.04 % of its samples within 3 % 
 at half of its peak has 0.2 to 1.4 % there (measured).
 """
 
-_SMALL = 300
-"""Up to so many clips are done in this process: others take a second to start."""
-_CHUNK = 16
-"""Clips handed to a process at a time."""
+SILENT = -75.0
+"""Loud parts below this are no speech that anybody could transcribe: 16 bits have hardly anything there."""
+_STEADY = 1.5
+"""Variation in dB of noise and tones; of speech it is 8 and more, under much noise still 4 (measured)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ class Unusable:
     channels: int = 0
 
 
-def listen(source: str | bytes | AudioError, *, max_samples: int) -> Sound | Unusable:
+def listen(source: Source, *, max_samples: int) -> Sound | Unusable:
     """Measure one clip, or say why training would drop it: it is read by the same code.
 
     Args:
@@ -114,7 +109,7 @@ def listen(source: str | bytes | AudioError, *, max_samples: int) -> Sound | Unu
         return Unusable("unreadable_audio", f"cannot be read a second time: {error}")
 
 
-def _unusable(error: AudioError, source: str | bytes | AudioError) -> Unusable:
+def _unusable(error: AudioError, source: Source) -> Unusable:
     if error.reason != "too_long_audio" or isinstance(source, AudioError):
         return Unusable(error.reason, str(error))
     with _opened(source) as file:
@@ -122,13 +117,13 @@ def _unusable(error: AudioError, source: str | bytes | AudioError) -> Unusable:
         return Unusable(error.reason, str(error), seconds, kind, file.samplerate, file.channels)
 
 
-def _opened(source: str | bytes | AudioError) -> Any:
+def _opened(source: Source) -> Any:
     import soundfile
 
     return soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
 
 
-def _measure(source: str | bytes | AudioError, audio: np.ndarray) -> Sound:
+def _measure(source: Source, audio: np.ndarray) -> Sound:
     import numpy as np
 
     with _opened(source) as file:
@@ -216,55 +211,6 @@ def clipped_share(channel: np.ndarray, *, limited: bool = True) -> float:
     return max(flat, near) / len(channel)
 
 
-def listen_to(
-    clips: Sequence[Clip], *, max_samples: int, workers: int | None = None
-) -> Iterator[Sound | Unusable]:
-    """What is heard in each clip, in their order.
-
-    Args:
-        clips: of any splits.
-        max_samples: the model's window at 16 kHz.
-        workers: processes; by default one for each core that this process may use, or this one alone for few clips.
-
-    Raises:
-        DataError: a process died.
-    """
-    count = workers or (1 if len(clips) <= _SMALL else _cores())
-    if count == 1:
-        for clip in clips:
-            yield listen(_source(clip), max_samples=max_samples)
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    heard = functools.partial(listen, max_samples=max_samples)
-    # Forked processes would inherit locks of threads that they have not.
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
-        waiting: deque[Iterator[Sound | Unusable]] = deque()
-        try:
-            for first in range(0, len(clips), _CHUNK):
-                sources = [_source(clip) for clip in clips[first : first + _CHUNK]]
-                waiting.append(pool.map(heard, sources, chunksize=_CHUNK))
-                if len(waiting) >= 4 * count:
-                    yield from waiting.popleft()
-            while waiting:
-                yield from waiting.popleft()
-        except BrokenProcessPool as error:
-            raise DataError(
-                "a process that listens to clips died, most likely for lack of memory; free some and run again"
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _source(clip: Clip) -> str | bytes | AudioError:
-    """Path or content of the audio. Embedded audio may itself name a file that is not there."""
-    return clip.source() or AudioError("unreadable_audio", "no audio is given")
-
-
-def _cores() -> int:
-    """Cores that this process may use, fewer than the machine has inside a container or a job."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def is_silent(sound: Sound) -> bool:
+    """Whether there is nothing in a clip that could be speech."""
+    return sound.loud < SILENT or (sound.variation < _STEADY and sound.seconds >= 0.5)

@@ -1,14 +1,18 @@
-"""Texts that cannot be right: not of their audio, in another language, no transcripts, with odd characters."""
+"""Texts that cannot be right (not of their audio, in another language, no transcripts), or are in two splits."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from trainer.inspection.characters import Odd, foreign_script, main_scripts, odd_characters
-from trainer.inspection.findings import Entry, Finding, make_finding, names_of
+from trainer.inspection.characters import foreign_script, main_scripts, odd_characters
+from trainer.inspection.entries import Entry
+from trainer.inspection.findings import Finding, Level, make_finding, names_of
 from trainer.inspection.rates import Misfit, RateModel
 from trainer.inspection.texts import (
+    count_words,
+    grouped,
     markup,
     no_transcript,
     placeholders,
@@ -24,6 +28,8 @@ Groups = Mapping[str, Sequence[Entry]]
 Places = Collection[tuple[str, str]]
 """Clips by split and name."""
 
+FEW_WORDS = 100
+"""Words of an evaluation split under which its WER says little."""
 _LEAST, _FARTHEST = 50.0, 6.0
 """A text is suspicious from this CER in percent and so many robust deviations above the usual one."""
 _TOO_BAD = 40.0
@@ -122,17 +128,16 @@ def _odd_characters(groups: Groups, *, skip: Places, skip_rare: Places) -> list[
         skip: clips whose texts are in another language, of which that is told.
         skip_rare: clips that are told elsewhere where they have nothing but rare characters.
     """
-    found: list[tuple[Entry, Odd]] = []
+    certain, rare = [], []
     for entries in groups.values():
         texts = [entry.text for entry in entries]
-        found += [(entries[odd.position], odd) for odd in odd_characters(texts, Counter("".join(texts)))]
-    left = [(entry, odd) for entry, odd in found if (entry.split, entry.name) not in skip]
-    certain = [(entry, odd.detail) for entry, odd in left if odd.certain]
-    rare = [
-        (entry, odd.detail)
-        for entry, odd in left
-        if not odd.certain and (entry.split, entry.name) not in skip_rare
-    ]
+        for odd in odd_characters(texts, Counter("".join(texts))):
+            entry = entries[odd.position]
+            place = entry.split, entry.name
+            if odd.certain and place not in skip:
+                certain.append((entry, odd.detail))
+            elif not odd.certain and place not in skip and place not in skip_rare:
+                rare.append((entry, odd.detail))
     return [*make_finding("odd_characters", certain), *make_finding("rare_characters", rare)]
 
 
@@ -176,3 +181,80 @@ def find_unlike(
         for at in sorted(np.flatnonzero(rates >= limit), key=lambda at: -rates[at])
     ]
     return make_finding("unlike_model", found, model=model, limit=limit, median=usual)
+
+
+def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
+    """Texts that are in two splits, but for case and punctuation."""
+    groups = grouped(entries, lambda entry: entry.key).values()
+    shared = [group for group in groups if len({entry.split for entry in group}) > 1]
+    suspects = []
+    for group in shared:
+        for entry in group:
+            other = next(one for one in group if one.split != entry.split)
+            same = (
+                "the same text as" if other.text == entry.text else "but for case and punctuation the text of"
+            )
+            suspects.append((entry, f"{same} {other.place}: {shorten(entry.text)!r}"))
+    judged = sum(entry.split != "train" for entry, _ in suspects)
+    total = sum(entry.split != "train" for entry in entries)
+    return make_finding("shared_text", suspects, told=leak_count(len(shared), judged, total))
+
+
+def leak_count(texts: int, judged: int, total: int) -> str:
+    """`3 texts, 4 of 100 validation and test clips`."""
+    return f"{texts:,} text{'s' * (texts != 1)}, {judged:,} of {total:,} validation and test clips"
+
+
+def find_repeated_texts(entries: Sequence[Entry], copies: Sequence[Sequence[Entry]]) -> list[Finding]:
+    """Texts of several recordings of one split; copies of one recording are told elsewhere."""
+    extra = {entry for group in copies for entry in group[1:]}
+    left = [entry for entry in entries if entry not in extra]
+    by_text = grouped(left, lambda entry: (entry.split, entry.key)).values()
+    groups = sorted((group for group in by_text if len(group) > 1), key=len, reverse=True)
+    suspects = [
+        (entry, f"{len(group)} clips of {entry.split} have {shorten(entry.text)!r}")
+        for group in groups
+        for entry in group
+    ]
+    most = groups[0] if groups else []
+    example = f", most often {shorten(most[0].text, 40)!r} ({len(most)} times)" if len(most) > 2 else ""
+    # Where most sentences are read by several people, that is how the data was made.
+    level: Level = "note" if len(suspects) > 0.05 * len(entries) else "warning"
+    return make_finding("same_text", suspects, level=level, texts=len(groups), example=example)
+
+
+def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
+    """Validation or test splits with too few words for a WER that means much."""
+    found = []
+    for split, mine in grouped(entries, lambda entry: entry.split).items():
+        number, unit = count_words(entry.text for entry in mine)
+        if split != "train" and number < FEW_WORDS:
+            found += make_finding("small_split", None, told=small_split(split, number, unit), unit=unit)
+    return found
+
+
+def small_split(split: str, number: int, unit: str) -> str:
+    """How little a WER on so few words says.
+
+    Uncertain by half of the 95 % interval, in points, of a WER of 30 % over so many words, were they independent.
+    """
+    points = 196 * math.sqrt(0.3 * 0.7 / max(1, number))
+    return f"the {split} split has only {number:,} {unit}: its error rate is uncertain by {points:.0f} points"
+
+
+def find_shared_speakers(entries: Sequence[Entry]) -> list[Finding]:
+    """Speakers of validation or test that are in train too: information rather than a fault."""
+    speakers = {
+        split: {entry.speaker for entry in mine}
+        for split, mine in grouped((one for one in entries if one.speaker), lambda one: one.split).items()
+    }
+    learned = speakers.pop("train", set())
+    shared = {split: sorted(mine & learned) for split, mine in speakers.items() if mine & learned}
+    if not shared:
+        return []
+    told = " and ".join(
+        f"{len(names):,} of {len(speakers[split]):,} speakers of {split}" for split, names in shared.items()
+    )
+    names = next(iter(shared.values()))
+    rest = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return make_finding("shared_speakers", None, told=told, names=", ".join(names[:3]) + rest)

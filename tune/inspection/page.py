@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import random
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainer.inspection.characters import by_kind
+from trainer.inspection.findings import clips
 from trainer.inspection.inspection import Distribution, distributions
-from tune.inspection.tables import format_name, headline, limits_text, long_time, short_number
+from tune.inspection.tables import format_name, headline, limits_text, long_time, quantile_row
 from tune.pages.figures import BLUE, CYCLE, INK, MUTED, RED, Picture, label, new_figure, pointed
 from tune.pages.page import render_page
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from trainer.inspection.characters import Character
-    from trainer.inspection.findings import Entry
+    from trainer.inspection.entries import Entry
     from trainer.inspection.inspection import Inspection
 
 _OPEN, _MOST = 6, 300
@@ -55,19 +56,16 @@ def inspection_page(inspection: Inspection) -> str:
         durations=draw_durations(inspection, by_key["seconds"]) if "seconds" in by_key else None,
         rates=draw_rates(inspection),
         histograms=[draw_histogram(by_key[key]) for key in _CAPTIONS if key in by_key],
-        quantiles=[
-            [
-                f"{one.label}{', ' + one.unit if one.unit else ''}",
-                *(short_number(one.quantile(share)) for share in (0.0, 0.05, 0.5, 0.95, 1.0)),
-            ]
-            for one in found
-        ],
+        quantiles=[quantile_row(one) for one in found],
         formats=[
             [format_name(rate, channels, kind), f"{count:,}"]
             for (rate, channels, kind), count in inspection.formats().most_common()
         ],
         limits=limits_text(inspection),
-        alphabet=_alphabet(inspection.alphabet),
+        alphabet=[
+            [name, f"{len(chars):,}", " ".join(one.shown for one in chars[:_MOST])]
+            for name, chars in by_kind(inspection.alphabet).items()
+        ],
         rare=_rare(inspection.alphabet),
     )
 
@@ -84,102 +82,64 @@ def _tiles(inspection: Inspection) -> list[tuple[str, str]]:
     return [*found, (f"{len(speakers):,}", "speakers")] if speakers else found
 
 
-def _alphabet(alphabet: Sequence[Character]) -> list[list[str]]:
-    groups: dict[str, list[Character]] = {}
-    for one in alphabet:
-        group = one.odd or one.script or ("digits" if one.char.isdigit() else "signs")
-        groups.setdefault(group, []).append(one)
-    return [
-        [name, f"{len(chars):,}", " ".join(_shown(one) for one in chars[:_MOST])]
-        for name, chars in groups.items()
-    ]
-
-
 def _rare(alphabet: Sequence[Character]) -> list[list[str]]:
     rare = sorted((one for one in alphabet if one.texts <= 3), key=lambda one: (one.odd is None, one.texts))
-    return [[_shown(one), one.code, one.name, f"{one.count:,}", f"{one.texts:,}"] for one in rare]
-
-
-def _shown(one: Character) -> str:
-    if not one.char.isprintable():
-        return one.code
-    # A combining mark needs something to stand on.
-    return f"◌{one.char}" if one.name.startswith("COMBINING") else one.char
+    return [[one.shown, one.code, one.name, f"{one.count:,}", f"{one.texts:,}"] for one in rare]
 
 
 def draw_durations(inspection: Inspection, found: Distribution) -> Picture:
     """Clips by length, split by split."""
-    edges, _ = found.histogram()
     by_split: dict[str, list[float]] = {}
     for entry in inspection.entries:
         if entry.sound is not None and entry.sound.seconds:
             by_split.setdefault(entry.split, []).append(entry.sound.seconds)
-    names = [name for name in _ORDER if name in by_split]
-    figure = _histogram("seconds", showlegend=len(names) > 1)
-    for name, colour in zip(names, CYCLE, strict=False):
-        counts = [0] * (len(edges) - 1)
-        for value in by_split[name]:
-            counts[min(len(counts) - 1, max(0, bisect_right(edges, value) - 1))] += 1
-        _add_bars(figure, edges, counts, colour, name, "s")
-    window = inspection.limits.window
-    over = sum(value > window for value in found.values)
-    caption = f"Clips by length; half of them are {found.quantile(0.5):.1f} s and longer.{_outside(edges)}"
-    if over:
-        caption += f" Longer than the window of {window:g} s: {_clips(over)}."
-    return Picture("durations", caption, figure, 300)
+    groups = {name: by_split[name] for name in _ORDER if name in by_split}
+    caption = f"Clips by length; half of them are {found.quantile(0.5):.1f} s and longer."
+    over = sum(value > inspection.limits.window for value in found.values)
+    longer = f" Longer than the window of {inspection.limits.window:g} s: {clips(over)}." if over else ""
+    return _draw(found, groups, "durations", "seconds", caption, longer)
 
 
 def draw_histogram(found: Distribution) -> Picture:
     """Clips by one measure."""
-    edges, counts = found.histogram()
-    figure = _histogram(f"{found.label}{', ' + found.unit if found.unit else ''}", showlegend=False)
-    _add_bars(figure, edges, counts, BLUE, "", found.unit)
-    return Picture(found.key.replace("_", "-"), _CAPTIONS[found.key] + _outside(edges), figure, 260)
+    name = found.key.replace("_", "-")
+    return _draw(found, {"": found.values}, name, found.title, _CAPTIONS[found.key])
 
 
-def _histogram(title: str, *, showlegend: bool) -> Figure:
-    return new_figure(
+def _draw(
+    found: Distribution,
+    groups: Mapping[str, Sequence[float]],
+    name: str,
+    title: str,
+    caption: str,
+    more: str = "",
+) -> Picture:
+    """Bars of one width, stacked by group; the outermost may stand for more than their place says."""
+    import numpy as np
+
+    edges, _ = found.histogram()
+    width = edges[2] - edges[1] if len(edges) > 3 else edges[1] - edges[0]
+    figure = new_figure(
         xaxis={"title": {"text": title}, "showgrid": False},
         yaxis={"title": {"text": "clips"}},
         barmode="stack",
         bargap=0.06,
-        showlegend=showlegend,
+        showlegend=len(groups) > 1,
     )
-
-
-def _add_bars(
-    figure: Figure, edges: Sequence[float], counts: Sequence[int], colour: str, name: str, unit: str
-) -> None:
-    """Bars of one width, with what they stand for; the outermost may stand for more than their place says."""
-    width = _width(edges)
-    whose = f"{name}: " if name else ""
-    ranges = list(zip(counts, edges, edges[1:], strict=False))
-    figure.add_bar(
-        x=[start + width / 2 for start in (edges[1] - width, *edges[1:-1])],
-        y=list(counts),
-        marker={"color": colour},
-        name=name,
-        **pointed(
-            [
-                f"{whose}{_clips(count)} of {low:.4g} to {high:.4g} {unit}".strip()
-                for count, low, high in ranges
-            ]
-        ),
-    )
-
-
-def _width(edges: Sequence[float]) -> float:
-    return edges[2] - edges[1] if len(edges) > 3 else edges[1] - edges[0]
-
-
-def _outside(edges: Sequence[float]) -> str:
-    """That the outermost bars reach further than they are drawn, where they do."""
-    width, told = 1.01 * _width(edges), ""
-    if edges[1] - edges[0] > width:
-        told += f" The first bar holds everything down to {edges[0]:.4g}."
-    if edges[-1] - edges[-2] > width:
-        told += f" The last bar holds everything up to {edges[-1]:.4g}."
-    return told
+    for (group, values), colour in zip(groups.items(), CYCLE, strict=False):
+        counts = [int(count) for count in np.histogram(values, edges)[0]]
+        whose = f"{group}: " if group else ""
+        told = [
+            f"{whose}{clips(count)} of {low:.4g} to {high:.4g} {found.unit}".strip()
+            for count, low, high in zip(counts, edges, edges[1:], strict=False)
+        ]
+        places = [start + width / 2 for start in (edges[1] - width, *edges[1:-1])]
+        figure.add_bar(x=places, y=counts, marker={"color": colour}, name=group, **pointed(told))
+    if edges[1] - edges[0] > 1.01 * width:
+        caption += f" The first bar holds everything down to {edges[0]:.4g}."
+    if edges[-1] - edges[-2] > 1.01 * width:
+        caption += f" The last bar holds everything up to {edges[-1]:.4g}."
+    return Picture(name, caption + more, figure, 300 if len(groups) > 1 else 260)
 
 
 def draw_rates(inspection: Inspection) -> Picture | None:
@@ -244,7 +204,3 @@ def _add_clips(
         showlegend=showlegend,
         **pointed(told),
     )
-
-
-def _clips(count: int) -> str:
-    return "1 clip" if count == 1 else f"{count:,} clips"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trainer.inspection.characters import by_kind
 from trainer.inspection.inspection import Distribution, distributions
 from tune.util.console import clock, say, say_notes
 
@@ -104,9 +104,20 @@ def _distributions_table(inspection: Inspection) -> Table:
     table = _table("per clip", "least", "5 %", "median", "95 %", "most")
     table.add_column("from least to most")
     for one in distributions(inspection.entries):
-        numbers = [short_number(one.quantile(share)) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
-        table.add_row(f"{one.label}{', ' + one.unit if one.unit else ''}", *numbers, _spark(one))
+        table.add_row(*quantile_row(one), _spark(one))
     return table
+
+
+def quantile_row(found: Distribution) -> list[str]:
+    """What is measured, and its least, 5 %, median, 95 % and most, with as many digits as tell something."""
+    values = [found.quantile(share) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
+    return [
+        found.title,
+        *(
+            f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
+            for value in values
+        ),
+    ]
 
 
 def _table(first: str, *names: str) -> Table:
@@ -117,18 +128,14 @@ def _table(first: str, *names: str) -> Table:
     return table
 
 
-def short_number(value: float) -> str:
-    """A number as people read it, with as many digits as tell something."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
-
-
 def _spark(found: Distribution) -> str:
     """The histogram as a row of bars."""
-    low, width = found.values[0], (found.values[-1] - found.values[0]) / _COLUMNS or 1.0
-    counts = Counter(min(_COLUMNS - 1, int((value - low) / width)) for value in found.values)
-    most = max(counts.values())
+    import numpy as np
+
+    counts = np.histogram(found.values, _COLUMNS)[0].tolist()
+    most = max(counts)
     # What is there at all must be seen.
-    return "".join(_BARS[min(7, 8 * counts[at] // most)] if counts[at] else " " for at in range(_COLUMNS))
+    return "".join(_BARS[min(7, 8 * count // most)] if count else " " for count in counts)
 
 
 def _facts(inspection: Inspection) -> list[str]:
@@ -150,14 +157,10 @@ def format_name(rate: int, channels: int, kind: str) -> str:
 
 def _alphabet_lines(alphabet: Sequence[Character]) -> list[str]:
     """Letters by script, then digits and signs, in one line each."""
-    groups: dict[str, list[str]] = {}
-    for one in alphabet:
-        if one.char.isprintable():
-            group = one.script or ("digits" if one.char.isdigit() else "signs")
-            groups.setdefault(group, []).append(one.char)
     lines = []
-    for name, chars in groups.items():
+    for name, chars in by_kind(alphabet).items():
         rest = len(chars) - _MOST_CHARACTERS
         tail = f" and {rest:,} more" if rest > 0 else ""
-        lines.append(f"{name} ({len(chars):,}): {' '.join(chars[:_MOST_CHARACTERS])}{tail}")
+        shown = " ".join(one.shown for one in chars[:_MOST_CHARACTERS])
+        lines.append(f"{name} ({len(chars):,}): {shown}{tail}")
     return lines

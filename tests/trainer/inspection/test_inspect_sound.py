@@ -13,8 +13,7 @@ import soxr
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioError, read_audio
 from trainer.data.clips import load_clips
-from trainer.inspection.sound import Sound, Unusable, listen
-from trainer.inspection.sound_findings import is_silent
+from trainer.inspection.sound import Sound, Unusable, is_silent, listen
 
 RATE = 16_000
 WINDOW = 30 * RATE

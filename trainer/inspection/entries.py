@@ -1,19 +1,25 @@
-"""What a model can take, and which clips training would leave out for it: told by the code that leaves them out."""
+"""The clips of a data set as the inspection goes through them, and which of them training would leave out.
+
+That is told by the code that leaves them out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
-from trainer.data.clips import ClipTable
+from trainer.data.clips import Clip, ClipTable
+from trainer.data.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, named, parse_row_filter, values_of
 from trainer.data.drops import DROP_REASONS, Drop, check_drops, check_usable, count_by_reason
 from trainer.data.labels import make_labels
+from trainer.data.tables import Table
 from trainer.errors import DataError
-from trainer.inspection.findings import Entry, Finding, make_finding
-from trainer.inspection.sound import Unusable
+from trainer.inspection.findings import Finding, make_finding
+from trainer.inspection.sound import Sound, Unusable
+from trainer.inspection.texts import count_units, text_keys
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model_config
 
@@ -24,6 +30,76 @@ WHISPER_SECONDS, WHISPER_TOKENS = 30, 448
 """Of every Whisper model that OpenAI published."""
 _PREFIX = 5
 """Tokens around every text: start, language, task, no timestamps, end."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Entry:
+    """One clip, and what was found out about it."""
+
+    split: str
+    clip: Clip
+    key: str
+    """Its text without case and punctuation."""
+    units: int
+    """Letters and digits of its text."""
+    speaker: str = ""
+    language: str = ""
+    """As the data set has it: a code, a name, or nothing."""
+    sound: Sound | Unusable | None = None
+    """None where it was not listened to."""
+    tokens: int | None = None
+    """Tokens that the model learns, its prefix and end included; None where they are too many or were not counted."""
+
+    @property
+    def name(self) -> str:
+        """The file as the data set names it."""
+        return self.clip.name
+
+    @property
+    def text(self) -> str:
+        """The transcript as the data set has it."""
+        return self.clip.text
+
+    @property
+    def place(self) -> str:
+        """The clip for people: `clips/a.wav (train)`."""
+        return f"{self.clip.name} ({self.split})"
+
+    @property
+    def heard(self) -> Sound | None:
+        """What was measured, where the audio can be used."""
+        return self.sound if isinstance(self.sound, Sound) else None
+
+
+def make_entries(table: ClipTable) -> list[Entry]:
+    """All usable clips, split by split, with speaker and language where a column of a usual name tells them."""
+    names: dict[int, list[str | None]] = {}
+    entries = []
+    for split, loaded in table.splits.items():
+        for clip, key in zip(loaded, text_keys([clip.text for clip in loaded]), strict=True):
+            known = id(clip.columns)  # which all clips of one table share
+            if known not in names:
+                names[known] = [named(some, clip.columns) for some in (SPEAKER_NAMES, LANGUAGE_NAMES)]
+            speaker, language = (clip.cell(name) if name else "" for name in names[known])
+            entries.append(Entry(split, clip, key, count_units(clip.text), speaker, language))
+    return entries
+
+
+def keep_all_languages(config: TrainConfig, tables: Mapping[str, Sequence[Table]]) -> TrainConfig:
+    """Settings that take the clips of all languages of the data, where it has several and nobody chose among them.
+
+    A search takes those of one language; who inspects the data without naming one wants to see all.
+    """
+    parts: list[Part] = [(table, range(len(table))) for group in tables.values() for table in group]
+    wanted = parse_row_filter(config.row_filter)
+    column = named(LANGUAGE_NAMES, [name for table, _ in parts for name in table.columns])
+    if column is None or column in wanted or any(column not in table.columns for table, _ in parts):
+        return config
+    values = values_of(parts, column)
+    if len(values) < 2 or any("," in value or "=" in value for value in values):
+        return config
+    given = [config.row_filter] if config.row_filter else []
+    return config.replace(row_filter=",".join([*given, *(f"{column}={value}" for value in values)]))
 
 
 @dataclasses.dataclass(frozen=True)
