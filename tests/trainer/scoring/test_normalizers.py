@@ -11,7 +11,7 @@ import pytest
 from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
 from trainer.config import TrainConfig
-from trainer.languages import LANGUAGES
+from trainer.languages import LANGUAGES, language_name
 from trainer.model.processor import load_processor
 from trainer.scoring.characters import WITHOUT_SPACES, serbian_latin, split_characters
 from trainer.scoring.english import spelling_table
@@ -145,7 +145,7 @@ def test_what_sounds_different_stays_different(language: str, one: str, other: s
 def test_every_language_has_a_normaliser(language: str) -> None:
     normalizer = make_normalizer(TrainConfig(language=language))
     assert normalizer.name == f"auto-{language}"
-    assert LANGUAGES[language].capitalize() in normalizer.description
+    assert language_name(language) in normalizer.description
     assert (normalizer.unit == "characters") == (language in WITHOUT_SPACES)
     plain = "a b c" if normalizer.unit == "characters" else "abc"
     assert normalizer(" ABC. ") == plain
