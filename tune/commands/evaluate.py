@@ -13,8 +13,6 @@ from tune.util.errors import ConfigError, check_least
 from tune.util.files import write_whole
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tune.evaluation.evaluation import EvaluationResult
 
 JSON_FILE = "evaluation.json"
@@ -93,6 +91,7 @@ def evaluate(words: list[str]) -> int:
         check_output(arguments.output)
     from tune.evaluation.evaluation import run_evaluation
     from tune.evaluation.plan import plan_evaluation
+    from tune.evaluation.tables import print_evaluation
     from tune.experiments.models import open_model
     from tune.runs.finish import find_finished
     from tune.util.console import make_console, say
@@ -119,7 +118,7 @@ def evaluate(words: list[str]) -> int:
     if arguments.json:
         print(json.dumps(content, ensure_ascii=False, allow_nan=False))
     else:
-        _print(result, arguments.worst, console)
+        print_evaluation(result, arguments.worst, console)
     if arguments.output is not None:
         written = write_files(arguments.output, result, content)
         say(
@@ -127,12 +126,6 @@ def evaluate(words: list[str]) -> int:
             f"written   {', '.join(map(str, written))}",
         )
     return 0
-
-
-def _print(result: EvaluationResult, worst: int, console: Console) -> None:
-    from tune.evaluation.tables import print_evaluation
-
-    print_evaluation(result, worst, console)
 
 
 def check_output(folder: Path) -> None:

@@ -15,7 +15,7 @@ from tune.util.errors import DataError
 
 if TYPE_CHECKING:
     from trainer.scoring.decoding import Decoder, Transcripts
-    from trainer.scoring.scores import Group, ModelScores, Rate, Scores
+    from trainer.scoring.scores import Group, ModelScores, Scores
     from trainer.scoring.split_data import SplitData
 
 
@@ -78,14 +78,10 @@ KIND = "tune-whisper evaluation"
 """Tells an `evaluation.json` of this command from that of an export."""
 
 
-def _rate_dict(rate: Rate) -> dict[str, Any]:
-    return {"percent": rate.percent, "interval": list(rate.interval) if rate.interval else None}
-
-
 def _model_dict(found: ModelScores) -> dict[str, Any]:
     transcripts = found.transcripts
     return {
-        "rates": {name: _rate_dict(rate) for name, rate in found.rates.items()},
+        "rates": {name: dataclasses.asdict(rate) for name, rate in found.rates.items()},
         "errors": {name: counts.totals() for name, counts in found.counts.items()},
         "speed": {
             "real_time_factor": transcripts.real_time_factor,
@@ -109,8 +105,8 @@ def _group_dict(group: Group) -> dict[str, Any]:
         "value": group.value,
         "clips": len(group.rows),
         "reference": group.length,
-        "wer": _rate_dict(group.rate),
-        "baseline_wer": _rate_dict(group.baseline) if group.baseline else None,
+        "wer": dataclasses.asdict(group.rate),
+        "baseline_wer": dataclasses.asdict(group.baseline) if group.baseline else None,
     }
 
 
@@ -172,7 +168,11 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
         texts=[data.prepared.text(row) for row in range(len(data))],
         columns={name: data.column(name) for name in plan.by},
     )
-    _require_words(plan, [normalizer(text) for text in reference.texts])
+    if not any(normalizer(text).strip() for text in reference.texts):  # before hours of decoding
+        raise DataError(
+            f"data={config.data!r}: no text of the split {plan.split!r} has a word left after the normaliser "
+            f"{config.normalizer_name}; nothing to measure"
+        )
     model = (plan.model.shown, _decode(decoder, data, console, plan.model.shown))
     del decoder  # the baseline may need its memory
     baseline = None
@@ -183,15 +183,6 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     dropped = dict(Counter(drop.reason for drop in data.drops).most_common())
     created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return EvaluationResult(plan, scores, source.name, dropped, notes, created)
-
-
-def _require_words(plan: EvaluationPlan, normalized: list[str]) -> None:
-    """Stop before hours of decoding where nothing could be counted."""
-    if not any(text.strip() for text in normalized):
-        raise DataError(
-            f"data={plan.config.data!r}: no text of the split {plan.split!r} has a word left after the normaliser "
-            f"{plan.config.normalizer_name}; nothing to measure"
-        )
 
 
 def _decode(decoder: Decoder, data: SplitData, console: Console, shown: str) -> Transcripts:

@@ -7,13 +7,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.hallucinations import SIGNS
-from tune.evaluation.words import between, difference_between, errors_in, p_value, percent, points, verdict
+from tune.evaluation.tables import (
+    between,
+    error_rows,
+    errors_in,
+    group_rows,
+    p_sentence,
+    percent,
+    points,
+    rate_rows,
+    sign_counts,
+    verdict,
+    without_error,
+)
 from tune.pages.figures import BLUE, MUTED, ORANGE, Picture, label, new_figure, pointed, rows_axis, whiskers
 from tune.pages.page import Cell, render_page
 from tune.util.console import clock
 
 if TYPE_CHECKING:
-    from trainer.scoring.scores import Group, ModelScores, Rate, Scores
+    from trainer.scoring.scores import Group, Scores
     from tune.evaluation.evaluation import EvaluationResult
 
 _MOST_SIGNS = 12
@@ -21,6 +33,8 @@ _WORST = 30
 _MOST_ERRORS = 8
 _MOST_GROUPS = 20
 _LABEL_LETTERS = 24
+_COLOURS = (BLUE, ORANGE)
+"""Of the model and of the baseline."""
 _KINDS = {"substitute": "written for another", "delete": "left out", "insert": "added"}
 
 
@@ -40,25 +54,23 @@ def evaluation_page(result: EvaluationResult) -> str:
         lead,
         footer=f"tune-whisper evaluate, {result.created[:16].replace('T', ' ')}",
         tiles=_tiles(scores),
-        verdict=told.replace("no difference", "No difference", 1)
-        if told.startswith("no difference")
-        else told,
+        verdict=told.replace("no difference", "No difference", 1) if told.startswith("no ") else told,
         warnings=[note.removeprefix("WARNING: ") for note in result.notes if note.startswith("WARNING: ")],
         scores=scores,
         models=[model.model for model in scores.models],
         baseline=scores.baseline.model if scores.baseline else "",
-        rates=_rates(scores),
-        errors=_errors(scores),
+        rates=[[Cell(name, "nowrap"), *cells] for name, *cells in rate_rows(scores)],
+        errors=error_rows(scores),
         spread=draw_spread(scores),
         groups=[
-            (column, draw_groups(column, groups, scores), _group_rows(groups))
+            (column, draw_groups(column, groups, scores), group_rows(groups))
             for column, groups in scores.groups.items()
         ],
         frequent=[
             [said or "–", written or "–", _KINDS[kind], str(times)]
             for kind, said, written, times in scores.model.frequent()
         ],
-        sign_counts=_sign_counts(scores),
+        sign_counts=[[f"clips with {SIGNS[kind]}", *counts] for kind, counts in sign_counts(scores).items()],
         signs=[
             f"{scores.reference.names[one.row]}: {SIGNS[one.kind]}: {one.detail}"
             for one in scores.model.signs
@@ -72,7 +84,7 @@ def evaluation_page(result: EvaluationResult) -> str:
 
 
 def _tiles(scores: Scores) -> list[tuple[str, str]]:
-    model = scores.model
+    model, speed = scores.model, scores.model.transcripts
     tiles = [
         (f"{percent(model.rates[rate].percent)} %", f"{name}; 95 %: {between(model.rates[rate].interval)}")
         for rate, name in scores.shown_rates.items()
@@ -80,59 +92,15 @@ def _tiles(scores: Scores) -> list[tuple[str, str]]:
     ]
     if scores.baseline is not None:
         found = scores.comparisons["wer"]
-        p = p_value(found.p_value) if found.p_value < 0.001 else f"= {p_value(found.p_value)}"
         shown = "" if found.shown else ": no difference shown"
-        tiles.append((points(found.difference), f"points to {scores.baseline.model}, p {p}{shown}"))
-    counts, speed = model.counts["wer"], model.transcripts
-    right = int(((counts.errors == 0) & (counts.lengths > 0)).sum())
+        told = f"points to {scores.baseline.model}, {p_sentence(found.p_value)}{shown}"
+        tiles.append((points(found.difference), told))
+    right = 100.0 * without_error(model) / len(scores.reference)
     return [
         *tiles,
-        (f"{100.0 * right / len(scores.reference):.0f} %", "of the clips without an error"),
+        (f"{right:.0f} %", "of the clips without an error"),
         (f"{speed.real_time_factor:.3f}", f"real-time factor on {speed.device}, {speed.precision}"),
     ]
-
-
-def _rates(scores: Scores) -> list[list[str]]:
-    """Rates with their intervals, and the comparison where there is one."""
-    rows = []
-    for rate, name in scores.shown_rates.items():
-        mine = scores.model.rates[rate]
-        whole = name.replace(" ", "\u00a0")  # on a phone it would be broken into three lines
-        cells = [whole, f"{percent(mine.percent)} %", between(mine.interval)]
-        if scores.baseline is not None:
-            theirs, found = scores.baseline.rates[rate], scores.comparisons[rate]
-            cells += [f"{percent(theirs.percent)} %", between(theirs.interval), points(found.difference)]
-            cells += [difference_between(found), p_value(found.p_value)]
-        rows.append(cells)
-    return rows
-
-
-def _errors(scores: Scores) -> list[list[str]]:
-    """Substitutions, deletions and insertions of what the main rate counts."""
-    kinds = ("reference", "substitutions", "deletions", "insertions")
-    totals = [(model.model, model.counts["wer"].totals()) for model in scores.models]
-    return [[model, *(f"{found[kind]:,}" for kind in kinds)] for model, found in totals]
-
-
-def _group_rows(groups: Sequence[Group]) -> list[list[str]]:
-    rows = []
-    for group in groups:
-        cells = [group.value, f"{len(group.rows):,}", f"{group.length:,}"]
-        for rate in (group.rate, group.baseline):
-            if rate is not None:
-                cells += [percent(rate.percent), between(rate.interval)]
-        rows.append(cells)
-    return rows
-
-
-def _sign_counts(scores: Scores) -> list[list[str]]:
-    rows = []
-    for kind, words in SIGNS.items():
-        of = scores.empty_references if kind == "empty reference" else len(scores.reference)
-        if of:
-            numbers = [sum(sign.kind == kind for sign in model.signs) for model in scores.models]
-            rows.append([f"clips with {words}", *(f"{number:,} of {of:,}" for number in numbers)])
-    return rows
 
 
 def _silence(scores: Scores) -> list[list[Cell | str]]:
@@ -146,11 +114,13 @@ def _silence(scores: Scores) -> list[list[Cell | str]]:
 
 def _utterance(scores: Scores, row: int) -> dict[str, Any]:
     """Name and errors of one utterance, and what each model wrote."""
-    counts, reference = scores.model.counts["wer"], scores.reference
+    reference = scores.reference
     cells = [cells[row] for cells in reference.columns.values() if cells[row]]
-    errors = errors_in(int(counts.errors[row]), int(counts.lengths[row]), scores.normalizer.unit)
-    told = " · ".join([reference.names[row], f"{reference.seconds[row]:.1f} s", *cells, errors])
-    return {"told": told, "models": [(model.model, model.alignments[row]) for model in scores.models]}
+    told = [reference.names[row], f"{reference.seconds[row]:.1f} s", *cells, errors_in(scores, row)]
+    return {
+        "told": " · ".join(told),
+        "models": [(model.model, model.alignments[row]) for model in scores.models],
+    }
 
 
 def _method(result: EvaluationResult) -> list[str]:
@@ -187,22 +157,21 @@ def draw_spread(scores: Scores) -> Picture:
         bargap=0.25,
     )
     without = []
-    for model, colour in zip(scores.models, (BLUE, ORANGE), strict=False):
+    for model, colour in zip(scores.models, _COLOURS, strict=False):
         counts = model.counts["wer"]
         errors = [min(int(number), _MOST_ERRORS) for number in counts.errors[counts.lengths > 0]]
         shares = [100.0 * errors.count(size) / len(errors) for size in range(max(errors, default=0) + 1)]
         without.append(shares[0])
+        told = [
+            f"{share:.1f} % of the clips have {size} errors"
+            for size, share in zip(sizes, shares, strict=False)
+        ]
         figure.add_bar(
             x=sizes[: len(shares)],
             y=shares,
             marker={"color": colour},
             name=label(model.model, _LABEL_LETTERS),
-            **pointed(
-                [
-                    f"{model.model}: {share:.1f} % of the clips have {size} errors"
-                    for size, share in zip(sizes, shares, strict=False)
-                ]
-            ),
+            **pointed([f"{model.model}: {text}" for text in told]),
         )
     caption = f"{without[0]:.0f} % of the clips have no error at all"
     if scores.baseline is not None:
@@ -219,26 +188,23 @@ def draw_groups(column: str, groups: Sequence[Group], scores: Scores) -> Picture
         showlegend=scores.baseline is not None,
     )
     figure.add_vline(x=overall, line={"color": MUTED, "width": 1})
-    sides: list[tuple[ModelScores, list[Rate | None], str, float]] = [
-        (scores.model, [group.rate for group in shown], BLUE, -0.13 if scores.baseline else 0.0)
-    ]
-    if scores.baseline is not None:
-        sides.append((scores.baseline, [group.baseline for group in shown], ORANGE, 0.13))
-    for model, rates, colour, offset in sides:
+    for model, colour, side in zip(scores.models, _COLOURS, (-1, 1), strict=False):
+        rates = [group.rate if model is scores.model else group.baseline for group in shown]
         found = [(place, rate) for place, rate in enumerate(rates) if rate is not None]
-        ends = [rate.interval or (rate.percent, rate.percent) for _, rate in found]
-        told = [
-            f"{model.model}, {shown[place].value}: {rate.percent:.2f} %, {between(rate.interval)}"
-            for place, rate in found
-        ]
+        percents = [rate.percent for _, rate in found]
         figure.add_scatter(
-            x=[rate.percent for _, rate in found],
-            y=[place + offset for place, _ in found],
+            x=percents,
+            y=[place + side * (0.13 if scores.baseline else 0.0) for place, _ in found],
             mode="markers",
             marker={"color": colour, "size": 9},
-            error_x=whiskers([rate.percent for _, rate in found], ends),
+            error_x=whiskers(percents, [rate.interval or (rate.percent, rate.percent) for _, rate in found]),
             name=label(model.model, _LABEL_LETTERS),
-            **pointed(told),
+            **pointed(
+                [
+                    f"{model.model}, {shown[place].value}: {rate.percent:.2f} %, {between(rate.interval)}"
+                    for place, rate in found
+                ]
+            ),
         )
     name = "by-" + (re.sub(r"[^a-z0-9]+", "-", column.lower()).strip("-") or "column")
     caption = (

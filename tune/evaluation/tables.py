@@ -1,8 +1,8 @@
-"""An evaluation on the screen: rates, comparison, groups, signs of hallucination, the worst utterances."""
+"""An evaluation in figures and words, the same on the screen and on the page; and how it is printed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -12,37 +12,181 @@ from rich.text import Text
 
 from trainer.scoring.alignment import Kind, Piece, pairs
 from trainer.scoring.hallucinations import SIGNS
-from tune.evaluation.words import between, difference_between, errors_in, p_value, percent, points, verdict
+from trainer.scoring.intervals import LEAST
 from tune.util.console import clock, say
 
 if TYPE_CHECKING:
-    from trainer.scoring.scores import Group, ModelScores, Rate, Scores
+    from trainer.scoring.intervals import Comparison, Interval
+    from trainer.scoring.scores import Group, ModelScores, Scores
     from tune.evaluation.evaluation import EvaluationResult
 
+_TOO_FEW = "too few clips"
 _MOST_GROUPS = 12
 _MOST_SIGNS = 6
 _STYLES: dict[Kind, str] = {"equal": "", "substitute": "yellow", "delete": "red", "insert": "cyan"}
 
 
+def percent(number: float) -> str:
+    """A rate without its sign: `9.19`."""
+    return f"{number:.2f}"
+
+
+def points(number: float) -> str:
+    """A difference with its sign: `-59.33`, `+0.27`, `0.00`."""
+    text = f"{number:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", "\u2212")
+
+
+def between(interval: Interval | None, *, signed: bool = False) -> str:
+    """An interval: `8.02 to 10.51`; `too few clips` where there is none."""
+    if interval is None:
+        return _TOO_FEW
+    written = points if signed else percent
+    return f"{written(interval[0])} to {written(interval[1])}"
+
+
+def difference_between(found: Comparison) -> str:
+    """The interval of a difference, or why there is none, in as few words as a table has room for."""
+    return "same errors" if _all_alike(found) else between(found.interval, signed=True)
+
+
+def p_value(p: float) -> str:
+    """`0.013`, or `< 0.001` where it is smaller."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_sentence(p: float) -> str:
+    """`p = 0.013`, or `p < 0.001` where it is smaller."""
+    return f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
+
+
+def verdict(scores: Scores) -> str:
+    """The comparison in a sentence, by the main rate."""
+    assert scores.baseline is not None
+    found, rate = scores.comparisons["wer"], scores.main_rate
+    model, other = scores.model.model, scores.baseline.model
+    if not found.shown:
+        return (
+            f"no difference shown: {rate} of {model} minus that of {other} is {points(found.difference)} points, "
+            f"{_interval_sentence(found)}, {p_sentence(found.p_value)}"
+        )
+    below, fewer = ("below", "fewer") if found.difference < 0 else ("above", "more")
+    before = scores.baseline.rates["wer"].percent
+    share = f" ({100.0 * abs(found.difference) / before:.0f} % {fewer} errors)" if before else ""
+    return (
+        f"{rate} of {model} is {abs(found.difference):.2f} points {below} that of {other}{share}: "
+        f"{_interval_sentence(found, ' of the difference')}, {p_sentence(found.p_value)}; fewer errors in "
+        f"{found.better:,} clips, more in {found.worse:,}"
+    )
+
+
+def _interval_sentence(found: Comparison, of: str = "") -> str:
+    if _all_alike(found):
+        return "the same errors on every clip"
+    if found.interval is None:
+        return f"{_TOO_FEW} for a 95 % interval"
+    return f"95 % interval{of} {between(found.interval, signed=True)}"
+
+
+def _all_alike(found: Comparison) -> bool:
+    """Whether two models made as many errors on each of enough clips to say so."""
+    return found.same_errors and found.utterances >= LEAST
+
+
+def errors_in(scores: Scores, row: int) -> str:
+    """Of an utterance: `3 errors in 4 words`, `1 error in 1 word`."""
+    counts, unit = scores.model.counts["wer"], scores.normalizer.unit
+    errors, length = int(counts.errors[row]), int(counts.lengths[row])
+    return f"{errors:,} error{'s' * (errors != 1)} in {length:,} {unit if length != 1 else unit.removesuffix('s')}"
+
+
+def without_error(model: ModelScores) -> int:
+    """Clips of which every word was heard."""
+    counts = model.counts["wer"]
+    return int(((counts.errors == 0) & (counts.lengths > 0)).sum())
+
+
+def rate_rows(scores: Scores) -> list[list[str]]:
+    """Of each rate: name, percent, interval; with a baseline also its own, the difference, its interval and p."""
+    rows = []
+    for rate, name in scores.shown_rates.items():
+        cells = [name]
+        for model in scores.models:
+            cells += [percent(model.rates[rate].percent), between(model.rates[rate].interval)]
+        if scores.baseline is not None:
+            found = scores.comparisons[rate]
+            cells += [points(found.difference), difference_between(found), p_value(found.p_value)]
+        rows.append(cells)
+    return rows
+
+
+def error_rows(scores: Scores) -> list[list[str]]:
+    """Of each model: what was said, substitutions, deletions and insertions of what the main rate counts."""
+    kinds = ("reference", "substitutions", "deletions", "insertions")
+    totals = [(model.model, model.counts["wer"].totals()) for model in scores.models]
+    return [[model, *(f"{found[kind]:,}" for kind in kinds)] for model, found in totals]
+
+
+def group_rows(groups: Iterable[Group]) -> list[list[str]]:
+    """Of each group: value, clips, words; percent and interval of the model, and of the baseline."""
+    rows = []
+    for group in groups:
+        cells = [group.value, f"{len(group.rows):,}", f"{group.length:,}"]
+        for rate in (group.rate, group.baseline):
+            if rate is not None:
+                cells += [percent(rate.percent), between(rate.interval)]
+        rows.append(cells)
+    return rows
+
+
+def sign_counts(scores: Scores) -> dict[str, list[str]]:
+    """By sign of hallucination, in how many clips each model shows it; those that no clip can show are left out."""
+    found = {}
+    for kind in SIGNS:
+        of = scores.empty_references if kind == "empty reference" else len(scores.reference)
+        if of:
+            counts = [sum(sign.kind == kind for sign in model.signs) for model in scores.models]
+            found[kind] = [f"{count:,} of {of:,}" for count in counts]
+    return found
+
+
 def print_evaluation(result: EvaluationResult, worst: int, console: Console) -> None:
     """Print everything; `worst` utterances aligned."""
-    scores = result.scores
+    scores, unit = result.scores, result.scores.normalizer.unit
+    model, other = scores.model, scores.baseline
     _print_head(result, console)
     console.print()
-    console.print(rates_table(scores))
-    console.print(errors_table(scores))
-    if scores.baseline is not None:
+    names = ["", f"{model.model} %", "95 % interval"]
+    names += [f"{other.model} %", "95 % interval", "difference", "95 % interval", "p"] if other else []
+    console.print(_table(names, rate_rows(scores), bold=True))
+    right = [f"{without_error(one):,}" for one in scores.models]
+    names = [f"\n{unit}", "\nin all", "\nsubstituted", "\ndeleted", "\ninserted", "clips without\nan error"]
+    console.print(
+        _table(names, [[*row, count] for row, count in zip(error_rows(scores), right, strict=True)])
+    )
+    if other is not None:
         console.print(Text(verdict(scores), style="bold"))
     console.print()
     for column, groups in scores.groups.items():
-        console.print(groups_table(column, groups, scores))
-    _print_signs(scores.model, scores, console)
-    rows = scores.model.worst(worst)
+        names = [f"by {column}", "clips", unit, f"{scores.main_rate} %", "95 % interval"]
+        names += [f"{other.model} {scores.main_rate} %"] if other else []
+        table = _table(names, [row[: len(names)] for row in group_rows(groups[:_MOST_GROUPS])])
+        if len(groups) > _MOST_GROUPS:
+            table.add_row(f"... and {len(groups) - _MOST_GROUPS} more in --output and --json", style="dim")
+        console.print(table)
+    _print_signs(scores, console)
+    rows = model.worst(worst)
     if rows:
         console.print()
         say(console, f"worst utterances, as counted ({scores.normalizer.name}):")
-        for row in rows:
-            _print_utterance(scores, row, console)
+    for row in rows:
+        console.print()
+        say(
+            console,
+            f"{scores.reference.names[row]}  {scores.reference.seconds[row]:.1f} s  {errors_in(scores, row)}",
+        )
+        for line in aligned_lines(model.alignments[row], console.width):
+            console.print(line)
 
 
 def _print_head(result: EvaluationResult, console: Console) -> None:
@@ -62,74 +206,25 @@ def _print_head(result: EvaluationResult, console: Console) -> None:
     )
 
 
-def rates_table(scores: Scores) -> Table:
-    """The rates of one or two models, their difference and its p-value."""
-    table = _table("", f"{scores.model.model} %", "95 % interval")
-    other = scores.baseline
-    if other is not None:
-        for name in (f"{other.model} %", "95 % interval", "difference", "95 % interval", "p"):
-            table.add_column(Text(name), justify="right")
-    for rate, name in scores.shown_rates.items():
-        cells = [*_rate_cells(scores.model.rates[rate])]
-        if other is not None:
-            found = scores.comparisons[rate]
-            cells += [*_rate_cells(other.rates[rate]), points(found.difference)]
-            cells += [difference_between(found), p_value(found.p_value)]
-        table.add_row(name, *cells, style="bold" if rate == "wer" else None)
-    return table
-
-
-def errors_table(scores: Scores) -> Table:
-    """Substitutions, deletions and insertions of what the main rate counts."""
-    unit = scores.normalizer.unit
-    table = _table(
-        f"\n{unit}", "\nin all", "\nsubstituted", "\ndeleted", "\ninserted", "clips without\nan error"
-    )
-    for model in (scores.model, scores.baseline):
-        if model is not None:
-            counts = model.counts["wer"]
-            totals = counts.totals()
-            right = int(((counts.errors == 0) & (counts.lengths > 0)).sum())
-            names = ("reference", "substitutions", "deletions", "insertions")
-            table.add_row(Text(model.model), *(f"{totals[name]:,}" for name in names), f"{right:,}")
-    return table
-
-
-def groups_table(column: str, groups: Sequence[Group], scores: Scores) -> Table:
-    """One row for each group, the largest ones where there are many."""
-    rate = scores.main_rate
-    table = _table(f"by {column}", "clips", scores.normalizer.unit, f"{rate} %", "95 % interval")
-    if scores.baseline is not None:
-        table.add_column(Text(f"{scores.baseline.model} {rate} %"), justify="right")
-    for group in groups[:_MOST_GROUPS]:
-        cells = [f"{len(group.rows):,}", f"{group.length:,}", *_rate_cells(group.rate)]
-        cells += [percent(group.baseline.percent)] if group.baseline else []
-        table.add_row(Text(group.value), *cells)
-    if len(groups) > _MOST_GROUPS:
-        table.add_row(f"... and {len(groups) - _MOST_GROUPS} more in --output and --json", style="dim")
-    return table
-
-
-def _print_signs(model: ModelScores, scores: Scores, console: Console) -> None:
+def _print_signs(scores: Scores, console: Console) -> None:
     say(console, "signs of hallucination:")
-    for kind, words in SIGNS.items():
-        found = [sign for sign in model.signs if sign.kind == kind]
-        of = scores.empty_references if kind == "empty reference" else len(scores.reference)
-        if of:
-            say(console, f"  {words}: {len(found):,} of {of:,} clips")
-        for sign in found[:_MOST_SIGNS]:
+    for kind, counts in sign_counts(scores).items():
+        say(console, f"  {SIGNS[kind]}: {counts[0]} clips")
+        for sign in [sign for sign in scores.model.signs if sign.kind == kind][:_MOST_SIGNS]:
             say(console, f"    {scores.reference.names[sign.row]}: {sign.detail}")
-    for name, text in model.transcripts.probes.items():
+    for name, text in scores.model.transcripts.probes.items():
         say(console, f"  {name}: {'nothing written, as it should be' if not text else f'wrote {text!r}'}")
 
 
-def _print_utterance(scores: Scores, row: int, console: Console) -> None:
-    counts, reference = scores.model.counts["wer"], scores.reference
-    console.print()
-    errors = errors_in(int(counts.errors[row]), int(counts.lengths[row]), scores.normalizer.unit)
-    say(console, f"{reference.names[row]}  {reference.seconds[row]:.1f} s  {errors}")
-    for line in aligned_lines(scores.model.alignments[row], console.width):
-        console.print(line)
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]], *, bold: bool = False) -> Table:
+    """A table whose first column is set left; `bold` is its first row."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    # As text: rich takes strings for markup, and names may hold what looks like it.
+    for index, name in enumerate(names):
+        table.add_column(Text(name), justify="right" if index else "left")
+    for index, row in enumerate(rows):
+        table.add_row(*map(Text, row), style="bold" if bold and not index else None)
+    return table
 
 
 def aligned_lines(pieces: Sequence[Piece], width: int) -> Iterator[Text]:
@@ -154,16 +249,3 @@ def aligned_lines(pieces: Sequence[Piece], width: int) -> Iterator[Text]:
 
 def _padded(word: str, cells: int) -> str:
     return "·" * cells if not word else word + " " * (cells - cell_len(word))
-
-
-def _table(first: str, *numbers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    # As text: rich takes strings for markup, and names may hold what looks like it.
-    table.add_column(Text(first))
-    for name in numbers:
-        table.add_column(Text(name), justify="right")
-    return table
-
-
-def _rate_cells(rate: Rate) -> tuple[str, str]:
-    return percent(rate.percent), between(rate.interval)

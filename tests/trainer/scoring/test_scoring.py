@@ -17,8 +17,7 @@ from trainer.scoring.hallucinations import compression_ratio, find_signs, longes
 from trainer.scoring.intervals import compare, rate_interval
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import RATES, Reference, Scores, score
-from tune.evaluation.tables import aligned_lines
-from tune.evaluation.words import between, difference_between, p_value, points, verdict
+from tune.evaluation.tables import aligned_lines, between, difference_between, p_value, points, verdict
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
 PLAIN = Normalizer("none", "words", "as it is", str.strip)

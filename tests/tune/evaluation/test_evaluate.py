@@ -30,7 +30,7 @@ from trainer.train import evaluate as evaluate_in_training
 from tune.cli import main
 from tune.commands.evaluate import JSON_FILE, evaluate_parser, write_files
 from tune.evaluation.page import draw_groups, evaluation_page
-from tune.evaluation.tables import errors_table, groups_table, rates_table
+from tune.evaluation.tables import print_evaluation
 
 ROOT = Path(__file__).resolve().parents[3]
 CLIPS = 24
@@ -228,6 +228,18 @@ def test_names_are_drawn_as_they_are(name: str) -> None:
     assert any(escape(name, quote=False) in text for text in picture["data"][0]["hovertext"])
 
 
+def result_of(scores: Scores, text: str) -> Any:
+    """An evaluation whose data, split and notes are called so."""
+    return SimpleNamespace(
+        scores=scores,
+        plan=SimpleNamespace(config=TrainConfig(data=text)),
+        split=text,
+        created="2026-11-22T20:00:00",
+        notes=[text, f"WARNING: {text}"],
+        dropped={text: 1},
+    )
+
+
 def test_nothing_of_the_users_is_html() -> None:
     hostile = "</script><script>alert(1)</script>&\"'"
     scores = named([hostile, "b"], hostile, "other")
@@ -237,15 +249,7 @@ def test_nothing_of_the_users_is_html() -> None:
     )
     normalizer = Normalizer("none", "words", hostile, str.strip)
     scores = score(reference, normalizer, (hostile, wrote), ("other", wrote))
-    result: Any = SimpleNamespace(
-        scores=scores,
-        plan=SimpleNamespace(config=TrainConfig(data=hostile)),
-        split=hostile,
-        created="2026-11-22T20:00:00",
-        notes=[hostile, f"WARNING: {hostile}"],
-        dropped={hostile: 1},
-    )
-    page = Page(evaluation_page(result))
+    page = Page(evaluation_page(result_of(scores, hostile)))
     assert page.text.count(hostile) >= 12
     assert "by-script-script-alert-1-script" in page.figures
 
@@ -261,18 +265,14 @@ def test_figures_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch
     assert json.loads((tmp_path / JSON_FILE).read_text()) == {"kind": "x"}
 
 
-def test_names_of_models_are_no_markup() -> None:
+def test_names_are_no_markup_on_the_screen() -> None:
     scores = named(["[b]x", "[/y]"], "m[fr]", "n[/x]")
+    scores = dataclasses.replace(scores, groups={"s[i]": scores.groups["speaker"]})
     console = Console(width=200)
     with console.capture() as capture:
-        for table in (
-            rates_table(scores),
-            errors_table(scores),
-            groups_table("s[i]", scores.groups["speaker"], scores),
-        ):
-            console.print(table)
+        print_evaluation(result_of(scores, "d[at]"), 0, console)
     told = capture.get()
-    for text in ("m[fr] %", "n[/x] %", "m[fr]  ", "n[/x] WER %", "by s[i]", "[b]x", "[/y]"):
+    for text in ("m[fr] %", "n[/x] %", "m[fr]  ", "n[/x] WER %", "by s[i]", "[b]x", "[/y]", "on d[at]"):
         assert text in told
 
 
