@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.model.hub_models import fetch_model
 from trainer.model.pretrained import model_path
-from trainer.training.utterances import UtteranceErrors
+from trainer.scoring.alignment import UtteranceErrors
 
 if TYPE_CHECKING:
     from trainer.data.prepared import PreparedData

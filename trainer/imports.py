@@ -11,8 +11,8 @@ from unittest import mock
 from trainer.deepspeed import only_where_imported
 
 UNUSED = ("scipy", "boto3")
-"""transformers' losses for object detection import SciPy's optimisers, evaluate its statistics, and accelerate asks
-boto3 for SageMaker, all wherever they are installed (transformers 5.23, evaluate 0.4, accelerate 1.15)."""
+"""transformers' losses for object detection import SciPy's optimisers, and accelerate asks boto3 for SageMaker, both
+wherever they are installed (transformers 5.23, accelerate 1.15)."""
 
 
 def import_trainer() -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedData, PreparedSplit
-    from trainer.training.utterances import UtteranceErrors
+    from trainer.scoring.alignment import UtteranceErrors
     from trainer.training.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0

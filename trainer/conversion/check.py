@@ -12,7 +12,7 @@ from trainer.conversion.clips import CheckClips
 from trainer.conversion.convert import transcribe
 from trainer.conversion.decoding import read_decoding
 from trainer.conversion.formats import FORMATS, Target
-from trainer.scoring.counts import count_errors
+from trainer.scoring.alignment import count_errors
 from trainer.scoring.normalizers import make_normalizer
 
 QUICK_CLIPS = 32

@@ -21,7 +21,7 @@ from trainer.inspection.texts import (
     text_keys,
 )
 from trainer.languages import language_name
-from trainer.scoring.counts import count_errors
+from trainer.scoring.alignment import count_errors
 
 Groups = Mapping[str, Sequence[Entry]]
 """Clips by the code of their language."""

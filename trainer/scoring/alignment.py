@@ -1,15 +1,17 @@
-"""Reference and hypothesis side by side: which words were heard, which replaced, left out or added."""
+"""Reference and hypothesis side by side: what was heard, replaced, left out or added, and how often; by jiwer."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from trainer.scoring.counts import ErrorCounts
+if TYPE_CHECKING:
+    import numpy as np
 
 Kind = Literal["equal", "substitute", "delete", "insert"]
+Level = Literal["words", "characters"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,30 +23,118 @@ class Piece:
     hypothesis: tuple[str, ...]
 
 
-def align(reference: str, hypothesis: str) -> list[Piece]:
-    """The alignment with the fewest errors, by jiwer, from left to right.
+def align(references: Sequence[str], hypotheses: Sequence[str], level: Level = "words") -> list[list[Piece]]:
+    """The alignment of each utterance with the fewest errors (Levenshtein), from left to right.
 
     Args:
-        reference: text whose units (words, or characters of a language without spaces) are apart by spaces;
-            may be empty.
-        hypothesis: likewise.
+        references: texts whose units (words, or characters of a language without spaces) are apart by spaces; any may
+            be empty.
+        hypotheses: as many.
+        level: `characters` aligns code points, spaces included, as jiwer's CER does.
     """
     import jiwer
 
-    spoken, heard = tuple(reference.split()), tuple(hypothesis.split())
-    if not spoken:
-        return [Piece("insert", (), heard)] if heard else []
-    if not heard:
-        return [Piece("delete", spoken, ())]
-    [chunks] = jiwer.process_words(" ".join(spoken), " ".join(heard)).alignments
-    return [
-        Piece(
-            chunk.type,
-            spoken[chunk.ref_start_idx : chunk.ref_end_idx],
-            heard[chunk.hyp_start_idx : chunk.hyp_end_idx],
-        )
-        for chunk in chunks
-    ]
+    found: list[list[Piece]] = []
+    rows = []
+    for row, (reference, hypothesis) in enumerate(zip(references, hypotheses, strict=True)):
+        added = tuple(hypothesis.split() if level == "words" else hypothesis.strip())
+        found.append([Piece("insert", (), added)] if added else [])
+        if reference.strip():
+            rows.append(row)
+    if rows:  # jiwer takes no empty references
+        process = jiwer.process_words if level == "words" else jiwer.process_characters
+        out = process([references[row] for row in rows], [hypotheses[row] for row in rows])
+        for row, said, heard, chunks in zip(
+            rows, out.references, out.hypotheses, out.alignments, strict=True
+        ):
+            found[row] = [
+                Piece(
+                    chunk.type,
+                    tuple(said[chunk.ref_start_idx : chunk.ref_end_idx]),
+                    tuple(heard[chunk.hyp_start_idx : chunk.hyp_end_idx]),
+                )
+                for chunk in chunks
+            ]
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorCounts:
+    """Counts of each utterance, int64 arrays of shape (utterances,); all 0 where the reference is empty."""
+
+    hits: np.ndarray
+    substitutions: np.ndarray
+    deletions: np.ndarray
+    insertions: np.ndarray
+
+    @classmethod
+    def of_alignments(cls, alignments: Sequence[Sequence[Piece]]) -> ErrorCounts:
+        """What `align` found, counted."""
+        import numpy as np
+
+        counts = np.zeros((len(_KINDS), len(alignments)), dtype=np.int64)
+        for row, pieces in enumerate(alignments):
+            if any(piece.reference for piece in pieces):
+                for piece in pieces:
+                    length = max(len(piece.reference), len(piece.hypothesis))
+                    counts[_KINDS.index(piece.kind), row] += length
+        return cls(*counts)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Substitutions, deletions and insertions together."""
+        total: np.ndarray = self.substitutions + self.deletions + self.insertions
+        return total
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Words or characters of each reference."""
+        total: np.ndarray = self.hits + self.substitutions + self.deletions
+        return total
+
+    @property
+    def percent(self) -> float:
+        """The corpus-level rate: total errors / total reference length, in percent.
+
+        Raises:
+            ValueError: no reference has any text.
+        """
+        length = int(self.lengths.sum())
+        if not length:
+            raise ValueError(f"no reference with text among {len(self.hits)}; nothing to measure")
+        return 100.0 * float(self.errors.sum()) / length
+
+    def of(self, rows: Sequence[int]) -> ErrorCounts:
+        """The counts of some utterances."""
+        return ErrorCounts(**{name: values[list(rows)] for name, values in vars(self).items()})
+
+    def totals(self) -> dict[str, int]:
+        """Sums over all utterances, and the references' length as `reference`."""
+        found = {name: int(values.sum()) for name, values in vars(self).items()}
+        return {**found, "reference": int(self.lengths.sum())}
+
+    def worst_first(self) -> list[int]:
+        """Utterances with errors, those with most errors first; of equal ones the shorter, where more is wrong."""
+        errors, lengths = self.errors, self.lengths
+        rows = [row for row in range(len(errors)) if errors[row]]
+        return sorted(rows, key=lambda row: (-errors[row], lengths[row], row))
+
+
+_KINDS: tuple[Kind, ...] = ("equal", "substitute", "delete", "insert")
+"""In the order of the fields of `ErrorCounts`."""
+
+
+def count_errors(references: Sequence[str], hypotheses: Sequence[str], level: Level = "words") -> ErrorCounts:
+    """Align as `align` does, and count."""
+    return ErrorCounts.of_alignments(align(references, hypotheses, level))
+
+
+@dataclasses.dataclass(frozen=True)
+class UtteranceErrors:
+    """Errors and reference words (or characters) of each text, in the order given; 0 and 0 for an empty reference."""
+
+    word_errors: list[int]
+    words: list[int]
 
 
 def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:
@@ -55,13 +145,6 @@ def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:
             said = piece.reference[at] if piece.reference else ""
             written = piece.hypothesis[at] if piece.hypothesis else ""
             yield piece.kind, said, written
-
-
-def worst_first(counts: ErrorCounts) -> list[int]:
-    """Utterances with errors, those with most errors first; of equal ones the shorter, where more is wrong."""
-    errors, lengths = counts.errors, counts.lengths
-    rows = [row for row in range(len(errors)) if errors[row]]
-    return sorted(rows, key=lambda row: (-errors[row], lengths[row], row))
 
 
 def frequent_errors(

@@ -5,15 +5,53 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from trainer.scoring.alignment import Piece, align, frequent_errors, worst_first
+from trainer.scoring.alignment import ErrorCounts, Piece, align, count_errors, frequent_errors
 from trainer.scoring.breakdown import LENGTH, by_ranges, group_by
-from trainer.scoring.counts import ErrorCounts, count_errors
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import Sign, find_signs
 from trainer.scoring.intervals import Comparison, Interval, compare, rate_interval
 from trainer.scoring.normalizers import Normalizer
 
 RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Texts of a model against what was said."""
+
+    normalized: list[str]
+    """The model's texts as they are counted."""
+    alignments: list[list[Piece]]
+    """Of each utterance, normalised."""
+    counts: Mapping[str, ErrorCounts]
+    """By rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as written."""
+
+
+def count_rates(references: Sequence[str], hypotheses: Sequence[str], normalizer: Normalizer) -> Counted:
+    """Align and count, normalised and as written; references that are empty or only signs are in no rate.
+
+    Where the normaliser's unit is the character, the WER is the CER, so that a language without spaces is measured by
+    what it has; spaces count in neither.
+
+    Args:
+        references: what was said.
+        hypotheses: as many.
+        normalizer: of both.
+    """
+    said, heard = ([normalizer(text) for text in texts] for texts in (references, hypotheses))
+    spoken = [
+        normalizer.as_written(text) if words.strip() else ""
+        for text, words in zip(references, said, strict=True)
+    ]
+    written = [normalizer.as_written(text) for text in hypotheses]
+    alignments = align(said, heard)
+    counts = {"wer": ErrorCounts.of_alignments(alignments), "wer_orthographic": count_errors(spoken, written)}
+    if normalizer.unit == "characters":
+        counts |= {"cer": counts["wer"], "cer_orthographic": counts["wer_orthographic"]}
+    else:
+        counts["cer"] = count_errors(said, heard, "characters")
+        counts["cer_orthographic"] = count_errors(spoken, written, "characters")
+    return Counted(heard, alignments, counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,25 +77,19 @@ class Reference:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelScores:
+class ModelScores(Counted):
     """One model on the split."""
 
     model: str
     """As the user named it."""
     transcripts: Transcripts
-    normalized: list[str]
-    """Transcripts as they are counted."""
-    counts: Mapping[str, ErrorCounts]
-    """By rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as written."""
     rates: Mapping[str, Rate]
-    alignments: list[list[Piece]]
-    """Of each utterance, normalised."""
     signs: list[Sign]
     """Of hallucination."""
 
     def worst(self, most: int) -> list[int]:
         """Rows of the utterances with most errors."""
-        return worst_first(self.counts["wer"])[:most]
+        return self.counts["wer"].worst_first()[:most]
 
     def frequent(self) -> list[tuple[str, str, str, int]]:
         """The errors made most often: kind, said, written, times."""
@@ -157,33 +189,15 @@ def score(
 
 
 def _score_model(
-    reference: Reference,
-    normalized: list[str],
-    normalizer: Normalizer,
-    name: str,
-    transcripts: Transcripts,
+    reference: Reference, normalized: list[str], normalizer: Normalizer, name: str, transcripts: Transcripts
 ) -> ModelScores:
-    written = [normalizer(text) for text in transcripts.texts]
-    counts = {"wer": count_errors(normalized, written)}
-    as_written = [normalizer.as_written(text) for text in reference.texts]
-    # Clips of which only signs are said count in neither kind of rate.
-    as_written = [text if words.strip() else "" for text, words in zip(as_written, normalized, strict=True)]
-    transcribed = [normalizer.as_written(text) for text in transcripts.texts]
-    counts["wer_orthographic"] = count_errors(as_written, transcribed)
-    if normalizer.unit == "characters":
-        counts |= {"cer": counts["wer"], "cer_orthographic": counts["wer_orthographic"]}
-    else:
-        counts["cer"] = count_errors(normalized, written, "characters")
-        counts["cer_orthographic"] = count_errors(as_written, transcribed, "characters")
-    alignments = [align(said, heard) for said, heard in zip(normalized, written, strict=True)]
+    counted = count_rates(reference.texts, transcripts.texts, normalizer)
     return ModelScores(
+        **vars(counted),
         model=name,
         transcripts=transcripts,
-        normalized=written,
-        counts=counts,
-        rates={rate: _rate(counts[rate]) for rate in RATES},
-        alignments=alignments,
-        signs=find_signs(normalized, written, alignments, normalizer.unit),
+        rates={rate: _rate(counted.counts[rate]) for rate in RATES},
+        signs=find_signs(normalized, counted.normalized, counted.alignments, normalizer.unit),
     )
 
 

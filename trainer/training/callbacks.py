@@ -14,11 +14,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from trainer.config import TrainConfig
 from trainer.report import Report
+from trainer.scoring.scores import RATES
 from trainer.training.batches import BatchPlan
 from trainer.training.distributed import first_says, local_rank, wait_for_all
-from trainer.training.training_clock import TrainingClock
-
-_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
 
 
 class ReportingCallback(TrainerCallback):
@@ -125,7 +123,7 @@ class ReportingCallback(TrainerCallback):
     ) -> None:
         """Keep the rates for the report that follows the save."""
         found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
-        self._evaluated = {**{name: found[name] for name in _RATES}, "eval_loss": found["loss"]}
+        self._evaluated = {**{name: found[name] for name in RATES}, "eval_loss": found["loss"]}
         if "clips" in found:  # of a part of the split
             self._evaluated |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}
 
@@ -156,3 +154,36 @@ class ReportingCallback(TrainerCallback):
             shutil.rmtree(folder, ignore_errors=True)  # there is none where only other nodes write
         self._clock.start(self._plan.samples_seen(state.global_step))
         return control
+
+
+class TrainingClock:
+    """Runs while steps are taken, and stands still while the model is measured, saved and reported."""
+
+    def __init__(self) -> None:
+        self._since: tuple[float, int] | None = None
+        self.seconds = 0.0
+        """Wall time counted so far."""
+        self.samples = 0
+        """Samples trained in it, by all workers together."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._since is not None
+
+    def start(self, samples_seen: int) -> None:
+        """Count from here on."""
+        self._since = _now(), samples_seen
+
+    def stop(self, samples_seen: int) -> None:
+        """Count what came since the start, if there was one."""
+        if self._since is not None:
+            self.seconds += _now() - self._since[0]
+            self.samples += samples_seen - self._since[1]
+            self._since = None
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # a GPU's steps are only queued
+    return time.monotonic()

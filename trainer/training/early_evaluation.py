@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainer.training.utterances import UtteranceErrors
+from trainer.scoring.alignment import UtteranceErrors
 
 if TYPE_CHECKING:
     from trainer.training.batches import BatchPlan

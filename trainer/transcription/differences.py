@@ -126,7 +126,8 @@ def _align(base: list[str], model: list[str]) -> Iterator[tuple[Kind, list[str],
     """Stretches of one kind with the pieces of both; what differs side by side is one replacement."""
     left, right = iter(base), iter(model)
     units: list[tuple[Kind, str, str]] = []
-    for kind, said, written in pairs(align(" ".join(map(_fold, base)), " ".join(map(_fold, model)))):
+    [pieces] = align([" ".join(map(_fold, base))], [" ".join(map(_fold, model))])
+    for kind, said, written in pairs(pieces):
         first, second = next(left) if said else "", next(right) if written else ""
         alike: Kind = "equal" if first == second else "written"
         units.append((alike if kind == "equal" else "replace", first, second))

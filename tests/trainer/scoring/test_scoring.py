@@ -9,18 +9,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from trainer.scoring.alignment import align, frequent_errors, pairs, worst_first
+from trainer.scoring.alignment import Piece, align, count_errors, frequent_errors, pairs
 from trainer.scoring.breakdown import by_ranges, group_by
-from trainer.scoring.counts import count_errors
+from trainer.scoring.characters import split_characters
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import compression_ratio, find_signs, longest_insertion, loop
 from trainer.scoring.intervals import compare, rate_interval
 from trainer.scoring.normalizers import Normalizer
-from trainer.scoring.scores import RATES, Reference, Scores, score
+from trainer.scoring.scores import RATES, Reference, Scores, count_rates, score
 from tune.evaluation.tables import aligned_lines, between, difference_between, p_value, points, verdict
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
 PLAIN = Normalizer("none", "words", "as it is", str.strip)
+
+
+def aligned(said: str, heard: str) -> list[Piece]:
+    [pieces] = align([said], [heard])
+    return pieces
 
 
 def random_pairs(number: int, seed: int) -> tuple[list[str], list[str]]:
@@ -82,16 +87,44 @@ def scored(references: list[str], hypotheses: list[str], baseline: list[str] | N
     return score(reference, PLAIN, ("mine", transcripts(hypotheses)), other)
 
 
+def test_wer_is_total_errors_over_total_words() -> None:
+    # one error in one word and none in nine: the mean of the clips' rates would be 50
+    assert count_errors(["a", "1 2 3 4 5 6 7 8 9"], ["b", "1 2 3 4 5 6 7 8 9"]).percent == 10.0
+    assert count_errors(["a"], ["a b c d"]).percent == 300.0
+    assert count_errors(["abcd"], ["abcx"], "characters").percent == 25.0
+
+
 def test_empty_references_count_in_no_rate_and_errors_of_no_words_are_refused() -> None:
     counts = count_errors(["", "a b"], ["x y z", "a"])
     assert counts.percent == 50.0
-    assert counts.errors.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="nothing to measure"):
-        _ = count_errors([""], ["x"]).percent
+    assert (counts.errors.tolist(), counts.lengths.tolist()) == ([0, 1], [0, 2])
+    for nothing in ([], [""], ["  ", ""]):
+        with pytest.raises(ValueError, match="nothing to measure"):
+            _ = count_errors(nothing, ["x"] * len(nothing)).percent
+
+
+def test_normalised_and_orthographic_rates_leave_out_the_same_clips() -> None:
+    lower = Normalizer(
+        "basic", "words", "", lambda text: "" if text == "Hm." else text.lower().replace(",", "")
+    )
+    counts = count_rates(["Hello, world", "Hm."], ["hello world", "Um."], lower).counts
+    assert {rate: found.percent for rate, found in counts.items() if rate.startswith("wer")} == {
+        "wer": 0.0,
+        "wer_orthographic": 50.0,
+    }
+    assert counts["wer_orthographic"].lengths.tolist() == [2, 0]
+
+
+def test_of_characters_the_wer_is_the_cer() -> None:
+    characters = Normalizer("none", "characters", "", split_characters)
+    counts = count_rates(["你们好。", "日本"], ["你好!", "日本"], characters).counts
+    # "!" for "。" and one character left out, of six; spaces between characters are none of the text
+    for rate in RATES:
+        assert (counts[rate].errors.tolist(), counts[rate].lengths.tolist()) == ([2, 0], [4, 2])
 
 
 def test_the_alignment_puts_words_side_by_side() -> None:
-    pieces = align("the cat sat on a mat here", "a cat sat a mat too here")
+    pieces = aligned("the cat sat on a mat here", "a cat sat a mat too here")
     assert list(pairs(pieces)) == [
         ("substitute", "the", "a"),
         ("equal", "cat", "cat"),
@@ -102,26 +135,20 @@ def test_the_alignment_puts_words_side_by_side() -> None:
         ("insert", "", "too"),
         ("equal", "here", "here"),
     ]
-    assert list(pairs(align("", "a b"))) == [("insert", "", "a"), ("insert", "", "b")]
-    assert list(pairs(align("a", ""))) == [("delete", "a", "")]
-    assert align("", "") == []
+    assert list(pairs(aligned("", "a b"))) == [("insert", "", "a"), ("insert", "", "b")]
+    assert list(pairs(aligned("a", ""))) == [("delete", "a", "")]
+    assert aligned("", "") == []
 
 
-def test_alignments_add_up_to_the_counts() -> None:
+def test_an_alignment_holds_all_words() -> None:
     references, hypotheses = random_pairs(100, seed=3)
-    counts = count_errors(references, hypotheses)
-    for row, (said, heard) in enumerate(zip(references, hypotheses, strict=True)):
-        pieces = align(said, heard)
-        kinds = [kind for kind, _, _ in pairs(pieces)]
-        assert kinds.count("substitute") == counts.substitutions[row]
-        assert kinds.count("delete") == counts.deletions[row]
-        assert kinds.count("insert") == counts.insertions[row]
+    for said, heard, pieces in zip(references, hypotheses, align(references, hypotheses), strict=True):
         assert " ".join(word for piece in pieces for word in piece.reference) == said
         assert " ".join(word for piece in pieces for word in piece.hypothesis) == heard
 
 
 def test_an_alignment_on_the_screen_fits_its_width_and_stays_in_columns() -> None:
-    pieces = align("ten play 明日 tomorrow close today again", "green play 明日 now yellow close again")
+    pieces = aligned("ten play 明日 tomorrow close today again", "green play 明日 now yellow close again")
     console = Console(width=40, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     for line in aligned_lines(pieces, 40):
         console.print(line)
@@ -141,8 +168,8 @@ def test_worst_first_and_frequent_errors() -> None:
     references = ["a b c d", "a", "a b", "x"]
     hypotheses = ["a b q q", "b c d", "a b", "q q q"]
     counts = count_errors(references, hypotheses)
-    assert worst_first(counts) == [1, 3, 0]
-    found = frequent_errors([align(said, heard) for said, heard in zip(references, hypotheses, strict=True)])
+    assert counts.worst_first() == [1, 3, 0]
+    found = frequent_errors(align(references, hypotheses))
     assert found == [("insert", "", "q", 2)]
 
 
@@ -316,14 +343,14 @@ SIGNS = {
 @pytest.mark.parametrize("case", list(SIGNS))
 def test_signs_of_hallucination(case: str) -> None:
     said, heard, expected = SIGNS[case]
-    found = find_signs([said], [heard], [align(said, heard)], "words")
+    found = find_signs([said], [heard], [aligned(said, heard)], "words")
     assert [sign.kind for sign in found] == expected
 
 
 def test_signs_of_a_language_without_spaces_are_told_in_its_own_writing() -> None:
     said, heard = "你 好", "你 好 " + "谢 谢 观 看 " * 5
     found = {
-        sign.kind: sign.detail for sign in find_signs([said], [heard], [align(said, heard)], "characters")
+        sign.kind: sign.detail for sign in find_signs([said], [heard], [aligned(said, heard)], "characters")
     }
     assert found["insertions"] == "20 characters: 谢谢观看谢谢观看谢谢观看谢谢观看谢谢观看"
     assert found["repetition"] == "5 times: 谢谢观看"
@@ -333,8 +360,8 @@ def test_loops_and_runs() -> None:
     assert loop(["a", "b", "c", "a", "b", "c", "a", "b", "c"]) == ("a b c", 3)
     assert loop(["a", "b", "a", "b"]) == ("", 0)
     assert loop([]) == ("", 0)
-    assert longest_insertion(align("a b", "a x b y z")) == ("y", "z")
-    assert longest_insertion(align("a b", "a c")) == ()
+    assert longest_insertion(aligned("a b", "a x b y z")) == ("y", "z")
+    assert longest_insertion(aligned("a b", "a c")) == ()
     assert compression_ratio("") == 0.0
     assert (
         compression_ratio("very " * 100)

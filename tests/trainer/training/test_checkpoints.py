@@ -20,7 +20,6 @@ from trainer.conversion.hugging_face import write_model
 from trainer.errors import CheckpointError
 from trainer.train import train
 from trainer.training.checkpoints import check_resumable, is_only_for_resume, problem_of, seal
-from trainer.training.metrics import rates_and_utterances
 
 
 @pytest.fixture(scope="module")
@@ -174,14 +173,6 @@ def test_errors_of_each_clip_are_those_of_the_wer(trained: tuple[Path, dict[str,
     assert {len(found["word_errors"]), len(found["words"])} == {6}
     assert all(type(count) is int for counts in found.values() for count in counts)
     assert 100 * sum(found["word_errors"]) / sum(found["words"]) == row["wer"]
-
-
-def test_errors_of_each_text() -> None:
-    predictions, references = ["a b", "noise", "c d e", ""], ["a x y", " ", "c", "f g"]
-    rates, found = rates_and_utterances(predictions, references, lambda text: text)
-    assert found.word_errors == [2, 0, 2, 2]
-    assert found.words == [3, 0, 1, 2]
-    assert rates["wer"] == 100 * 6 / 6
 
 
 def test_a_process_killed_while_it_saves_leaves_no_whole_checkpoint(

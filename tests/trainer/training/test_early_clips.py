@@ -9,9 +9,9 @@ import pytest
 from folded import folded
 
 from trainer.config import ConfigError, TrainConfig
+from trainer.scoring.alignment import UtteranceErrors
 from trainer.train import train
 from trainer.training.early_evaluation import early_clips, enough_clips, wer_error
-from trainer.training.utterances import UtteranceErrors
 from tune.search.records import Records
 
 

@@ -34,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("trainer.training.training_clock.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("trainer.training.callbacks.time", SimpleNamespace(monotonic=lambda: clock.now))
     for name, seconds in {
         "training_step": STEP,
         "evaluate": EVALUATION,

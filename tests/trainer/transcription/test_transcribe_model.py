@@ -16,8 +16,8 @@ from trainer.data.audio import read_audio
 from trainer.errors import DataError, ModelError
 from trainer.languages import LANGUAGES
 from trainer.model.pretrained import DEMO_MODEL
+from trainer.scoring.alignment import count_errors
 from trainer.train import evaluate
-from trainer.training.metrics import WordErrorRate
 from trainer.transcription.recogniser import Decoded, Recogniser
 from trainer.transcription.recordings import find_recordings, read_blocks, read_spans
 from trainer.transcription.transcribe import Transcriber
@@ -313,7 +313,4 @@ def test_timestamps_that_prove_right_are_used(tmp_path: Path) -> None:
         before.start <= after.start for before, after in zip(found.segments, found.segments[1:], strict=False)
     )
     # As good as the base model is on single clips (about 70 %).
-    rates = WordErrorRate().compute(
-        predictions=[found.text], references=[" ".join(text for _, text in clips)]
-    )
-    assert rates["wer"] < 90
+    assert count_errors([" ".join(text for _, text in clips)], [found.text]).percent < 90
