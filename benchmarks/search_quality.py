@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import optuna
+from curves import FAMILIES, FamilyName, LearningCurves, draw_curves
+from simulated_controller import Limits, Simulation
+from simulation import simulate_ray, simulate_search
 
-from tune.search.curves import FAMILIES, FamilyName, LearningCurves, draw_curves
 from tune.search.scheduler import rung_grid
-from tune.search.simulated_controller import Limits, Simulation
-from tune.search.simulation import simulate_ray, simulate_search
 from tune.space.space import SearchSpace, load_space
 
 FOLDER = Path(__file__).resolve().parent

@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What the processes of one run share lies under this name (see `mlflow_tables.shared_folder`).
 os.environ.setdefault("TEST_RUN", str(os.getpid()))
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "benchmarks"))  # the made-up curves and the simulator
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 

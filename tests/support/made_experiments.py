@@ -12,6 +12,9 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
+from curves import FamilyName, LearningCurves, draw_curves
+from simulated_controller import Limits
+from simulation import simulate_search
 
 from trainer.data.drops import Drop
 from tune.cluster.resources import TrialResources
@@ -39,10 +42,7 @@ from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs.final_round import choose_export
 from tune.runs.outcome import Outcome
-from tune.search.curves import FamilyName, LearningCurves, draw_curves
 from tune.search.records import Records, Stop, TrialRecord
-from tune.search.simulated_controller import Limits
-from tune.search.simulation import simulate_search
 
 RUNGS = (384, 1088, 3200)
 """Of the space `lr_batch` on the demo's 800 training clips."""
@@ -359,12 +359,12 @@ def bring(made: ExperimentFolder, store: ObjectStore) -> None:
 def simulated(
     folder: Path, *, trials: int = 24, family: FamilyName = "noisy", seed: int = 0, **kinds: Any
 ) -> ExperimentFolder:
-    """A search by the real searcher and scheduler on made-up curves (see `tune.search.curves`).
+    """A search by the real searcher and scheduler on made-up curves (see `curves`).
 
     Args:
         folder: the storage.
         trials: how many.
-        family: of `tune.search.curves`.
+        family: of `curves`.
         seed: of the search and the curves.
         kinds: other arguments of `write_experiment`.
     """

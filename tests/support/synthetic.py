@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from curves import FamilyName, draw_curves
+
 from trainer.config import TrainConfig
 from trainer.memory import halve_micro_batch, is_out_of_memory
 from trainer.training.checkpoints import seal
 from tune.cluster.progress_channel import post
-from tune.search.curves import FamilyName, draw_curves
 from tune.search.scheduler import TRIAL_ID
 from tune.workers.retries import train_persistently, with_earlier
 
@@ -36,7 +38,7 @@ Row = Mapping[str, float]
 
 
 def rows(curve: str, config: TrainConfig) -> Iterator[Row]:
-    """What a training reports: a family of `tune.search.curves`, or one of these: `mixed` diverges at high rates and
+    """What a training reports: a family of `curves`, or one of these: `mixed` diverges at high rates and
     fails now and then, `large` has no memory for large micro-batches, `nan` diverges and `error` fails at once.
     """
     if curve == "error":

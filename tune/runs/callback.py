@@ -15,6 +15,7 @@ from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
 from tune.experiments.folder import TRIALS_FOLDER
+from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
 from tune.search.records import Outcome, TrialRecord, role_of
 from tune.search.scheduler import TRIAL_ID
@@ -24,7 +25,6 @@ from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from tune.experiments.log import ProgressLog
     from tune.experiments.opened import OpenExperiment
     from tune.runs.search_display import SearchDisplay
     from tune.search.records import Records, Stop
@@ -43,7 +43,6 @@ class SearchCallback(ray.tune.Callback):
         experiment: OpenExperiment,
         records: Records,
         judge: Judge,
-        progress: ProgressLog,
         display: SearchDisplay,
     ) -> None:
         """`records` are those of the log's state that belong to the trials: the search's own, or the repeats."""
@@ -52,7 +51,7 @@ class SearchCallback(ray.tune.Callback):
         self._base = base
         self._judge = judge
         self._records = records
-        self._progress = progress
+        self._progress = ProgressLog(experiment.folder.path)
         self.display = display
         self._running: set[str] = set()
 

@@ -7,8 +7,8 @@ import logging
 import math
 import os
 import statistics
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -16,35 +16,26 @@ from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
 from tune.runs.data import count_clips
 from tune.search.budgets import describe_duration
-from tune.search.curves import FamilyName, draw_curves
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
-from tune.search.searcher import make_searcher
-from tune.search.simulated_controller import Limits
-from tune.search.simulation import simulate_search
-from tune.space.space import FloatParameter
+from tune.search.searcher import Searcher
 from tune.util.console import key_settings, say, say_notes
 from tune.workers.trainable import seconds_per_sample
 
 if TYPE_CHECKING:
     from tune.cluster.resources import TrialResources
     from tune.experiments.plan import SearchPlan
-    from tune.space.space import SearchSpace
+    from tune.space.settings import SchedulerSettings
 
-_SAMPLES = 3
-_FAMILIES: tuple[FamilyName, ...] = ("smooth", "crossing", "noisy", "diverging")
-_SEEDS = 1
-_MOST_TRIALS = 32
-"""Trials of a simulation: more of them cost each about the same again."""
+_SHOWN_TRIALS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Samples of a whole search, over several simulated ones."""
+    """Samples of a whole search."""
 
     least: int
     middle: int
-    """Median."""
     most: int
     unstopped: int
     """Where no trial is stopped early."""
@@ -59,47 +50,47 @@ class Estimate:
 
 
 def estimate_samples(
-    space: SearchSpace,
+    settings: SchedulerSettings,
     rungs: tuple[int, ...],
     trials: int,
-    *,
-    slots: int = 1,
-    seed: int = 0,
-    most_samples: Callable[[dict[str, Any]], float] = lambda config: math.inf,
+    own_budgets: Sequence[float] = (math.inf,),
 ) -> Estimate:
-    """What a search costs: the real searcher and scheduler, on several made-up families of learning curves.
+    """What a search costs, by the rule of its rungs alone.
+
+    Of trials that are drawn by chance a known share goes on at each rung. Proposals improve from trial to trial, so
+    that more do: in simulated searches of 8 to 32 trials (`benchmarks/simulation.py`; three or four rungs, reduction
+    factors from 2 to 4) the powers of that share below come to within a third of the medians, and most searches lie
+    between the outer two.
 
     Args:
-        space: what to search, its bounds resolved.
+        settings: of the scheduler.
         rungs: samples seen; the last one is the full budget.
         trials: of the search.
-        slots: trials at a time.
-        seed: of the search.
-        most_samples: of a configuration, where its own budget is less than the last rung.
+        own_budgets: samples of trials that are not stopped, where those are less than the last rung; each is as likely.
     """
-    simulated, found = min(trials, _MOST_TRIALS), []
-    unstopped: list[float] = []
-    for family in _FAMILIES:
-        for curves_seed in range(_SEEDS):
-            curves = draw_curves(family, curves_seed, rungs[-1], _usual_rate(space))
-            records = simulate_search(
-                space,
-                curves,
-                rungs,
-                Limits(trials=simulated),
-                seed=seed,
-                slots=slots,
-                baseline=curves.baseline,
-            ).records.all()
-            own = [most_samples(record.config) for record in records]
-            # A space of a few choices may hold fewer points than there are trials.
-            share = trials / simulated
-            found.append(
-                share * sum(min(record.samples_seen, most) for record, most in zip(records, own, strict=True))
-            )
-            unstopped.append(share * sum(min(rungs[-1], most) for most in own))
-    middle = statistics.median(found)
-    return Estimate(round(min(found)), round(middle), round(max(found)), round(statistics.median(unstopped)))
+
+    def cost(power: float) -> float:
+        """Samples of all trials where shares are taken to this power; to that of 0 nobody is stopped."""
+        samples, left, before = 0.0, float(trials), [0.0] * len(own_budgets)
+        for rung in rungs:
+            seen = [min(rung, own) for own in own_budgets]
+            samples += left * statistics.fmean(now - then for now, then in zip(seen, before, strict=True))
+            left, before = _going_on(settings, left, power), seen
+        return samples
+
+    least, middle, most, unstopped = (round(cost(power)) for power in (1.0, 0.6, 0.4, 0.0))
+    return Estimate(least, middle, most, unstopped)
+
+
+def _going_on(settings: SchedulerSettings, arrivals: float, power: float) -> float:
+    """How many of the trials that come to a rung go on there, one after the other."""
+    shares = [
+        max(1, math.floor(place / settings.reduction_factor)) / place
+        if place >= settings.min_trials_per_rung
+        else 1.0
+        for place in range(1, math.ceil(arrivals) + 1)
+    ]
+    return arrivals * statistics.fmean(share**power for share in shares)
 
 
 def describe_cost(samples: float, seconds_per_sample: float, resources: TrialResources) -> str:
@@ -126,12 +117,11 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     """
     counts, notes = count_clips(plan.base)
     check_store(plan.tracking_uri)
-    slots, resources = plan.request.max_concurrent or 1, None
+    resources = None
     # What another cluster has shows only when it is joined.
     if not plan.request.address and "RAY_ADDRESS" not in os.environ:
         resources = plan.resources.fit([this_machine()])
         plan.check_fit(resources)
-        slots = resources.concurrent
     for line in plan.describe():
         say(console, line)
     if plan.request.gpus_per_trial == "auto":
@@ -154,13 +144,9 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         f"{describe_rungs(rungs, plan.space.scheduler.rungs)}",
     )
 
-    def most_samples(config: dict[str, Any]) -> float:
-        steps = plan.base.max_steps
-        return math.inf if steps is None else steps * plan.base.replace(**config).effective_batch_size
-
-    estimate = estimate_samples(
-        plan.space, rungs, trials, slots=slots, seed=plan.request.seed, most_samples=most_samples
-    )
+    steps = plan.base.max_steps
+    own = [math.inf] if steps is None else [steps * batch for batch in plan.batch_sizes]
+    estimate = estimate_samples(plan.space.scheduler, rungs, trials, own)
     say(console, f"estimate: {estimate.describe()}")
     _show_cost(plan, estimate, resources, console)
     say(console, "nothing was run")
@@ -199,10 +185,10 @@ def _show_cost(
 
 def _show_trials(plan: SearchPlan, console: Console) -> None:
     say(console, "\nthe first trials:")
-    searcher = make_searcher(plan.space, experiment=plan.name, seed=plan.request.seed, records=Records())
-    for number in range(min(_SAMPLES, plan.request.trials)):
+    searcher = Searcher(plan.space, experiment=plan.name, seed=plan.request.seed, records=Records())
+    for number in range(min(_SHOWN_TRIALS, plan.request.trials)):
         config = searcher.suggest(f"dry-{number}")
-        if not isinstance(config, dict):  # the space holds no more points
+        if config is None:  # the space holds no more points
             return
         trial_id = config.pop(TRIAL_ID)
         resolved = plan.base.replace(**config)
@@ -210,14 +196,6 @@ def _show_trials(plan: SearchPlan, console: Console) -> None:
             console,
             f"  {trial_id} {key_settings(config)} (effective batch {resolved.effective_batch_size})",
         )
-
-
-def _usual_rate(space: SearchSpace) -> float:
-    """The middle of the searched learning rates, around which the made-up curves have their optimum."""
-    searched = space.parameters.get("learning_rate")
-    if isinstance(searched, FloatParameter) and searched.low and searched.high:
-        return math.sqrt(searched.low * searched.high)
-    return 1e-5
 
 
 def _roughly(seconds: float) -> str:

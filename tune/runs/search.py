@@ -161,15 +161,8 @@ class SearchStages:
         return warm_start.adapted(baseline.rates["wer"], (self.base.evaluate_at or (1,))[-1])
 
     def _runner(self, config: TrainConfig) -> TrialRunner:
-        session = self.session
-        return TrialRunner(
-            plan=session.plan,
-            inputs=session.inputs(config),
-            n_train=len(session.data.splits["train"]),
-            resources=session.resources,
-            experiment=session.experiment,
-            window_ratio=self._window_ratio() if self.trial != self.base else 1.0,
-        )
+        ratio = self._window_ratio() if self.trial != self.base else 1.0
+        return TrialRunner(self.session, config, ratio)
 
     def _window_ratio(self) -> float:
         """How much longer an evaluation on whole windows takes than one on those that trainings have."""

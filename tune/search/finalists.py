@@ -6,16 +6,14 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.intervals import Interval, rate_interval
 from tune.search.records import trial_of, trial_order
-from tune.search.scheduler import METRIC, TRIAL_ID
 
 if TYPE_CHECKING:
     import numpy as np
-    from ray.tune.search import Searcher
 
     from tune.search.records import Records, TrialRecord
 
@@ -75,52 +73,6 @@ def describe_repeats(settings: dict[str, dict[str, Any]]) -> str:
     finalists = list(dict.fromkeys(trial_of(name) for name in settings))
     seeds = len(settings) // len(finalists)
     return f"finalists: trials {', '.join(finalists)} once more at full budget, with {seeds} new seeds each"
-
-
-def make_repeater(
-    settings: dict[str, dict[str, Any]],
-    records: Records,
-    capacity: Callable[[], int],
-    proposed: Callable[[str, dict[str, Any]], None] = lambda name, config: None,
-) -> Searcher:
-    """A searcher that hands out given settings, but for those that have ended, and calls `proposed` with each."""
-    import ray.tune.search
-
-    class Repeater(ray.tune.search.Searcher):
-        """See `make_repeater`."""
-
-        def __init__(self) -> None:
-            super().__init__(metric=METRIC, mode="min")
-            self._left = [
-                name for name in settings if name not in records or records[name].status == "running"
-            ]
-            self._open: set[str] = set()
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            """A word in its place: Ray pickles the searcher into files that are never read."""
-            return str, ("see events.jsonl",)
-
-        def suggest(self, trial_id: str) -> dict[str, Any] | None:
-            """The next repeat; None while none has room."""
-            if not self._left:
-                return ray.tune.search.Searcher.FINISHED  # type: ignore[no-any-return]
-            if len(self._open) >= capacity():
-                return None
-            self._open.add(trial_id)
-            name = self._left.pop(0)
-            proposed(name, settings[name])
-            return {**settings[name], TRIAL_ID: name}
-
-        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-            self._open.discard(trial_id)
-
-        def save(self, checkpoint_path: str) -> None:
-            """Nothing to do: the records are saved with the search."""
-
-        def restore(self, checkpoint_path: str) -> None:
-            """Nothing to do: a resumed search begins with its records."""
-
-    return Repeater()
 
 
 @dataclasses.dataclass(frozen=True)

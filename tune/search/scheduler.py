@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tune.search.records import Stop
 from tune.space.settings import SchedulerSettings
 
 if TYPE_CHECKING:
-    from ray.tune.schedulers import FIFOScheduler
-
     from tune.search.records import Records, TrialRecord
 
 TIME_ATTRIBUTE = "samples_seen"
@@ -59,34 +57,15 @@ def describe_rungs(rungs: tuple[int, ...], asked: int) -> str:
     )
 
 
-def make_scheduler(evaluated: Callable[[str, dict[str, Any]], bool]) -> FIFOScheduler:
-    """A scheduler for Ray Tune that ends a trial where `evaluated` says so.
-
-    Ray's own `ASHAScheduler` is not used: it stops the second trial at a rung if it is worse than the first at
-    all, lets a trial go on whose WER is not a number, and forgets its rungs when a search is restored
-    (ray#30838). Here the records hold everything, and `Judge` decides from them.
-
-    Args:
-        evaluated: takes Ray's trial id's configured number and an evaluation, before anything else hears of
-            it; whether the trial ends there.
-    """
-    import ray.tune.schedulers
-
-    class RecordedScheduler(ray.tune.schedulers.FIFOScheduler):
-        """See `make_scheduler`."""
-
-        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            return str(self.STOP if evaluated(trial.config[TRIAL_ID], result) else self.CONTINUE)
-
-    return RecordedScheduler()
-
-
 NEVER_STOP = SchedulerSettings(min_trials_per_rung=1_000_000, max_wer_to_baseline=0, rising_rungs=0)
 """Only a loss or WER that is no number ends a trial."""
 
 
 class Judge:
     """Decides at rungs, from nothing but the records, so that a resumed search decides as an unbroken one.
+
+    Ray's own `ASHAScheduler` is not used: it stops the second trial at a rung if it is worse than the first at
+    all, lets a trial go on whose WER is not a number, and forgets its rungs when a search is restored (ray#30838).
 
     ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
     there, itself included, it is one of the best floor(n / `reduction_factor`), or the best. A rung decides

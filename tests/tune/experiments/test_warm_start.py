@@ -15,7 +15,7 @@ from tune.cli import main
 from tune.experiments.storage import Storage
 from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
 from tune.search.records import Records
-from tune.search.searcher import TRIAL_ID, EarlierTrial, make_searcher
+from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
 from tune.util.errors import ExperimentError
 
@@ -200,7 +200,7 @@ def test_the_searcher_learns_from_it(tmp_path: Path) -> None:
 
     def distance(known: list[EarlierTrial]) -> float:
         records = Records()
-        searcher = make_searcher(space, experiment="x", seed=3, records=records, earlier=known)
+        searcher = Searcher(space, experiment="x", seed=3, records=records, earlier=known)
         found = []
         for number in range(6):
             config = searcher.suggest(str(number))

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tune.cluster.resources import TrialResources
 from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
-from tune.space.space import load_space
+from tune.space.settings import SchedulerSettings
 
 RUNGS = (1024, 3072, 9216)
+SETTINGS = SchedulerSettings()
 
 
-def test_an_estimate_lies_between_its_bounds_and_is_the_same_each_time() -> None:
-    space = load_space("lr_batch").resolve(1e-5)
-    estimate = estimate_samples(space, RUNGS, 12, slots=2)
-    assert 12 * RUNGS[0] < estimate.least <= estimate.middle <= estimate.most < 12 * RUNGS[-1]
+def test_an_estimate_lies_between_the_first_rung_and_the_whole_budget_for_all() -> None:
+    estimate = estimate_samples(SETTINGS, RUNGS, 12)
+    assert 12 * RUNGS[0] < estimate.least < estimate.middle < estimate.most < 12 * RUNGS[-1]
     assert estimate.unstopped == 12 * RUNGS[-1]
-    assert estimate == estimate_samples(space, RUNGS, 12, slots=2)
 
 
-def test_one_rung_saves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text("dropout: {type: float, low: 0.0, high: 0.3}\nscheduler: {rungs: 1}\n")
-    estimate = estimate_samples(load_space(str(path)).resolve(1e-5), (9216,), 4)
+def test_by_chance_as_many_go_on_as_asha_lets() -> None:
+    """Of six at a rung the first two, then 1/3, 1/4, 1/5 and 2/6 of a trial; of these again."""
+    on = 2 + 1 / 3 + 1 / 4 + 1 / 5 + 2 / 6
+    last = on * (2 + 1 / 3 + 1 / 4) / 4
+    assert estimate_samples(SETTINGS, RUNGS, 6).least == round(6 * 1024 + on * 2048 + last * 6144)
+
+
+def test_one_rung_saves_nothing() -> None:
+    estimate = estimate_samples(SETTINGS, (9216,), 4)
     assert estimate == Estimate(4 * 9216, 4 * 9216, 4 * 9216, 4 * 9216)
     assert estimate.describe() == "about 37,000 samples in all"
 
 
-def test_more_trials_than_are_simulated_cost_more() -> None:
-    space = load_space("lr_batch").resolve(1e-5)
-    assert estimate_samples(space, RUNGS, 320).middle == 10 * estimate_samples(space, RUNGS, 32).middle
-
-
 def test_a_budget_in_steps_is_shorter_for_small_batches() -> None:
-    space = load_space("lr_batch").resolve(1e-5)
-
-    def most(config: dict[str, int]) -> float:
-        return 144 * config["train_batch_size"] * config["gradient_accumulation_steps"]
-
-    whole = estimate_samples(space, RUNGS, 8)
-    shorter = estimate_samples(space, RUNGS, 8, most_samples=most)
-    assert shorter.middle < whole.middle
-    assert shorter.unstopped < whole.unstopped
+    whole, half = (estimate_samples(SETTINGS, RUNGS, 8, own) for own in ([9216.0], [9216.0, 512.0]))
+    assert half.unstopped == 4 * (9216 + 512)
+    assert half.middle < 0.6 * whole.middle
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
 from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.log import EVENTS_FILE, ProgressLog, parse, read_log
+from tune.experiments.log import EVENTS_FILE, parse, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.results import results_of
@@ -42,8 +42,9 @@ from tune.runs import session as session_module
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
 from tune.runs.finish import finish, finish_if_owed
+from tune.runs.ray_tune import RayStopper
 from tune.runs.resume import load_search
-from tune.runs.trials import BudgetStopper, TrialRunner
+from tune.runs.trials import TrialRunner
 from tune.search.budgets import Budgets
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.tracking.follower import StoreFollower
@@ -182,7 +183,7 @@ class SearchMachine(RuleBasedStateMachine):
         self.checkpoints = 0
         self.store = MemoryStore()
         fake = SimpleNamespace(time=self.clock.time)
-        for target in ("tune.search.records.time", "tune.runs.trials.time"):
+        for target in ("tune.search.records.time", "tune.runs.ray_tune.time"):
             self.stack.enter_context(mock.patch(target, fake))
         write_all = log_module._write_all
 
@@ -300,23 +301,14 @@ class SearchMachine(RuleBasedStateMachine):
         records = state.repeats if self.final else state.records
         rules = NEVER_STOP if self.final else self.plan.space.scheduler
         judge = Judge(rules, RUNGS, records, 60.0)
-        progress = ProgressLog(self.plan.folder)
         display: Any = Display()
-        self.callback = SearchCallback(self.plan.base, self.experiment, records, judge, progress, display)
-        runner: Any = TrialRunner(
-            plan=self.plan,
-            inputs=SimpleNamespace(config=self.plan.base),
-            n_train=800,
-            resources=RESOURCES,
-            experiment=self.experiment,
-            window_ratio=2.0,
+        self.callback = SearchCallback(self.plan.base, self.experiment, records, judge, display)
+        session: Any = SimpleNamespace(
+            plan=self.plan, resources=RESOURCES, experiment=self.experiment, state=state
         )
-        if self.final:
-            self.stopper = BudgetStopper(
-                self.experiment.log, runner._final_round_end, runner._final_round_cut
-            )
-        else:
-            self.stopper = BudgetStopper(self.experiment.log, runner._trials_end, runner._trials_over)
+        runner = TrialRunner(session, self.plan.base, window_ratio=2.0)
+        look = runner.final_round_cut if self.final else runner.trials_over
+        self.stopper = RayStopper(self.experiment.log, look)
 
     def trial(self, name: str) -> Any:
         """What Ray tells callbacks of a trial."""
@@ -333,7 +325,7 @@ class SearchMachine(RuleBasedStateMachine):
     @property
     def is_over(self) -> bool:
         """Whether this stage trains nothing more."""
-        return self.stopper.over()
+        return self.stopper.stop_all()
 
     def waiting(self) -> list[str]:
         """What can be started now."""

@@ -20,7 +20,6 @@ from tune.search.finalists import (
     choose_finalists,
     describe_repeats,
     judge_finalists,
-    make_repeater,
     mean_interval,
     repeat_settings,
     seed_noise,
@@ -28,6 +27,7 @@ from tune.search.finalists import (
 )
 from tune.search.records import Outcome, Records, role_of
 from tune.search.scheduler import TRIAL_ID
+from tune.search.searcher import Repeater
 
 RATE = "learning_rate"
 CLIPS, WORDS = 400, 10
@@ -115,19 +115,16 @@ def test_finalists_by_default_from_eight_trials_on(trials: int, asked: int | Non
     assert request.n_finalists == expected
 
 
-def suggested(repeater: Any, *ray_ids: str) -> list[Any]:
-    found = []
-    for ray_id in ray_ids:
-        config = repeater.suggest(ray_id)
-        found.append(config[TRIAL_ID] if isinstance(config, dict) else config)
-    return found
+def suggested(repeater: Repeater, *ray_ids: str) -> list[str | None]:
+    configs = [repeater.suggest(ray_id) for ray_id in ray_ids]
+    return [config and config[TRIAL_ID] for config in configs]
 
 
 def test_repeats_are_handed_out_as_there_is_room() -> None:
     settings = repeat_settings(
         choose_finalists(trials((12.0, "completed"), (9.0, "completed")), 2), 2, seed=0
     )
-    repeater = make_repeater(settings, Records(), lambda: 2)
+    repeater = Repeater(settings, Records(), lambda: 2)
     first = repeater.suggest("a")
     assert first == {RATE: 0.002, "seed": 1, TRIAL_ID: "002-r1"}
     assert suggested(repeater, "b", "c") == ["001-r1", None]
@@ -135,7 +132,9 @@ def test_repeats_are_handed_out_as_there_is_room() -> None:
     assert suggested(repeater, "c", "d") == ["002-r2", None]
     repeater.on_trial_complete("b", error=True)
     repeater.on_trial_complete("c")
-    assert suggested(repeater, "d", "e") == ["001-r2", repeater.FINISHED]
+    assert not repeater.exhausted
+    assert suggested(repeater, "d", "e") == ["001-r2", None]
+    assert repeater.exhausted
 
 
 def test_resumed_half_way() -> None:
@@ -147,8 +146,8 @@ def test_resumed_half_way() -> None:
     repeats.start("002-r1", settings["002-r1"]).end("completed")
     repeats.start("001-r1", settings["001-r1"])
     repeats.start("002-r2", settings["002-r2"]).end("failed")
-    repeater = make_repeater(settings, repeats, lambda: 4)
-    assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", repeater.FINISHED]
+    repeater = Repeater(settings, repeats, lambda: 4)
+    assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", None]
 
 
 def repeats(

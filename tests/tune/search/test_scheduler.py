@@ -1,13 +1,10 @@
-"""The grid of rungs, and what Ray Tune is told about an evaluation."""
+"""The grid of rungs."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from tune.search.scheduler import describe_rungs, make_scheduler, rung_grid
+from tune.search.scheduler import describe_rungs, rung_grid
 
 
 @pytest.mark.parametrize(
@@ -66,17 +63,3 @@ def test_rungs_in_words() -> None:
         "rungs at 192, 640 (2 of 3: too few samples for more; none but"
     )
     assert describe_rungs((96,), 3).startswith("rungs at 96 (1 of 3: ")
-
-
-@pytest.mark.parametrize(("ends", "answer"), [(True, "STOP"), (False, "CONTINUE")])
-def test_ray_is_told_what_was_decided_with_the_trials_own_number(ends: bool, answer: str) -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
-
-    def evaluated(trial_id: str, result: dict[str, Any]) -> bool:
-        heard.append((trial_id, result))
-        return ends
-
-    trial = SimpleNamespace(trial_id="8f3a2_00004", config={"trial_id": "007", "dropout": 0.1})
-    result = {"samples_seen": 100, "wer": 20.0}
-    assert make_scheduler(evaluated).on_trial_result(None, trial, result) == answer
-    assert heard == [("007", result)]

@@ -11,7 +11,7 @@ from folded import folded
 from optuna.trial import TrialState
 
 from tune.search.records import Outcome, Records, TrialRecord
-from tune.search.searcher import TRIAL_ID, EarlierTrial, make_searcher
+from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
 
 CHOICES = "train_batch_size: {type: choice, values: [4, 8]}\nfreeze_encoder: {type: choice, values: [false, true]}\n"
@@ -32,9 +32,7 @@ class Search:
 
     def __init__(self, space: SearchSpace, records: Records | None = None, **options: Any) -> None:
         self.records = records or Records()
-        self.searcher: Any = make_searcher(
-            space, experiment="exp", **{"seed": 5, "records": self.records, **options}
-        )
+        self.searcher = Searcher(space, experiment="exp", **{"seed": 5, "records": self.records, **options})
 
     def begin(self, ray_id: str) -> TrialRecord:
         config = self.searcher.suggest(ray_id)
@@ -132,9 +130,9 @@ def test_no_settings_twice_and_an_end_when_all_were_tried(tmp_path: Path) -> Non
         search.measure(name, search.begin(name), 900, 20.0, ends=True)
     tried = [tuple(record.config.values()) for record in search.records.all()]
     assert sorted(tried) == [(4, False), (4, True), (8, False), (8, True)]
-    assert search.searcher.suggest("e") == search.searcher.FINISHED
-    assert search.searcher.exhausted
-    assert Search(space_of(tmp_path, CHOICES), restored(search.records)).searcher.suggest("e") == "FINISHED"
+    for again in (search, Search(space_of(tmp_path, CHOICES), restored(search.records))):
+        assert again.searcher.suggest("e") is None
+        assert again.searcher.exhausted
     assert [trial.state for trial in search.trials] == [TrialState.COMPLETE] * 4
 
 
@@ -145,7 +143,7 @@ def test_ints_and_steps_reach_both_ends(tmp_path: Path) -> None:
     assert {batch for batch, _ in found} == {1, 2, 3}
     assert {round(dropout, 6) for _, dropout in found} == {0.1, 0.2, 0.3}
     assert len(found) == 9
-    assert search.searcher.suggest("more") == "FINISHED"
+    assert search.searcher.suggest("more") is None
 
 
 def test_settings_that_fail_at_once_are_left_alone(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from curves import FAMILIES, LearningCurves, draw_curves
 from folded import folded
 from optuna.trial import TrialState
+from simulated_controller import Limits, Simulation, TrialFailure
+from simulation import simulate_ray, simulate_search
 
-from tune.search.curves import FAMILIES, LearningCurves, draw_curves
 from tune.search.records import Records
-from tune.search.simulated_controller import Limits, Simulation, TrialFailure
-from tune.search.simulation import simulate_ray, simulate_search
 from tune.space.space import SearchSpace, load_space
 
 RUNGS = (1024, 3072, 9216)

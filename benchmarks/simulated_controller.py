@@ -14,7 +14,8 @@ from tune.search.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
-    from ray.tune.search import Searcher
+
+    from tune.search.searcher import Source
 
 
 class TrialFailure(Exception):  # noqa: N818  # what befell a trial, no mistake of the program
@@ -60,7 +61,7 @@ class Simulation:
     """What a simulated search came to."""
 
     records: Records
-    searcher: Searcher
+    searcher: Source
     timeline: list[Found]
     """Trials that came to the full budget, in that order."""
     samples: float
@@ -92,7 +93,7 @@ class SimulatedController:
 
     def __init__(
         self,
-        searcher: Searcher,
+        searcher: Source,
         scheduler: TrialScheduler,
         records: Records,
         curve: Curve,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tune.search.simulated_controller import TrialFailure
+from simulated_controller import TrialFailure
 
 if TYPE_CHECKING:
     import numpy as np

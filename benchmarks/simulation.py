@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simulated_controller import Curve, Limits, SimulatedController, Simulation
+
+from tune.runs.ray_tune import RayScheduler
 from tune.search.records import Records
-from tune.search.scheduler import Judge, make_scheduler
-from tune.search.searcher import make_searcher
-from tune.search.simulated_controller import Curve, Limits, SimulatedController, Simulation
+from tune.search.scheduler import Judge
+from tune.search.searcher import Searcher
 
 if TYPE_CHECKING:
+    import ray.tune.search
     from ray.tune.schedulers import TrialScheduler
-    from ray.tune.search import Searcher
 
     from tune.space.space import SearchSpace
 
@@ -27,7 +29,7 @@ def simulate_search(
     baseline: float | None = None,
     records: Records | None = None,
 ) -> Simulation:
-    """Our own search: `make_searcher` and `make_scheduler` with a `Judge`, as `run_trials` puts them together.
+    """Our own search: `Searcher` and `RayScheduler` with a `Judge`, as `run_trials` puts them together.
 
     Args:
         space: what to search, its bounds resolved.
@@ -47,14 +49,14 @@ def simulate_search(
         records[trial_id].add_evaluation(result, stop)
         return stop is not None
 
-    searcher = make_searcher(space, experiment="simulation", seed=seed, records=records)
-    controller = SimulatedController(searcher, make_scheduler(evaluated), records, curve, rungs, seed, True)
+    searcher = Searcher(space, experiment="simulation", seed=seed, records=records)
+    controller = SimulatedController(searcher, RayScheduler(evaluated), records, curve, rungs, seed, True)
     controller.run(slots, limits)
     return controller.result()
 
 
 def simulate_ray(
-    searcher: Searcher,
+    searcher: ray.tune.search.Searcher,
     scheduler: TrialScheduler,
     curve: Curve,
     rungs: tuple[int, ...],
