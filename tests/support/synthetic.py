@@ -19,7 +19,6 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from curves import FamilyName, draw_curves
 
 from trainer.config import TrainConfig
-from trainer.memory import halve_micro_batch, is_out_of_memory
 from trainer.training.checkpoints import seal
 from tune.cluster.progress_channel import post
 from tune.search.scheduler import TRIAL_ID
@@ -87,9 +86,6 @@ def make_trainable(curve: str) -> Callable[..., Any]:
                 functools.partial(_train, curve),
                 inputs.config.replace(**values),
                 checkpoints=checkpoints,
-                broken=lambda error: False,
-                out_of_memory=is_out_of_memory,
-                smaller=halve_micro_batch,
                 tell=functools.partial(post, mailbox, trial_id),
             )
 

@@ -16,7 +16,7 @@ from transformers import WhisperForConditionalGeneration
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DivergedError
-from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
+from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.probe import Measured, probe_step
@@ -74,9 +74,6 @@ def test_memory_that_runs_out_halves_the_passes_that_are_made() -> None:
         work,
         TrainConfig(train_batch_size=16, micro_batch=8),
         checkpoints=list,
-        broken=lambda error: False,
-        out_of_memory=is_out_of_memory,
-        smaller=halve_micro_batch,
         tell=told.append,
     )
     assert done == 16

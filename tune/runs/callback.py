@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,9 +113,7 @@ class SearchCallback(ray.tune.Callback):
         if event.checkpoint is not None:
             self._files.flush(event.checkpoint)  # what the log names is on the disk
         self._log.append(event)
-        over = [path for path in kept if path not in record.checkpoints]
-        if over:
-            self._remove(record, over)
+        self._tidy(record, [path for path in kept if path not in record.checkpoints])
         if math.isfinite(float(result["wer"])):
             self._tell(record, before, result)
         return stop is not None
@@ -188,7 +185,7 @@ class SearchCallback(ray.tune.Callback):
                 epoch=record.epoch_now,
             )
         )
-        self._drop_what_is_over(record, over)
+        self._tidy(record, over, ended=True)
         stop = record.stop
         if stop is not None:
             word = "stopped early" if outcome == "early_stopped" else "diverged"
@@ -197,28 +194,17 @@ class SearchCallback(ray.tune.Callback):
             )
         self.display.trial_ended()
 
-    def _drop_what_is_over(self, record: TrialRecord, over: Sequence[str]) -> None:
-        """A trial that has ended needs its best weights, and nothing to go on with."""
-        self._remove(record, over)
-        if record.checkpoint:
-            self._change_files(
-                record, functools.partial(self._files.strip, record.checkpoint, is_only_for_resume)
-            )
-
-    def _remove(self, record: TrialRecord, checkpoints: Sequence[str]) -> None:
-        """Remove checkpoints that others have replaced."""
-
-        def remove() -> None:
-            for path in checkpoints:
-                self._files.remove(path)
-
-        if checkpoints:
-            self._change_files(record, remove)
-
-    def _change_files(self, record: TrialRecord, change: Any) -> None:
+    def _tidy(self, record: TrialRecord, over: Sequence[str], *, ended: bool = False) -> None:
+        """Remove checkpoints that others have replaced; a trial that has `ended` needs nothing to go on with."""
+        kept = record.checkpoint if ended else None
+        if not over and kept is None:
+            return
         try:
             self._experiment.before_deletion()
-            change()
+            for path in over:
+                self._files.remove(path)
+            if kept is not None:
+                self._files.strip(kept, is_only_for_resume)
         except (OSError, StorageError) as error:
             self.display.event(
                 f"[yellow]checkpoints of trial {record.trial_id} stay[/]: {escape(str(error))}"

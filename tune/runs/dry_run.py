@@ -20,14 +20,16 @@ from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
 from tune.util.console import key_settings, say, say_notes
-from tune.workers.trainable import seconds_per_sample
 
 if TYPE_CHECKING:
+    from trainer.config import TrainConfig
     from tune.cluster.resources import TrialResources
     from tune.experiments.plan import SearchPlan
     from tune.space.settings import SchedulerSettings
 
 _SHOWN_TRIALS = 3
+_SECONDS = 2.0
+"""Training that is timed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,17 +158,20 @@ def _show_cost(
     plan: SearchPlan, estimate: Estimate, resources: TrialResources | None, console: Console
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
+    from trainer.data.prepared import is_prepared
     from trainer.training.checkpoints import estimated_checkpoint_bytes
 
     if resources is None:
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
         say(console, "time: not estimated for several workers or DeepSpeed")
+    elif not is_prepared(plan.base):
+        say(console, "time: not estimated, the features are not computed yet")
     else:
         with console.status("training a few steps to estimate the time ..."):
             seconds = seconds_per_sample(plan.base, resources.cpus_per_worker)
         if seconds is None:
-            say(console, "time: not estimated, the features are not computed yet")
+            say(console, f"time: not estimated, {plan.base.train_batch_size} clips have no memory here")
         else:
             cost = describe_cost(estimate.middle, seconds, resources)
             say(
@@ -181,6 +186,24 @@ def _show_cost(
         f"disk: up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
         "trials, the best weights of ended ones until the search ends)",
     )
+
+
+def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
+    """Seconds of training per sample on this machine, from a few steps; None where memory ran out.
+
+    Args:
+        config: settings of one worker, whose features are computed.
+        cpus: threads of a trial.
+    """
+    import torch
+
+    from trainer.data.prepared import prepare
+    from trainer.probe import probe_step
+
+    torch.set_num_threads(max(1, int(cpus)))
+    sizes = [config.train_batch_size]
+    (found,) = probe_step(config, prepare(config), micro_batches=sizes, seconds=_SECONDS, evaluated=False)
+    return 1 / found.samples_per_second if found.samples_per_second else None
 
 
 def _show_trials(plan: SearchPlan, console: Console) -> None:

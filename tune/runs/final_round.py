@@ -6,14 +6,14 @@ where failures ended the search. So something can be exported at any moment afte
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
 from tune.experiments.object_stores.object_store import StorageError
-from tune.search.finalists import repeat_settings
+from tune.experiments.settings_file import parse_clips
+from tune.search.finalists import Repeat, judge_finalists, repeat_settings
 from tune.search.records import trial_of
 from tune.util.cloud_errors import cloud_errors
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tune.experiments.opened import OpenExperiment
     from tune.experiments.state import SearchState
-    from tune.search.finalists import Repeat
     from tune.search.records import TrialRecord
 
 _KEPT_FILES = (UTTERANCES_FILE, CONFIG_FILE)
@@ -119,8 +118,6 @@ def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> No
 
 def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
     """What the repeats that came to an end say. There is no verdict while a finalist has none."""
-    from tune.search.finalists import judge_finalists
-
     names = list(state.final_round.finalists) if state.final_round else []
     # The winner of an earlier round defends its place.
     champion = trial_of(state.chosen.run) if state.chosen else None
@@ -138,21 +135,8 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
 
 
 def _repeat(run: TrialRecord, files: CheckpointFiles) -> Repeat:
-    import numpy as np
-
-    from tune.search.finalists import Repeat
-
-    clips: dict[str, Any] = {}
     try:
-        clips = json.loads(files.read(str(run.checkpoint), UTTERANCES_FILE))
-    except cloud_errors(StorageError, ValueError, FileNotFoundError):
-        pass  # the interval then comes from the seeds alone
-    errors, words = clips.get("word_errors"), clips.get("words")
-    return Repeat(
-        run=run.trial_id,
-        wer=run.best_wer or 0.0,
-        seconds=run.seconds,
-        samples_per_second=run.samples_per_second,
-        word_errors=None if errors is None else np.asarray(errors),
-        words=None if words is None else np.asarray(words),
-    )
+        clips = parse_clips(files.read(str(run.checkpoint), UTTERANCES_FILE))
+    except cloud_errors(StorageError, FileNotFoundError):
+        clips = None  # the interval then comes from the seeds alone
+    return Repeat(run.trial_id, run.best_wer or 0.0, run.seconds, clips, run.samples_per_second)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -195,36 +194,6 @@ class CardShare:
         return lines
 
 
-def choose_share(
-    rates: Mapping[int, float | None], *, peak_bytes: int | None, total_bytes: int | None, most: int
-) -> tuple[int, int | None]:
-    """How many trials share a card by what is measured so far, and how many at once are to be measured next.
-
-    Args:
-        rates: samples per second of all trials together, by their number, 1 among them; None where memory ran out.
-        peak_bytes: most memory of one trial; None where it is not known.
-        total_bytes: the card's memory; None where it is not known.
-        most: trials on a card at most, for other reasons.
-
-    Returns:
-        The number of trials, and the next one to measure; None where all is known.
-    """
-    best = 1
-    for trials in COUNTS:
-        too_large = (
-            peak_bytes is not None and total_bytes is not None and trials * peak_bytes > _USABLE * total_bytes
-        )
-        if trials > most or too_large:
-            break
-        if trials not in rates:
-            return best, trials
-        rate, before = rates[trials], rates[best]
-        if rate is None or before is None or rate < _GAIN * before:
-            break
-        best = trials
-    return best, None
-
-
 def with_share(plan: SearchPlan, found: CardShare) -> SearchPlan:
     """The plan with what was found as if it had been asked for."""
     request, limit = plan.request, plan.space.fixed.get("micro_batch")
@@ -253,23 +222,27 @@ def find_share(measure: Measure, sizes: Sequence[int], most: int) -> CardShare:
             "--gpus-per-trial auto: not even a training in passes of one clip, with its evaluation, fits in the card's "
             "memory; take a smaller model, --set eval_batch_size=1 or --set gradient_checkpointing=true"
         )
+    peak, total = fitting.peak_bytes, fitting.total_bytes
     rates: dict[int, float | None] = {1: fitting.samples_per_second}
-    choose = functools.partial(
-        choose_share, rates, peak_bytes=fitting.peak_bytes, total_bytes=fitting.total_bytes, most=most
-    )
-    trials, following = choose()
-    while following is not None:
-        found = [one[-1].samples_per_second for one in measure(following, [fitting.micro_batch]) if one]
+    best = 1
+    for trials in COUNTS:
+        full = peak is not None and total is not None and trials * peak > _USABLE * total
+        if trials > most or full:
+            break
+        found = [one[-1].samples_per_second for one in measure(trials, [fitting.micro_batch]) if one]
         fast = [rate for rate in found if rate is not None]
-        rates[following] = sum(fast) if len(fast) == following else None
-        trials, following = choose()
+        rates[trials] = rate = sum(fast) if len(fast) == trials else None
+        before = rates[best]
+        if rate is None or before is None or rate < _GAIN * before:
+            break
+        best = trials
     return CardShare(
-        trials=trials,
+        trials=best,
         rates=rates,
         micro_batch=fitting.micro_batch,
         too_large=alone[-2].micro_batch if len(alone) > 1 else None,
-        peak_bytes=fitting.peak_bytes,
-        total_bytes=fitting.total_bytes,
+        peak_bytes=peak,
+        total_bytes=total,
     )
 
 

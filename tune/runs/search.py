@@ -45,11 +45,7 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
             write_inputs(session)
             base, trial = settle(session, measure_baseline(session))
             session.begin()
-        stages = SearchStages(session, base, trial)
-        stages.run_trials()
-        stages.run_final_round()
-        stages.measure_held_out()
-        return session.finish()
+        return SearchStages(session, base, trial).run()
 
 
 def resume_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPlan]:
@@ -71,11 +67,7 @@ def resume_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPla
         set_aside_leftovers(experiment, session.say)
         base = session.plan.base.replace(evaluate_at=resumed.rungs)
         trial = base if resumed.full_window else base.replace(full_window_evaluation=False)
-        stages = SearchStages(session, base, trial)
-        stages.run_trials()
-        stages.run_final_round()
-        stages.measure_held_out()
-        return session.finish()
+        return SearchStages(session, base, trial).run()
 
 
 def finish_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPlan]:
@@ -122,6 +114,13 @@ class SearchStages:
     """Settings of the final round, the rungs among them."""
     trial: TrainConfig
     """Those of the trials."""
+
+    def run(self) -> Outcome[SearchPlan]:
+        """All of them, one after the other."""
+        self.run_trials()
+        self.run_final_round()
+        self.measure_held_out()
+        return self.session.finish()
 
     def run_trials(self) -> None:
         """All trials, until they or a budget end."""

@@ -83,6 +83,11 @@ class ClipErrors:
     words: np.ndarray
     """Reference words."""
 
+    @property
+    def rate(self) -> float:
+        """In percent."""
+        return 100.0 * float(self.word_errors.sum() / self.words.sum())
+
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:
@@ -93,19 +98,10 @@ class Repeat:
     """Best WER in percent."""
     seconds: float
     """Wall time, to be shown: it holds a process's start, evaluations and waiting, so it says little of cost."""
-    word_errors: np.ndarray | None
-    """Of each validation clip, shape (clips,); None where they are not known."""
-    words: np.ndarray | None
-    """Reference words of each clip, shape (clips,); None where they are not known."""
+    clips: ClipErrors | None = None
+    """None where they are not known."""
     samples_per_second: float | None = None
     """Speed of the training itself; None where it is not known."""
-
-    @property
-    def clips(self) -> ClipErrors | None:
-        """Its errors by clip, where they are known."""
-        if self.word_errors is None or self.words is None:
-            return None
-        return ClipErrors(self.word_errors, self.words)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,11 +279,9 @@ def mean_interval(repeats: Sequence[Repeat], noise: Noise) -> Interval:
         repeats: at least one; where no clips' errors are known the interval has the seeds' noise alone.
         noise: see `seed_noise`.
     """
-    clips = _known_clips(repeats)
-    errors = _mean_errors(clips)
-    reach = None if errors is None else _reach(errors, clips[0].words)
+    clips = _mean(_known_clips(repeats))
     mean = statistics.fmean(repeat.wer for repeat in repeats)
-    low, high = _with_seeds(mean, reach, noise, 1 / len(repeats))
+    low, high = _with_seeds(mean, _reach(clips), noise, 1 / len(repeats))
     return max(0.0, low), high
 
 
@@ -310,15 +304,15 @@ def wer_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -> Inte
         runs: the trainings; None comes out where they are not on the same clips, or on fewer than five.
         noise: see `seed_noise`; None for a model that was not trained here.
     """
-    errors = _mean_errors(runs)
-    if errors is None:
+    clips = _mean(runs)
+    if clips is None:
         return None
     if noise is None:
-        return rate_interval(errors, runs[0].words)
-    reach = _reach(errors, runs[0].words)
+        return rate_interval(clips.word_errors, clips.words)
+    reach = _reach(clips)
     if reach is None:
         return None
-    low, high = _with_seeds(_rate(errors, runs[0].words), reach, noise, 1 / len(runs))
+    low, high = _with_seeds(clips.rate, reach, noise, 1 / len(runs))
     return max(0.0, low), high
 
 
@@ -327,22 +321,16 @@ def gain_interval(runs: Sequence[ClipErrors], base: ClipErrors, noise: Noise) ->
 
     None where the clips are not the same, or fewer than five.
     """
-    errors = _mean_errors(runs)
-    if errors is None or errors.shape != base.words.shape:
-        return None
-    less = base.word_errors - errors
-    reach = _reach(less, base.words, difference=True)
-    return None if reach is None else _with_seeds(_rate(less, base.words), reach, noise, 1 / len(runs))
+    less = _difference(_mean(runs), base)
+    reach = _reach(less, difference=True)
+    return _with_seeds(less.rate, reach, noise, 1 / len(runs)) if less and reach else None
 
 
 def _difference_interval(lead: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> Interval:
     """95 % interval of `other`'s mean WER minus `lead`'s, in points."""
-    first, second = _known_clips(lead), _known_clips(other)
-    reach = None
-    if first and second and _mean_errors([*first, *second]) is not None:
-        more = _mean([run.word_errors for run in second]) - _mean([run.word_errors for run in first])
-        reach = _reach(more, first[0].words, difference=True)
+    more = _difference(_mean(_known_clips(lead)), _mean(_known_clips(other)))
     difference = statistics.fmean(run.wer for run in other) - statistics.fmean(run.wer for run in lead)
+    reach = _reach(more, difference=True)
     return _with_seeds(difference, reach, noise, 1 / len(lead) + 1 / len(other))
 
 
@@ -350,33 +338,36 @@ def _known_clips(repeats: Sequence[Repeat]) -> list[ClipErrors]:
     return [repeat.clips for repeat in repeats if repeat.clips is not None]
 
 
-def _mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return sum(arrays[1:], arrays[0]) / len(arrays)
+def _mean(runs: Sequence[ClipErrors]) -> ClipErrors | None:
+    """Of the errors of each clip; None where there are no runs, or not on the same clips."""
+    if not runs or any(run.words.shape != runs[0].words.shape for run in runs):
+        return None
+    return ClipErrors(
+        sum((run.word_errors for run in runs[1:]), runs[0].word_errors) / len(runs), runs[0].words
+    )
 
 
-def _mean_errors(runs: Sequence[ClipErrors]) -> np.ndarray | None:
-    """By clip; None where there are no runs, or not on the same clips."""
-    same = bool(runs) and all(run.words.shape == runs[0].words.shape for run in runs)
-    return _mean([run.word_errors for run in runs]) if same else None
+def _difference(less: ClipErrors | None, more: ClipErrors | None) -> ClipErrors | None:
+    """What `more` has more of errors on each clip; None where one of them is not known, or not on the same clips."""
+    if less is None or more is None or less.words.shape != more.words.shape:
+        return None
+    return ClipErrors(more.word_errors - less.word_errors, more.words)
 
 
-def _rate(errors: np.ndarray, words: np.ndarray) -> float:
-    return 100.0 * float(errors.sum() / words.sum())
+def _reach(clips: ClipErrors | None, *, difference: bool = False) -> tuple[float, float] | None:
+    """How far the clips' 95 % interval goes below and above their rate, in points; None for fewer than five clips.
 
-
-def _reach(errors: np.ndarray, words: np.ndarray, *, difference: bool = False) -> tuple[float, float] | None:
-    """How far the clips' 95 % interval goes below and above a rate, in points; None for fewer than five clips.
-
-    Args:
-        errors: of each clip; of one model or, with `difference`, one model's more than another's.
-        words: reference words of each.
+    With `difference` the errors are one model's more than another's.
     """
-    if difference and not errors.any():  # the rule of three is for rates
+    if clips is None:
+        return None
+    if difference and not clips.word_errors.any():  # the rule of three is for rates
         return 0.0, 0.0
-    found = rate_interval(errors, words)
+    found = rate_interval(clips.word_errors, clips.words)
     if found is None:
         return None
-    rate = _rate(errors[words > 0], words[words > 0])
+    counted = clips.words > 0
+    rate = ClipErrors(clips.word_errors[counted], clips.words[counted]).rate
     return rate - found[0], found[1] - rate
 
 

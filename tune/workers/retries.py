@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from trainer.config import TrainConfig
+from trainer.errors import CheckpointError
+from trainer.memory import halve_micro_batch, is_out_of_memory
 from tune.util.errors import UserError
 
 MICRO_BATCH = "micro_batch"
@@ -22,9 +24,6 @@ def train_persistently(
     config: TrainConfig,
     *,
     checkpoints: Callable[[], Sequence[Any]],
-    broken: Callable[[BaseException], bool],
-    out_of_memory: Callable[[BaseException], bool],
-    smaller: Callable[[TrainConfig], TrainConfig | None],
     tell: Callable[[dict[str, float]], None],
 ) -> _Result:
     """Train; with half the micro-batch and twice the accumulation where memory runs out, again and again.
@@ -36,9 +35,6 @@ def train_persistently(
         work: the training with certain settings, from a checkpoint of Ray's or from the start.
         config: its settings.
         checkpoints: from where it can go on now, the best first choice first.
-        broken: whether an error says that the checkpoint was not whole.
-        out_of_memory: whether an error says that memory ran out.
-        smaller: the settings with a smaller micro-batch, None where there is none.
         tell: passes on what was done.
 
     Raises:
@@ -53,11 +49,11 @@ def train_persistently(
             return work(config, choice[min(skipped, len(choice) - 1)])
         except (RuntimeError, UserError, ray.exceptions.RayError) as error:
             # PyTorch's of memory, ours of a checkpoint, and Ray's that pass on either from another process.
-            if broken(error) and skipped < len(choice) - 1:
+            if _is_broken(error) and skipped < len(choice) - 1:
                 skipped += 1
                 tell({BROKEN_CHECKPOINT: float(len(choice) - 1 - skipped)})
                 continue
-            reduced = smaller(config) if out_of_memory(error) else None
+            reduced = halve_micro_batch(config) if is_out_of_memory(error) else None
             if reduced is None:
                 raise
             problem = "".join(traceback.format_exception_only(error)).strip()
@@ -70,6 +66,11 @@ def train_persistently(
                 ACCUMULATION: float(config.gradient_accumulation_steps),
             }
         )
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Whether a checkpoint was not whole, here or in a worker whose error Ray passes on."""
+    return isinstance(error, CheckpointError) or isinstance(getattr(error, "cause", None), CheckpointError)
 
 
 def with_earlier(checkpoint: Any) -> list[Any]:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from trainer.train import Evaluation, TrainResult
     from tune.cluster.resources import TrialResources
     from tune.workers.inputs import TrialInputs
-
-_MEASURED_STEPS = 5
-"""The first is not counted: it warms up."""
 
 
 def train_worker(
@@ -83,8 +79,6 @@ def make_trainable(
     def whisper_trial(sampled: dict[str, Any]) -> None:
         import ray.tune
 
-        from trainer.memory import halve_micro_batch, is_out_of_memory
-
         values = dict(sampled)
         trial_id = values.pop(TRIAL_ID)
         tell = functools.partial(post, mailbox, trial_id)
@@ -108,9 +102,6 @@ def make_trainable(
             work,
             trial.config,
             checkpoints=checkpoints,
-            broken=_is_broken,
-            out_of_memory=is_out_of_memory,
-            smaller=halve_micro_batch,
             tell=tell,
         )
         if result.diverged:
@@ -153,51 +144,6 @@ def probe_shared(
         evaluated=gate is None,
         ready=lambda: gate is None or bool(ray.get(gate.wait.remote())),
     )
-
-
-def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
-    """Seconds of training per sample on this machine, from a few real steps; evaluations are not in it.
-
-    Args:
-        config: one worker's settings.
-        cpus: threads of a trial.
-
-    Returns:
-        None where the features are not computed yet.
-    """
-    import torch
-
-    from trainer.data.prepared import is_prepared, prepare
-    from trainer.train import train
-
-    if not is_prepared(config):
-        return None
-    data = prepare(config)
-    torch.set_num_threads(max(1, int(cpus)))
-
-    seen: list[tuple[float, float]] = []
-
-    def watch(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
-        seen.append((time.monotonic(), metrics["samples_seen"]))
-        if len(seen) > _MEASURED_STEPS or checkpoint_dir is not None:
-            raise _MeasuredError
-        return None
-
-    with contextlib.suppress(_MeasuredError):
-        train(config.replace(log_every_seconds=0.0), watch, data=data)
-    (begun, first), (ended, last) = seen[1 if len(seen) > 2 else 0], seen[-1]
-    return (ended - begun) / max(1.0, last - first)
-
-
-class _MeasuredError(Exception):
-    """Ends a training of which only a few steps were wanted."""
-
-
-def _is_broken(error: BaseException) -> bool:
-    """Whether a checkpoint was not whole, here or in a worker whose error Ray passes on."""
-    from trainer.errors import CheckpointError
-
-    return isinstance(error, CheckpointError) or isinstance(getattr(error, "cause", None), CheckpointError)
 
 
 def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:

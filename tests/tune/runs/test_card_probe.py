@@ -29,7 +29,6 @@ from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.storage import Storage
 from tune.runs.gpu_sharing import (
     Gate,
-    choose_share,
     find_share,
     heaviest,
     micro_batches,
@@ -51,37 +50,12 @@ train_batch_size: {type: choice, values: [4, 16]}
 # ----- the choice -----
 
 
-@pytest.mark.parametrize(
-    ("rates", "memory", "most", "expected"),
-    [
-        ({1: 40.0}, (None, None), 8, (1, 2)),
-        ({1: 40.0}, (None, None), 1, (1, None)),
-        ({1: 40.0, 2: 78.0}, (None, None), 8, (2, 4)),
-        ({1: 40.0, 2: 78.0}, (None, None), 2, (2, None)),
-        ({1: 40.0, 2: 43.0}, (None, None), 8, (1, None)),  # less than 10 % more
-        ({1: 40.0, 2: 44.1}, (None, None), 8, (2, 4)),
-        ({1: 40.0, 2: None}, (None, None), 8, (1, None)),  # ran out of memory
-        ({1: 41.0, 2: 78.0, 4: 131.0}, (6.1, 80), 8, (4, 8)),
-        ({1: 41.0, 2: 78.0, 4: 131.0, 8: 133.0}, (6.1, 80), 8, (4, None)),
-        ({1: 41.0, 2: 78.0, 4: 131.0, 8: 180.0}, (6.1, 80), 8, (8, None)),
-        ({1: 41.0}, (36.0, 80), 8, (1, 2)),  # 72 of 80 is what may be used
-        ({1: 41.0}, (36.1, 80), 8, (1, None)),
-        ({1: 41.0, 2: 78.0}, (20.0, 80), 8, (2, None)),
-        ({1: 41.0}, (None, 80), 8, (1, 2)),
-    ],
-)
-def test_how_many_trials_share_a_card(
-    rates: dict[int, float | None],
-    memory: tuple[float | None, float | None],
-    most: int,
-    expected: tuple[int, int | None],
-) -> None:
-    peak, total = (None if gib is None else round(gib * GIB) for gib in memory)
-    assert choose_share(rates, peak_bytes=peak, total_bytes=total, most=most) == expected
-
-
-def measure(fits: int, rates: dict[int, float | None], asked: list[tuple[int, list[int]]]) -> Any:
+def measure(
+    fits: int, rates: dict[int, float | None], asked: list[tuple[int, list[int]]], peak: float | None = 6.0
+) -> Any:
     """Stands for trainings of which passes of up to `fits` clips have memory, with these samples per second in all."""
+
+    held = None if peak is None else round(peak * GIB)
 
     def measure_now(count: int, sizes: Sequence[int]) -> list[list[Measured]]:
         asked.append((count, list(sizes)))
@@ -89,10 +63,34 @@ def measure(fits: int, rates: dict[int, float | None], asked: list[tuple[int, li
         rate = rates[count]
         one = next((size for size in sizes if size <= fits), None)
         if one is not None:
-            found.append(Measured(one, None if rate is None else rate / count, 6 * GIB, 80 * GIB))
+            found.append(Measured(one, None if rate is None else rate / count, held, 80 * GIB))
         return [found] * count
 
     return measure_now
+
+
+@pytest.mark.parametrize(
+    ("rates", "peak", "most", "expected"),
+    [
+        ({}, None, 1, 1),
+        ({2: 78.0}, None, 2, 2),
+        ({2: 43.0}, None, 8, 1),  # less than 10 % more
+        ({2: 44.1, 4: 44.1}, None, 8, 2),
+        ({2: None}, None, 8, 1),  # ran out of memory
+        ({2: 78.0, 4: 131.0, 8: 133.0}, 6.1, 8, 4),
+        ({2: 78.0, 4: 131.0, 8: 180.0}, 6.1, 8, 8),
+        ({2: 78.0}, 36.0, 8, 2),  # 72 of 80 is what may be used
+        ({}, 36.1, 8, 1),
+        ({2: 78.0}, 20.0, 8, 2),
+    ],
+)
+def test_how_many_trials_share_a_card(
+    rates: dict[int, float | None], peak: float | None, most: int, expected: int
+) -> None:
+    asked: list[tuple[int, list[int]]] = []
+    found = find_share(measure(16, {1: 40.0, **rates}, asked, peak), [16], most)
+    assert found.trials == expected
+    assert [count for count, _ in asked] == [1, *rates], "nothing more is measured than what decides"
 
 
 def test_what_is_measured_and_said() -> None:

@@ -162,14 +162,16 @@ def repeats(
         errors = np.zeros(clips, int)
         wrong = round(wer / 100 * clips * WORDS)
         np.add.at(errors, generator.choice(clips, wrong, p=difficulty / difficulty.sum()), 1)
-        found.append(Repeat(f"r{number}", 100 * errors.sum() / words.sum(), 100.0, errors, words, speed))
+        found.append(
+            Repeat(f"r{number}", 100 * errors.sum() / words.sum(), 100.0, ClipErrors(errors, words), speed)
+        )
     return found
 
 
 def even(wer: float, speed: float | None = None, seconds: float = 100.0) -> Repeat:
     """The same share of every clip is wrong, so that there is no noise of the clips."""
     words = np.full(CLIPS, 100)
-    return Repeat("r", wer, seconds, words * wer / 100, words, speed)
+    return Repeat("r", wer, seconds, ClipErrors(words * wer / 100, words), speed)
 
 
 def trained(wer: float, hard: np.ndarray, generator: np.random.Generator, *, slower: float) -> Repeat:
@@ -184,9 +186,8 @@ def trained(wer: float, hard: np.ndarray, generator: np.random.Generator, *, slo
     order = np.argsort(hard + 0.5 * generator.standard_normal(len(hard)))
     wrong = order[: round(wer / 100 * len(hard))]
     errors = np.bincount(wrong // 10, minlength=len(hard) // 10)
-    return Repeat(
-        "r", 100 * len(wrong) / len(hard), 100.0 * slower, errors, np.full(len(hard) // 10, 10), 32 / slower
-    )
+    clips = ClipErrors(errors, np.full(len(hard) // 10, 10))
+    return Repeat("r", 100 * len(wrong) / len(hard), 100.0 * slower, clips, 32 / slower)
 
 
 def worse_wins(points: float, draws: int = 250) -> float:
@@ -346,8 +347,8 @@ def test_the_interval_of_a_known_case() -> None:
     # With the noise of clips of a known deviation: the squares of both add up.
     words = np.full(CLIPS, 10)
     wrong = np.tile([0, 2], CLIPS // 2)  # 10 %, with a deviation of 10 points between clips
-    one = [Repeat("a", 10.0, 1.0, wrong, words)] * 2
-    other = [Repeat("b", 20.0, 1.0, wrong[::-1] + 1, words)] * 2
+    one = [Repeat("a", 10.0, 1.0, ClipErrors(wrong, words))] * 2
+    other = [Repeat("b", 20.0, 1.0, ClipErrors(wrong[::-1] + 1, words))] * 2
     seeds = 2.447 * math.sqrt(4 * 0.25 / 6)  # t of 6 degrees of freedom
     half = math.hypot(1.96 * 20.0 / math.sqrt(CLIPS), seeds)  # the difference of a clip is -10 or 30 points
     verdict = judge_finalists({"001": one, "002": other})
@@ -362,7 +363,7 @@ def test_the_same_clips_are_drawn_for_both() -> None:
     words = np.full(CLIPS, 100)
 
     def runs(more: int) -> list[Repeat]:
-        return [Repeat("r", float((hard + more).mean()), 1.0, hard + more, words)] * 2
+        return [Repeat("r", float((hard + more).mean()), 1.0, ClipErrors(hard + more, words))] * 2
 
     half = 2.447 * math.sqrt(4 * 0.25 / 6)
     for more in (0, 1):  # none at all is no rate of nothing, which would have an interval of its own
@@ -371,7 +372,7 @@ def test_the_same_clips_are_drawn_for_both() -> None:
 
 
 def without_clips(found: list[Repeat]) -> list[Repeat]:
-    return [Repeat(run.run, run.wer, run.seconds, None, None) for run in found]
+    return [Repeat(run.run, run.wer, run.seconds) for run in found]
 
 
 def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
@@ -395,7 +396,7 @@ def test_the_interval_of_a_mean() -> None:
     noise = (0.5, 6)
     low, high = mean_interval(found, noise)
     assert low < 15.2 < high
-    clips = [ClipErrors(run.word_errors, run.words) for run in found]  # type: ignore[arg-type]
+    clips = [run.clips for run in found if run.clips]
     assert (low, high) == pytest.approx(wer_interval(clips, noise))
     half = 2.447 * 0.5 / math.sqrt(2)
     assert mean_interval(without_clips(found), noise) == pytest.approx((15.2 - half, 15.2 + half), abs=0.01)

@@ -14,7 +14,6 @@ import torch
 from search_process import QUICK, Search, results, state
 
 from trainer.config import TrainConfig
-from trainer.memory import halve_micro_batch, is_out_of_memory
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 BATCHES = """\
@@ -29,9 +28,6 @@ def train(work: Callable[[TrainConfig, Any], Any], told: list[dict[str, float]])
         work,
         TrainConfig(train_batch_size=16),
         checkpoints=list,
-        broken=lambda error: False,
-        out_of_memory=is_out_of_memory,
-        smaller=halve_micro_batch,
         tell=told.append,
     )
 
