@@ -1,65 +1,251 @@
-"""The grid of rungs."""
+"""Where trials are measured, which evaluations end them, and how the reason reads."""
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
 import pytest
+from folded import folded
 
-from tune.search.scheduler import describe_rungs, rung_grid
+from tune.search.records import Records, Stop
+from tune.search.scheduler import NEVER_STOP, Judge, describe_rungs, rung_grid
+from tune.space.space import SchedulerSettings
+
+RUNGS = (100, 300, 900)
+
+
+def result(samples: int, wer: float, loss: float = 1.0) -> dict[str, Any]:
+    return {
+        **{"samples_seen": samples, "wer": wer, "cer": wer / 3, "eval_loss": loss},
+        **{"epoch": samples / 900, "finished": float(samples == 900)},
+    }
+
+
+class Search:
+    """Records and a judge; `tell` does with an evaluation what a search does."""
+
+    def __init__(
+        self, baseline: float | None = None, baseline_loss: float | None = None, **settings: Any
+    ) -> None:
+        self.records = Records()
+        self.judge = Judge(SchedulerSettings(**settings), RUNGS, self.records, baseline, baseline_loss)
+
+    def tell(self, trial: str, samples: int, wer: float, loss: float = 1.0, **others: float) -> Stop | None:
+        record, row = self.records.start(trial, {}), result(samples, wer, loss) | others
+        stop = self.judge.judge(record, row)
+        record.add_evaluation(row, stop)
+        return stop
+
+    def reasons(self, trial: str, *curve: tuple[int, float, float]) -> list[str | None]:
+        stops = [self.tell(trial, *point) for point in curve]
+        return [stop.reason if stop else None for stop in stops]
 
 
 @pytest.mark.parametrize(
-    ("budget", "factor", "rungs", "expected"),
+    ("budget", "factor", "rungs", "multiple", "least", "expected"),
     [
-        (900, 3, 3, (100, 300, 900)),
-        (1000, 3, 3, (111, 333, 1000)),
-        (1000, 10, 4, (1, 10, 100, 1000)),
-        (3600, 2, 4, (450, 900, 1800, 3600)),
-        (5, 3, 3, (1, 3, 5)),
-        (1000, 2, 3, (250, 500, 1000)),
-        (1, 3, 3, (1,)),
-        (600, 3, 1, (600,)),
+        (900, 3, 3, 1, 1, (100, 300, 900)),
+        (1000, 3, 3, 1, 1, (111, 333, 1000)),
+        (1000, 10, 4, 1, 1, (1, 10, 100, 1000)),
+        (3600, 2, 4, 1, 1, (450, 900, 1800, 3600)),
+        (5, 3, 3, 1, 1, (1, 3, 5)),
+        (1, 3, 3, 1, 1, (1,)),
+        (600, 3, 1, 1, 1, (600,)),
+        # On whole batches, where rungs are large enough.
+        (3200, 3, 3, 64, 1, (384, 1088, 3200)),
+        (240, 3, 3, 64, 1, (27, 80, 240)),
+        (640, 3, 3, 5040, 1, (71, 213, 640)),
+        # None before the largest batch has taken some steps.
+        (3200, 3, 3, 64, 128, (384, 1088, 3200)),
+        (640, 3, 3, 64, 128, (192, 640)),  # not at 64, where the largest batch has taken one step
+        (400, 3, 3, 64, 128, (128, 400)),
+        (3200, 3, 3, 256, 512, (512, 1024, 3200)),  # not at 356: there instead
+        (240, 3, 3, 64, 128, (240,)),
+        (96, 3, 3, 128, 256, (96,)),
     ],
 )
-def test_rungs(budget: int, factor: float, rungs: int, expected: tuple[int, ...]) -> None:
-    assert rung_grid(budget, factor, rungs) == expected
-
-
-@pytest.mark.parametrize(
-    ("budget", "multiple", "expected"),
-    [
-        (3200, 64, (384, 1088, 3200)),
-        (640, 64, (64, 192, 640)),
-        (240, 64, (27, 80, 240)),
-        (640, 5040, (71, 213, 640)),
-    ],
-)
-def test_rungs_on_whole_batches_where_they_are_large_enough(
-    budget: int, multiple: int, expected: tuple[int, ...]
+def test_rungs(
+    budget: int, factor: float, rungs: int, multiple: int, least: int, expected: tuple[int, ...]
 ) -> None:
-    assert rung_grid(budget, 3, 3, multiple) == expected
-
-
-@pytest.mark.parametrize(
-    ("budget", "multiple", "least", "expected"),
-    [
-        (3200, 64, 128, (384, 1088, 3200)),
-        (640, 64, 128, (192, 640)),  # not at 64, where the largest batch has taken one step
-        (400, 64, 128, (128, 400)),
-        (3200, 256, 512, (512, 1024, 3200)),  # not at 356: there instead
-        (240, 64, 128, (240,)),
-        (300, 64, 128, (128, 300)),
-        (96, 128, 256, (96,)),
-    ],
-)
-def test_no_rung_before_the_largest_batch_has_taken_some_steps(
-    budget: int, multiple: int, least: int, expected: tuple[int, ...]
-) -> None:
-    assert rung_grid(budget, 3, 3, multiple, least) == expected
+    assert rung_grid(budget, factor, rungs, multiple, least) == expected
 
 
 def test_rungs_in_words() -> None:
     assert describe_rungs((384, 1088, 3200), 3) == "rungs at 384, 1,088, 3,200"
-    assert describe_rungs((192, 640), 3).startswith(
-        "rungs at 192, 640 (2 of 3: too few samples for more; none but"
-    )
-    assert describe_rungs((96,), 3).startswith("rungs at 96 (1 of 3: ")
+    told = describe_rungs((192, 640), 3)
+    assert told.startswith("rungs at 192, 640 (2 of 3: too few samples for more; none but")
+
+
+def test_a_rung_stops_nobody_before_it_holds_enough_trials() -> None:
+    search = Search(min_trials_per_rung=3)
+    assert search.tell("001", 100, 20.0) is None
+    assert search.tell("002", 100, 90.0) is None
+    # of three one goes on: the best
+    assert search.tell("003", 100, 80.0) == Stop("asha", 100, 80.0, 20.0, 3)
+    assert search.tell("004", 100, 10.0) is None
+
+
+def test_a_part_of_the_clips_decides_beyond_its_error() -> None:
+    search = Search(min_trials_per_rung=3, baseline=40.0)
+    part = {"eval_clips": 200.0, "wer_error": 1.5}
+    assert [search.tell(f"{number:03d}", 100, 20.0, **part) for number in (1, 2)] == [None, None]
+    assert search.tell("003", 100, 21.4, **part) is None
+    assert search.tell("004", 100, 21.6, **part) == Stop("asha", 100, 21.6, 20.0, 4)
+    assert search.tell("005", 100, 81.4, **part) == Stop("asha", 100, 81.4, 20.0, 5)
+    # Measured on all clips, it is exact.
+    assert search.tell("001", 300, 20.0) is None
+    assert search.tell("002", 300, 20.0) is None
+    assert search.tell("003", 300, 20.1) == Stop("asha", 300, 20.1, 20.0, 3)
+
+
+def test_a_part_above_the_baseline_or_rising_decides_beyond_its_error() -> None:
+    search = Search(min_trials_per_rung=9, baseline=40.0)
+    part = {"eval_clips": 200.0, "wer_error": 1.5}
+    assert search.tell("001", 100, 81.0, **part) is None
+    assert search.tell("002", 100, 82.0, **part) == Stop("above_baseline", 100, 82.0, 80.0)
+    search = Search(min_trials_per_rung=9, rising_rungs=1)
+    assert search.tell("003", 100, 30.0, 2.0, **part) is None
+    assert search.tell("003", 300, 31.0, 1.9) is None, "within the error of the rung before"
+    assert search.tell("004", 100, 30.0, 2.0, **part) is None
+    assert search.tell("004", 300, 32.0, 1.9) == Stop("rising_wer", 300, 32.0, 30.0)
+
+
+def test_two_of_six_go_on() -> None:
+    search = Search()
+    for number, wer in enumerate((40.0, 10.0, 50.0, 60.0, 70.0)):
+        search.tell(f"{number:03d}", 100, wer)
+    assert search.tell("006", 100, 40.0) is None, "as good as the second best of six"
+    assert search.tell("007", 100, 40.1) == Stop("asha", 100, 40.1, 40.0, 7)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("which", ["wer", "loss"])
+@pytest.mark.parametrize("samples", [100, 900])
+def test_a_wer_or_loss_that_is_no_number_is_a_divergence(which: str, value: float, samples: int) -> None:
+    search = Search()
+    rates = {"wer": 20.0, "loss": 1.0, which: value}
+    stop = search.tell("001", samples, rates["wer"], rates["loss"])
+    assert stop is not None
+    assert (stop.reason, stop.samples_seen) == ("diverged", samples)
+    assert stop.value == (None if which == "wer" else 20.0)
+    assert search.records["001"].outcome == "diverged"
+    assert Stop(**json.loads(json.dumps(vars(stop), allow_nan=False))) == stop
+
+
+def test_a_wer_far_above_the_base_models_ends_a_trial_alone_in_its_rung() -> None:
+    search = Search(baseline=60.0, max_wer_to_baseline=1.5)
+    assert search.tell("001", 100, 90.0) is None
+    assert search.tell("002", 100, 90.5) == Stop("above_baseline", 100, 90.5, 90.0)
+    assert Search(baseline=60.0, max_wer_to_baseline=0).tell("001", 100, 500.0) is None
+    assert Search(baseline=None, max_wer_to_baseline=1.5).tell("001", 100, 500.0) is None
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([(100, 20.0, 3.0), (200, 21.0, 2.0), (300, 22.0, 1.0)], [None, None, "rising_wer"]),
+        ([(100, 20.0, 1.0), (200, 21.0, 2.0), (300, 22.0, 3.0)], [None, None, None]),
+        ([(100, 20.0, 3.0), (200, 19.0, 2.0), (300, 22.0, 1.0)], [None, None, None]),
+        ([(100, 20.0, 3.0), (200, 21.0, 2.0), (300, 21.0, 1.0)], [None, None, None]),
+    ],
+)
+def test_a_wer_that_rises_while_the_loss_falls_ends_a_trial(
+    curve: list[tuple[int, float, float]], expected: list[str | None]
+) -> None:
+    assert Search(rising_rungs=2).reasons("001", *curve) == expected
+    assert Search(rising_rungs=0).reasons("001", *curve) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("baseline", "loss", "curve", "expected"),
+    [
+        (40.0, 3.0, [(100, 41.0, 2.0), (300, 42.0, 1.0)], "rising_wer"),
+        (40.0, None, [(100, 41.0, 2.0), (300, 42.0, 1.0)], "rising_wer"),
+        (40.0, 1.5, [(100, 41.0, 2.0), (300, 42.0, 1.0)], None),  # the loss rose at first
+        (40.0, 3.0, [(100, 39.0, 2.0), (300, 42.0, 1.0)], None),
+        (40.0, 3.0, [(100, 41.0, 2.0), (300, 40.5, 1.0)], None),
+        (None, None, [(100, 41.0, 2.0), (300, 42.0, 1.0)], None),
+    ],
+)
+def test_the_untouched_model_is_the_first_point_of_a_curve(
+    baseline: float | None, loss: float | None, curve: list[tuple[int, float, float]], expected: str | None
+) -> None:
+    """With the usual three rungs, of which the last ends nobody, there are but two of the trial's own."""
+    search = Search(baseline, loss, min_trials_per_rung=9)
+    assert search.reasons("001", *curve) == [None, expected]
+    if expected:
+        assert search.records["001"].stop == Stop("rising_wer", 300, 42.0, 41.0)
+
+
+def test_a_first_rung_within_its_error_of_the_baseline_is_no_rise() -> None:
+    part = {"eval_clips": 200.0, "wer_error": 1.5}
+    search = Search(40.0, 3.0, min_trials_per_rung=9)
+    assert search.tell("001", 100, 41.0, 2.0, **part) is None
+    assert search.tell("001", 300, 43.0, 1.0) is None
+
+
+def test_the_full_budget_is_never_stopped() -> None:
+    search = Search(baseline=10.0, min_trials_per_rung=1, rising_rungs=1)
+    search.tell("001", 900, 5.0)
+    assert search.reasons("002", (100, 4.0, 3.0), (900, 99.0, 1.0)) == [None, None]
+    assert search.records["002"].outcome == "completed"
+
+
+def test_a_trial_that_went_past_a_rung_is_not_judged_there_again() -> None:
+    search = Search(min_trials_per_rung=2)
+    assert search.tell("001", 100, 50.0) is None
+    for number, wer in [("002", 20.0), ("003", 15.0), ("004", 10.0)]:
+        assert search.tell(number, 100, wer) is None
+    assert search.tell("001", 100, 50.0) is None  # again, after its process was lost
+    assert search.tell("005", 100, 50.0) is not None
+
+
+def test_an_evaluation_between_rungs_is_not_compared() -> None:
+    search = Search(min_trials_per_rung=2)
+    search.tell("001", 150, 10.0)
+    assert search.tell("002", 150, 90.0) is None
+
+
+def test_a_search_for_the_best_of_a_few_stops_nobody() -> None:
+    records = Records()
+    judge = Judge(NEVER_STOP, RUNGS, records, 10.0)
+    for number in range(30):
+        record = records.start(f"{number:03d}", {})
+        assert judge.judge(record, result(100, 20.0 + number)) is None
+        record.add_evaluation(result(100, 20.0 + number))
+    assert judge.judge(records.start("100", {}), result(100, math.nan)) is not None
+
+
+def test_restored_records_decide_as_the_old_ones() -> None:
+    old, new = Search(), Search()
+    for number, wer in [("001", 20.0), ("002", 90.0), ("003", 19.0)]:
+        old.tell(number, 100, wer)
+    for record in folded(old.records).all():
+        new.records.add(record)
+    assert [new.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)] == [
+        old.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        (
+            Stop("asha", 1000, 31.5, 28.25, 9),
+            "WER 31.50 % at 1,000 samples is above 28.25 %, the cutoff among 9 trials",
+        ),
+        (Stop("diverged", 1000), "loss or WER was no finite number at 1,000 samples"),
+        (
+            Stop("above_baseline", 1000, 130.0, 120.0),
+            "WER 130.00 % at 1,000 samples is above 120.00 %, a multiple of the base model's",
+        ),
+        (
+            Stop("rising_wer", 1000, 31.5, 28.25),
+            "WER 31.50 % at 1,000 samples is above 28.25 %, its WER before, and rises while the loss falls",
+        ),
+    ],
+)
+def test_a_stop_in_words(stop: Stop, text: str) -> None:
+    assert stop.describe() == text
