@@ -11,8 +11,8 @@ from tune.experiments.results import outcome
 from tune.search.finalists import Verdict
 
 if TYPE_CHECKING:
+    from tune.experiments.events import FinalRoundCut, TrialsOver
     from tune.experiments.state import SearchState
-    from tune.search.budgets import End
     from tune.search.records import TrialRecord
 
 
@@ -32,11 +32,6 @@ class Outcome(Generic[PlanT]):
     def trials(self) -> list[TrialRecord]:
         """All trials; those that still ran were stopped by who interrupted the search, not by a failure."""
         return [_closed(run) for run in self.state.records.all()]
-
-    @property
-    def repeats(self) -> list[TrialRecord]:
-        """Finalists trained again with other seeds."""
-        return [_closed(run) for run in self.state.repeats.all()]
 
     @property
     def best(self) -> TrialRecord | None:
@@ -60,12 +55,9 @@ class Outcome(Generic[PlanT]):
         return compared.text if compared is not None and compared.verdict is None else ""
 
     @property
-    def end(self) -> End | None:
+    def end(self) -> TrialsOver | FinalRoundCut | None:
         """What ended the search before all that was asked for."""
-        from tune.search.budgets import End
-
-        found = self.state.end
-        return End(found.reason, found.text) if found is not None and found.reason is not None else None
+        return self.state.end
 
     @property
     def interrupted(self) -> bool:

@@ -41,8 +41,12 @@ from tune.util.errors import ExperimentError
 from tune.workers.inputs import TrialInputs, shared_folders
 
 if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
+    from tune.cluster.file_share import FileShare
     from tune.experiments.state import SearchState
 
 PlanT = TypeVar("PlanT", bound=Plan)
@@ -57,7 +61,7 @@ class Session(Generic[PlanT]):
     resources: TrialResources
     """Of a trial."""
     data: PreparedData
-    share: Any
+    share: ActorHandle[FileShare]
     """Serves features and model to nodes that lack them."""
     tracking: Tracking
     stack: contextlib.ExitStack
@@ -111,12 +115,12 @@ class Session(Generic[PlanT]):
         say(self.console, text)
 
     @functools.cached_property
-    def _stored(self) -> Any:
+    def _stored(self) -> ObjectRef[PreparedData]:
         import ray
 
         return ray.put(self.data)
 
-    def inputs(self, config: TrainConfig, share: Any = None) -> TrialInputs:
+    def inputs(self, config: TrainConfig, share: ActorHandle[FileShare] | None = None) -> TrialInputs:
         """What the processes of a training are given; `share` serves other folders than the session's."""
         cpus = self.resources.cpus_per_worker
         return TrialInputs(config=config, data=self._stored, share=share or self.share, cpus=cpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import signal
 import threading
@@ -34,6 +35,9 @@ from tune.workers.ray_train import (
 )
 
 if TYPE_CHECKING:
+    from ray.train import Result
+    from ray.train.torch import TorchTrainer
+
     from tune.runs.resume import ResumedTraining
     from tune.search.records import TrialRecord
 
@@ -202,9 +206,9 @@ def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
     reader = MailboxReader(mailbox, watch.receive, watch.flush_progress)
     reader.start()
     inputs, folder = session.inputs(plan.base), plan.experiment_folder
-    fit = _Fit(make_ray_trainer(inputs, mailbox, session.resources, folder, plan.request.max_failures))
+    trainer = make_ray_trainer(inputs, mailbox, session.resources, folder, plan.request.max_failures)
     try:
-        result = fit.wait(lambda: reader.error)
+        result = _fit_beside(trainer, lambda: reader.error)
     except KeyboardInterrupt:
         result = None
     except TrainingFailedError as error:
@@ -222,35 +226,27 @@ def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
     return result
 
 
-class _Fit(threading.Thread):
-    """`TorchTrainer.fit` beside the main thread, where newer Ray would end the process on Ctrl-C."""
+def _fit_beside(trainer: TorchTrainer, problem: Callable[[], Exception | None]) -> Result:
+    """What `fit` returns, in a thread: newer Ray would end the process on Ctrl-C in the main one.
 
-    def __init__(self, trainer: Any) -> None:
-        super().__init__(name="ray-train", daemon=True)
-        self._trainer = trainer
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self.start()
+    Ctrl-C, SIGTERM or a log that cannot be written (`problem`) end it.
+    """
+    future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
-    def run(self) -> None:
-        """The thread's life."""
+    def fit() -> None:
         try:
-            self._result = self._trainer.fit()
-        except BaseException as error:  # noqa: BLE001 - raised again by wait
-            self._error = error
+            future.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
+            future.set_exception(error)
 
-    def wait(self, problem: Callable[[], Exception | None]) -> Any:
-        """What `fit` returned, or its error raised; Ctrl-C, SIGTERM or a log that cannot be written end it."""
-        # A shell that starts it in the background lets it ignore SIGINT, as which `ray_session` passes on SIGTERM.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            while self.is_alive():
-                self.join(0.5)
-                broken = problem()
-                if isinstance(broken, ExperimentError):
-                    raise broken
-        finally:
-            signal.signal(signal.SIGINT, before)
-        if self._error is not None:
-            raise self._error
-        return self._result
+    threading.Thread(target=fit, name="ray-train", daemon=True).start()
+    # A shell that starts it in the background lets it ignore SIGINT, as which `ray_session` passes on SIGTERM.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        while not concurrent.futures.wait([future], 0.5).done:
+            broken = problem()
+            if isinstance(broken, ExperimentError):
+                raise broken
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return future.result()

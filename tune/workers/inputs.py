@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
+    from tune.cluster.file_share import FileShare
 
 _TEXT_SETTINGS = ("lowercase", "remove_punctuation")
 """Searchable settings that change the labels, and so need them made anew (the features stay)."""
@@ -24,10 +28,8 @@ class TrialInputs:
     """
 
     config: TrainConfig
-    data: Any
-    """Ray's reference to the `PreparedData`."""
-    share: Any
-    """See `tune.cluster.file_share`."""
+    data: ObjectRef[PreparedData]
+    share: ActorHandle[FileShare]
     cpus: float
     """Of each process: threads of PyTorch."""
     relabelled: bool = False

@@ -25,6 +25,10 @@ from tune.workers.trainable import train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
 
 if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+    from ray.train import Checkpoint, CheckpointConfig
+    from ray.train.torch import TorchTrainer
+
     from tune.cluster.resources import TrialResources
     from tune.experiments.folder import ExperimentFolder
     from tune.workers.inputs import TrialInputs
@@ -53,9 +57,13 @@ def checkpoint_name(step: float) -> str:
 
 
 def make_ray_trainer(
-    inputs: TrialInputs, mailbox: Any, resources: TrialResources, folder: ExperimentFolder, max_failures: int
-) -> Any:
-    """Ray's `TorchTrainer`, whose `fit` begins the training or goes on with it from the folder's last checkpoint.
+    inputs: TrialInputs,
+    mailbox: ActorHandle,
+    resources: TrialResources,
+    folder: ExperimentFolder,
+    max_failures: int,
+) -> TorchTrainer:
+    """Ray's trainer, whose `fit` begins the training or goes on with it from the folder's last checkpoint.
 
     Args:
         inputs: what to train.
@@ -78,11 +86,10 @@ def make_ray_trainer(
             """Send what went wrong."""
             post(mailbox, FAILURE + root_failure(worker_exceptions), {})
 
-    storage = folder.ray_storage()
-    work = functools.partial(_work, inputs, mailbox, scratch_name(folder))
+    storage, scratch = folder.ray_storage(), scratch_name(folder)
 
     def train_loop() -> None:
-        work()
+        _work(inputs, mailbox, scratch)
 
     return TorchTrainer(
         train_loop,
@@ -104,7 +111,7 @@ def make_ray_trainer(
     )
 
 
-def checkpoints_kept() -> Any:
+def checkpoints_kept() -> CheckpointConfig:
     """What Ray keeps: the last checkpoint and the best two.
 
     It removes what a new best has replaced before the driver hears of that one. The experiment's log names the best
@@ -130,7 +137,7 @@ def _report(failure: Exception) -> str:
     return f"{type(cause).__name__}: {cause}\n{failure}" if cause else str(failure).strip()
 
 
-def _work(inputs: TrialInputs, mailbox: Any, scratch: str) -> None:
+def _work(inputs: TrialInputs, mailbox: ActorHandle, scratch: str) -> None:
     """One worker's part."""
     import ray.train
 
@@ -167,7 +174,7 @@ def _work(inputs: TrialInputs, mailbox: Any, scratch: str) -> None:
         ray.train.report({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})
 
 
-def _evaluations_in(checkpoint: Any) -> list[dict[str, float]]:
+def _evaluations_in(checkpoint: Checkpoint) -> list[dict[str, float]]:
     """All evaluations up to a checkpoint, its own included."""
     with checkpoint.as_directory() as folder:
         found: list[dict[str, float]] = json.loads(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError
 from trainer.memory import halve_micro_batch, is_out_of_memory
 from tune.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ray.tune import Checkpoint
 
 MICRO_BATCH = "micro_batch"
 ACCUMULATION = "accumulation"
@@ -20,10 +23,10 @@ _Result = TypeVar("_Result")
 
 
 def train_persistently(
-    work: Callable[[TrainConfig, Any], _Result],
+    work: Callable[[TrainConfig, Checkpoint | None], _Result],
     config: TrainConfig,
     *,
-    checkpoints: Callable[[], Sequence[Any]],
+    checkpoints: Callable[[], Sequence[Checkpoint]],
     tell: Callable[[dict[str, float]], None],
 ) -> _Result:
     """Train; with half the micro-batch and twice the accumulation where memory runs out, again and again.
@@ -73,7 +76,7 @@ def _is_broken(error: BaseException) -> bool:
     return isinstance(error, CheckpointError) or isinstance(getattr(error, "cause", None), CheckpointError)
 
 
-def with_earlier(checkpoint: Any) -> list[Any]:
+def with_earlier(checkpoint: Checkpoint) -> list[Checkpoint]:
     """A checkpoint of Ray's, then the ones that the trial keeps from before it, the newest first."""
     import ray.tune
     from pyarrow import fs

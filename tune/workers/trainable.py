@@ -17,6 +17,9 @@ from tune.workers.retries import train_persistently, with_earlier
 from tune.workers.worker_group import Report, train_on_workers
 
 if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+    from ray.tune import Checkpoint
+
     from trainer.config import TrainConfig
     from trainer.probe import Measured
     from trainer.train import Evaluation, TrainResult
@@ -28,7 +31,7 @@ def train_worker(
     inputs: TrialInputs,
     report: Report,
     *,
-    checkpoint: Any = None,
+    checkpoint: Checkpoint | None = None,
     progress: Callable[[Mapping[str, float]], None],
     own_group: bool = True,
 ) -> TrainResult:
@@ -62,7 +65,10 @@ def train_worker(
 
 
 def make_trainable(
-    inputs: TrialInputs, mailbox: Any, resources: TrialResources, starts: Mapping[str, Sequence[Any]]
+    inputs: TrialInputs,
+    mailbox: ActorHandle,
+    resources: TrialResources,
+    starts: Mapping[str, Sequence[Checkpoint]],
 ) -> Any:
     """The function that Ray runs for a trial, with the resources that a trial takes.
 
@@ -84,11 +90,11 @@ def make_trainable(
         tell = functools.partial(post, mailbox, trial_id)
         trial = inputs.with_settings(values)
 
-        def checkpoints() -> list[Any]:
+        def checkpoints() -> list[Checkpoint]:
             last = ray.tune.get_checkpoint()
             return [*(with_earlier(last) if last else []), *starts.get(trial_id, [])]
 
-        def work(config: TrainConfig, checkpoint: Any) -> TrainResult:
+        def work(config: TrainConfig, checkpoint: Checkpoint | None) -> TrainResult:
             part = functools.partial(
                 train_worker,
                 dataclasses.replace(trial, config=config),
@@ -121,7 +127,7 @@ def evaluate_shared(inputs: TrialInputs, split: str = "validation") -> Evaluatio
 
 
 def probe_shared(
-    inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: Any
+    inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: ActorHandle | None
 ) -> list[Measured]:
     """Train for some seconds with the largest micro-batch that fits, on whatever node this runs.
 

@@ -15,8 +15,8 @@ import yaml
 from forks import tune_whisper
 
 from tune.cli import main
-from tune.experiments.storage import Storage
-from tune.experiments.training_plan import TrainRequest, make_train_plan
+from tune.commands.train import read_request, train_parser
+from tune.experiments.training_plan import make_train_plan
 
 SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-2, log: true}
@@ -34,22 +34,8 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The working folder of a small finished search named `small`, and what it printed."""
     folder = tmp_path_factory.mktemp("search")
     (folder / "space.yaml").write_text(SPACE)
-    words = [
-        "--space",
-        "space.yaml",
-        "--trials",
-        "4",
-        "--epochs",
-        "2",
-        "--experiment",
-        "small",
-        "--seed",
-        "3",
-        "--finalists",
-        "2",
-        *QUICK,
-    ]
-    done = tune_whisper(*words, cwd=folder)
+    words = "--space space.yaml --trials 4 --epochs 2 --experiment small --seed 3 --finalists 2"
+    done = tune_whisper(*words.split(), *QUICK, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr
 
@@ -122,19 +108,15 @@ def test_finalists_are_trained_again_and_one_wins(search: tuple[Path, str]) -> N
 
 
 @pytest.mark.slow
-def test_the_weights_of_the_others_are_dropped(search: tuple[Path, str]) -> None:
-    found = results(search)
-    with_weights = list((search[0] / "experiments" / "small").rglob("model.safetensors"))
-    assert [str(path.parent) for path in with_weights] == [found["best"]["checkpoint"]]
-    assert not list((search[0] / "experiments" / "small").rglob("optimizer.pt"))
+def test_the_weights_of_the_others_are_dropped_and_the_screen_says_what_is_left(
+    search: tuple[Path, str],
+) -> None:
+    found, printed = results(search), search[1]
+    best, folder = found["best"], search[0] / "experiments" / "small"
+    assert [str(path.parent) for path in folder.rglob("model.safetensors")] == [best["checkpoint"]]
+    assert not list(folder.rglob("optimizer.pt"))
     runs = [*found["trials"], *found["repeats"]]
-    assert [run["trial_id"] for run in runs if run["checkpoint"]] == [found["best"]["run"]]
-
-
-@pytest.mark.slow
-def test_what_the_screen_shows(search: tuple[Path, str]) -> None:
-    printed = search[1]
-    best = results(search)["best"]
+    assert [run["trial_id"] for run in runs if run["checkpoint"]] == [best["run"]]
     for text in (
         "baseline",
         f"WER {best['wer']:6.2f} %",
@@ -170,40 +152,50 @@ def test_experiment_file_is_enough_to_run_it_again(
 def test_mlflow_holds_one_parent_and_a_run_for_every_trial(search: tuple[Path, str]) -> None:
     import mlflow
 
-    folder = search[0] / "experiments" / "small"
-    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-    (experiment,) = [e for e in client.search_experiments() if e.name == "small"]
-    runs = {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
-    parents = [run for run in runs.values() if "mlflow.parentRunId" not in run.data.tags]
-    assert len(parents) == 1
-    assert len(runs) == 9
-    assert parents[0].info.status == "FINISHED"
-    assert parents[0].data.params["model"] == "demo"
-    verdict = results(search)["finalists"]
-    assert parents[0].data.tags["winner"] == verdict["winner"]
-    assert parents[0].data.tags["tie"] == str(verdict["tie"]).lower()
-    assert {item.path for item in client.list_artifacts(parents[0].info.run_id)} >= {
-        "space.yaml",
-        "versions.json",
-        "results.json",
-    }
-    found = results(search)
+    found, client = results(search), mlflow.MlflowClient(f"sqlite:///{search[0]}/experiments/small/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'small'")
+    runs = {run.data.tags.get("trial_id"): run for run in client.search_runs([experiment.experiment_id])}
+    parent = runs.pop(None)
+    assert len(runs) == 8
+    assert parent.info.status == "FINISHED"
+    assert (parent.data.params["model"], parent.data.params["gpus_per_trial"]) == ("demo", "0")
+    verdict, best = found["finalists"], found["best"]
+    winner = verdict["winner"]
+    assert (parent.data.tags["winner"], parent.data.tags["tie"]) == (winner, str(verdict["tie"]).lower())
+    files = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert files >= {"space.yaml", "versions.json", "results.json"}
+    won = next(each for each in verdict["standings"] if each["trial_id"] == best["trial_id"])
+    note, metrics = parent.data.tags["mlflow.note.content"], parent.data.metrics
+    assert note.startswith(f"**WER {won['mean']:.2f} %**")
+    assert f"winner, mean of 2 seeds: trial {winner}" in note
+    assert (metrics["best_wer"], metrics["winner_mean_wer"]) == pytest.approx(
+        (best["wer"], won["mean"]), abs=1e-3
+    )
+    assert metrics["wer_gain"] == pytest.approx(found["baseline"]["wer"] - won["mean"], abs=1e-3)
+    assert [key for key, run in runs.items() if run.data.tags.get("best")] == [best["run"]]
+    assert [key for key, run in runs.items() if run.data.tags.get("winner")] == [winner]
     for trial in (*found["trials"], *found["repeats"]):
-        run = runs[trial["mlflow_run_id"]]
-        assert run.data.tags["trial_id"] == trial["trial_id"]
-        assert run.data.tags["role"] == ("trial" if trial in found["trials"] else "repeat")
-        assert run.data.tags.get("stop_reason") == (trial["stop"]["reason"] if trial["stop"] else None)
-        assert ("stop" in run.data.tags) == (trial["stop"] is not None)
-        assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
-        assert run.info.status == {"completed": "FINISHED", "early_stopped": "KILLED"}[trial["status"]]
-        assert float(run.data.params["learning_rate"]) == trial["config"]["learning_rate"]
-        assert "model" not in run.data.params
-        history = client.get_metric_history(run.info.run_id, "wer")
+        run, data = runs[trial["trial_id"]].info, runs[trial["trial_id"]].data
+        assert run.run_id == trial["mlflow_run_id"]
+        assert run.status == {"completed": "FINISHED", "early_stopped": "KILLED"}[trial["status"]]
+        assert data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert data.tags["role"] == ("trial" if trial in found["trials"] else "repeat")
+        assert data.tags.get("stop_reason") == (trial["stop"]["reason"] if trial["stop"] else None)
+        assert re.match(r"(Completed|Stopped early|Diverged): ", data.tags["mlflow.note.content"])
+        # Where repeats follow, trials differ from the search itself in the window that they are measured by.
+        own = {*trial["config"], "effective_batch_size", "seed", "full_window_evaluation"}
+        assert {*trial["config"]} < set(data.params) <= own
+        assert ("seed" in data.params) == ("-r" in trial["trial_id"])
+        assert float(data.params["learning_rate"]) == trial["config"]["learning_rate"]
+        history = client.get_metric_history(run.run_id, "wer")
         assert [(point.step, point.value) for point in history] == [
             (row["samples_seen"], row["wer"]) for row in trial["evaluations"]
         ]
-        assert len(client.get_metric_history(run.info.run_id, "loss")) >= len(history)
-        assert {"cer", "learning_rate", "epoch", "eval_loss"} <= set(run.data.metrics)
+        assert len(client.get_metric_history(run.run_id, "loss")) >= len(history)
+        assert {"cer", "learning_rate", "epoch", "eval_loss"} <= set(data.metrics)
+        assert data.metrics["best_wer"] == round(trial["best_wer"], 4)
+        assert data.metrics["samples_seen"] == trial["samples_seen"]
+        assert data.metrics["seconds"] == pytest.approx(trial["seconds"], abs=0.06)
 
 
 @pytest.mark.slow
@@ -213,14 +205,8 @@ def test_export_decodes_to_the_reported_wer_in_a_pipeline(search: tuple[Path, st
     done = tune_whisper("export", "small", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     names = {path.name for path in (folder / "model").iterdir()}
-    assert {
-        "model.safetensors",
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "README.md",
-        "train_config.json",
-    } <= names
+    needed = "model.safetensors config.json generation_config.json tokenizer.json README.md train_config.json"
+    assert {*needed.split()} <= names
     assert "optimizer.pt" not in names
     best = results(search)["best"]
     code = """
@@ -247,15 +233,8 @@ print(count_errors([row["text"] for row in rows], texts).percent)
     import trainer
 
     parquet = Path(trainer.__file__).parent / "demo" / "data" / "validation.parquet"
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(parquet)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    command = [sys.executable, "-c", code, str(parquet)]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=560, check=True)
     assert float(run.stdout.split()[-1]) == pytest.approx(best["wer"], abs=0.1)
     card = (folder / "model" / "README.md").read_text()
     assert f"{best['wer']:.2f}" in card
@@ -300,20 +279,8 @@ def test_what_export_refuses(
 @pytest.mark.slow
 def test_train_from_a_search_takes_the_winners_settings(search: tuple[Path, str]) -> None:
     """As the trial had them: the seed of its best repeat is not one of them."""
-    request = TrainRequest(
-        config=None,
-        origin="small",
-        trial=None,
-        settings={},
-        workers=None,
-        gpus_per_worker=None,
-        cpus_per_worker=None,
-        storage=Storage.parse(str(search[0] / "experiments")),
-        name=None,
-        tracking_uri=None,
-        address=None,
-        max_failures=0,
-    )
+    storage = str(search[0] / "experiments")
+    request = read_request(train_parser().parse_args(["--from", "small", "--storage", storage]))
     found = results(search)
     plan = make_train_plan(request)
     winner = found["finalists"]["winner"]
@@ -327,9 +294,8 @@ def test_budgets_end_a_search_that_can_go_on(tmp_path: Path) -> None:
     """The time is up before anything is measured; resumed, the search ends with a trial that brings nothing."""
     (tmp_path / "space.yaml").write_text(SPACE)
     folder = tmp_path / "experiments" / "timed"
-    words = ["--space", "space.yaml", "--trials", "40", "--epochs", "2", "--experiment", "timed"]
-    words += ["--max-concurrent", "1", "--finalists", "0", "--time-budget", "1s", *QUICK]
-    done = tune_whisper(*words, cwd=tmp_path)
+    words = "--space space.yaml --trials 40 --epochs 2 --experiment timed --max-concurrent 1 --finalists 0"
+    done = tune_whisper(*words.split(), "--time-budget", "1s", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ended     the time budget of 1s is spent" in done.stdout
     assert "no trial reached an evaluation" in done.stdout
@@ -362,45 +328,3 @@ def ended_by(folder: Path) -> str:
     (run,) = client.search_runs([experiment.experiment_id], "tags.role = 'experiment'")
     assert run.info.status == "FINISHED"
     return str(run.data.tags["ended_by"])
-
-
-@pytest.mark.slow
-def test_mlflow_tells_its_story(search: tuple[Path, str]) -> None:
-    import mlflow
-
-    found, client = results(search), mlflow.MlflowClient(f"sqlite:///{search[0]}/experiments/small/mlflow.db")
-    (experiment,) = client.search_experiments(filter_string="name = 'small'")
-    (parent,) = client.search_runs([experiment.experiment_id], "tags.role = 'experiment'")
-    runs = {
-        run.data.tags["trial_id"]: run
-        for run in client.search_runs([experiment.experiment_id])
-        if run.info.run_id != parent.info.run_id
-    }
-    note = parent.data.tags["mlflow.note.content"]
-    won = next(
-        each for each in found["finalists"]["standings"] if each["trial_id"] == found["best"]["trial_id"]
-    )
-    assert note.startswith(f"**WER {won['mean']:.2f} %**")
-    metrics = parent.data.metrics
-    assert (metrics["best_wer"], metrics["winner_mean_wer"]) == pytest.approx(
-        (found["best"]["wer"], won["mean"]), abs=1e-3
-    )
-    assert metrics["wer_gain"] == pytest.approx(found["baseline"]["wer"] - won["mean"], abs=1e-3)
-    assert f"winner, mean of 2 seeds: trial {found['finalists']['winner']}" in note
-    assert parent.data.params["gpus_per_trial"] == "0"
-    best, winner = found["best"]["run"], found["finalists"]["winner"]
-    assert [key for key, run in runs.items() if run.data.tags.get("best")] == [best]
-    assert [key for key, run in runs.items() if run.data.tags.get("winner")] == [winner]
-    for trial in (*found["trials"], *found["repeats"]):
-        run = runs[trial["trial_id"]].data
-        # Where repeats follow, trials differ from the search itself in the window that they are measured by.
-        own = {*trial["config"], "effective_batch_size", "seed", "full_window_evaluation"}
-        assert {*trial["config"]} < set(run.params) <= own
-        assert ("seed" in run.params) == ("-r" in trial["trial_id"])
-        assert run.metrics["best_wer"] == round(trial["best_wer"], 4)
-        assert run.metrics["wer_gain"] == pytest.approx(
-            found["baseline"]["wer"] - trial["best_wer"], abs=1e-3
-        )
-        assert run.metrics["samples_seen"] == trial["samples_seen"]
-        assert run.metrics["seconds"] == pytest.approx(trial["seconds"], abs=0.06)
-        assert re.match(r"(Completed|Stopped early|Diverged): ", run.tags["mlflow.note.content"])

@@ -23,9 +23,8 @@ from tune.experiments.object_stores.segments import read_segments
 from tune.experiments.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[3]
-WORDS = ["--space", "lr_batch.yaml", "--experiment", "killed", "--trials", "3", "--epochs", "6"]
-KEPT = ["--keep-checkpoints", "all"]
-QUICK = ["--set", "max_train_clips=64", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
+WORDS = "--space lr_batch.yaml --experiment killed --trials 3 --epochs 6 --keep-checkpoints all"
+QUICK = "--set max_train_clips=64 --set max_eval_clips=12 --set generation_max_length=24"
 
 
 def start(home: Path, words: list[str], **environment: str) -> subprocess.Popen[str]:
@@ -64,40 +63,10 @@ def state(folder: ExperimentFolder) -> dict[str, dict[str, Any]]:
     return {record.trial_id: vars(record) for record in known.records.all()}
 
 
-def run_killed_and_resumed(
-    storage: Storage, tmp_path: Path, **environment: str
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any], str]:
-    """What was known when the search was killed, its results after it was resumed, and what that printed."""
-    folder, place = storage.experiment("killed"), ["--storage", storage.address]
-    process = start(tmp_path / "first", [*WORDS, *KEPT, *QUICK, *place], **environment)
-    deadline = time.monotonic() + 500
-
-    def half_done() -> bool:
-        known = state(folder).values()
-        ended = [trial for trial in known if trial["status"] != "running"]
-        return bool(ended) and any(t["last_checkpoint"] for t in known if t["status"] == "running")
-
-    while not half_done():
-        assert process.poll() is None, process.communicate()[0]
-        if time.monotonic() > deadline:
-            raise AssertionError(kill(process))
-        time.sleep(0.3)
-    before = state(folder)
-    kill(process)
-    (tmp_path / "first").rename(tmp_path / "gone")
-    refused = start(tmp_path / "other", ["--resume", "killed", *place], **environment)
-    told, _ = refused.communicate(timeout=200)
-    assert refused.returncode == 2, told
-    assert "has its lease" in told
-    process = start(tmp_path / "second", ["--resume", "killed", "--take-over", *place], **environment)
-    output, _ = process.communicate(timeout=560)
-    assert process.returncode == 0, output
-    content = (
-        folder.store.read("killed/results.json")
-        if folder.store
-        else (folder.path / "results.json").read_bytes()
-    )
-    return before, json.loads(content), output
+def half_done(known: dict[str, dict[str, Any]]) -> bool:
+    """Whether a trial has ended, and another has a checkpoint to go on from."""
+    running = [trial for trial in known.values() if trial["status"] == "running"]
+    return len(running) < len(known) and any(trial["last_checkpoint"] for trial in running)
 
 
 def check(before: dict[str, dict[str, Any]], results: dict[str, Any], output: str) -> None:
@@ -140,9 +109,25 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         storage = Storage.parse("s3://experiments/resumed")
-        before, results, output = run_killed_and_resumed(storage, tmp_path, **environment)
+        folder, place = storage.experiment("killed"), ["--storage", storage.address]
+        process = start(tmp_path / "first", [*WORDS.split(), *QUICK.split(), *place], **environment)
+        deadline = time.monotonic() + 500
+        while not half_done(before := state(folder)):
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline, kill(process)
+            time.sleep(0.3)
+        before = state(folder)
+        kill(process)
+        (tmp_path / "first").rename(tmp_path / "gone")
+        refused = start(tmp_path / "other", ["--resume", "killed", *place], **environment)
+        told, _ = refused.communicate(timeout=200)
+        assert refused.returncode == 2, told
+        assert "has its lease" in told
+        process = start(tmp_path / "second", ["--resume", "killed", "--take-over", *place], **environment)
+        output, _ = process.communicate(timeout=560)
+        assert process.returncode == 0, output
+        results = json.loads(folder.store.read("killed/results.json"))
         check(before, results, output)
-        folder = storage.experiment("killed")
         folder.download()
         runs = mlflow.MlflowClient(f"sqlite:///{folder.path}/mlflow.db").search_runs(["1"])
         assert len(runs) == 4, "runs were made twice"
@@ -154,7 +139,7 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         words[3:4] = [str(tmp_path / "second-model"), "--trial", other]
         assert main(words) == 0
         assert json.loads((tmp_path / "second-model" / "evaluation.json").read_text())["trial_id"] == other
-        assert main([*WORDS, "--storage", storage.address]) == 2, "the experiment exists already"
+        assert main([*WORDS.split(), "--storage", storage.address]) == 2, "the experiment exists already"
         store = folder.store
         names = store.files("killed")
         assert not [name for name in names if name.endswith(".f16")], "features do not belong there"
