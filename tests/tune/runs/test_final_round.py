@@ -79,6 +79,11 @@ class Search:
         self.experiment, self.plan = resumed.experiment, resumed.plan
         self.begin()
 
+    def train_all(self, **wers: float | None) -> None:
+        """Trainings that come to their end: `t001` is trial 001, `t001_r1` its first repeat."""
+        for name, wer in wers.items():
+            self.train(name[1:].replace("_", "-"), wer)
+
     def train(self, name: str, wer: float | None, *, open_: bool = False, speed: float = 10.0) -> None:
         """A trial or repeat that ends with this WER, or fails; an open one has come to its first rung."""
         kind: Any = "repeat" if "-r" in name else "trial"
@@ -136,8 +141,7 @@ class Search:
 def test_the_weights_outlive_a_search_that_goes_on_for_worse(tmp_path: Path) -> None:
     """On commit 5857576 the finalists became 0 with `--trials 3`, trial 001 was named, and no weights were left."""
     search = Search(tmp_path, finalists=1, repeats=1)
-    search.train("001", 30.0)
-    search.train("002", 40.0)
+    search.train_all(t001=30.0, t002=40.0)
     assert search.trials_over() == ["001-r1"]
     search.train("001-r1", 32.0)
     assert search.end()["best"]["run"] == "001-r1"
@@ -154,8 +158,7 @@ def test_the_weights_outlive_a_search_that_goes_on_for_worse(tmp_path: Path) -> 
 
 def test_failures_that_end_a_search_that_goes_on_drop_nothing(tmp_path: Path) -> None:
     search = Search(tmp_path, finalists=1, repeats=1)
-    search.train("001", 30.0)
-    search.train("002", 40.0)
+    search.train_all(t001=30.0, t002=40.0)
     search.trials_over()
     search.train("001-r1", 32.0)
     search.end()
@@ -173,11 +176,9 @@ def test_failures_that_end_a_search_that_goes_on_drop_nothing(tmp_path: Path) ->
 def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tmp_path: Path) -> None:
     """On commit 5857576 the winner flipped to a repeat whose weights were gone."""
     search = Search(tmp_path, finalists=2, repeats=2)
-    search.train("001", 30.0)
-    search.train("002", 31.0)
+    search.train_all(t001=30.0, t002=31.0)
     assert search.trials_over() == ["001-r1", "002-r1", "001-r2", "002-r2"]
-    search.train("001-r1", 32.0)
-    search.train("002-r1", 34.0)
+    search.train_all(t001_r1=32.0, t002_r1=34.0)
     found = search.end("time_budget")
     assert found["best"]["run"] == "001-r1"
     assert not found["interrupted"]
@@ -194,11 +195,9 @@ def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tm
 def test_a_finalist_without_a_completed_repeat_is_not_beaten(tmp_path: Path) -> None:
     """On commit 5857576 trial 001 with 8.0 % lost unopposed to 12.4 % and was deleted."""
     search = Search(tmp_path, finalists=2, repeats=1)
-    search.train("001", 8.0)
-    search.train("002", 12.0)
+    search.train_all(t001=8.0, t002=12.0)
     search.trials_over()
-    search.train("001-r1", None)
-    search.train("002-r1", 12.4)
+    search.train_all(t001_r1=None, t002_r1=12.4)
     found = search.end()
     assert found["finalists"] is None
     assert found["not_compared"] == "trial 001 has no repeat that came to its end"
@@ -209,8 +208,7 @@ def test_a_finalist_without_a_completed_repeat_is_not_beaten(tmp_path: Path) -> 
 def test_going_on_drops_nothing_that_is_better(tmp_path: Path) -> None:
     """Going on again after an interruption removes only what the log says to be dropped."""
     search = Search(tmp_path)
-    search.train("001", 30.0)
-    search.train("002", 40.0)
+    search.train_all(t001=30.0, t002=40.0)
     search.trials_over()
     search.end()
     assert search.weights() == {"001"}
@@ -227,8 +225,7 @@ def test_going_on_drops_nothing_that_is_better(tmp_path: Path) -> None:
 
 def test_a_final_round_that_fails_drops_nothing(tmp_path: Path) -> None:
     search = Search(tmp_path, finalists=1, repeats=3)
-    search.train("001", 30.0)
-    search.train("002", 40.0)
+    search.train_all(t001=30.0, t002=40.0)
     for name in search.trials_over():
         search.train(name, None)
     found = search.end("failures")
@@ -238,8 +235,7 @@ def test_a_final_round_that_fails_drops_nothing(tmp_path: Path) -> None:
 
 def test_the_winner_before_keeps_its_weights_where_there_is_no_verdict(tmp_path: Path) -> None:
     search = Search(tmp_path, finalists=1, repeats=1)
-    search.train("001", 30.0)
-    search.train("002", 40.0)
+    search.train_all(t001=30.0, t002=40.0)
     search.trials_over()
     search.train("001-r1", 32.0)
     search.end()
@@ -266,8 +262,7 @@ def test_a_session_that_broke_goes_on(tmp_path: Path) -> None:
 
 def test_finalists_that_are_not_wanted_any_more_hold_up_nothing(tmp_path: Path) -> None:
     search = Search(tmp_path, finalists=2, repeats=2)
-    search.train("001", 30.0)
-    search.train("002", 31.0)
+    search.train_all(t001=30.0, t002=31.0)
     search.trials_over()
     search.train("001-r1", 32.0)
     search.end()  # Ctrl-C
@@ -277,24 +272,12 @@ def test_finalists_that_are_not_wanted_any_more_hold_up_nothing(tmp_path: Path) 
     assert len(search.weights()) == 1
 
 
-def test_time_that_passes_before_somebody_finishes_it_does_not_count(tmp_path: Path) -> None:
-    search = Search(tmp_path)
-    search.train("001", 30.0)
-    search.train("002", 31.0)
-    before = search.state.seconds
-    search.experiment.close()
-    find_finished("x", search.storage)
-    assert read_log(search.folder / EVENTS_FILE).seconds == pytest.approx(before)
-
-
 def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:
     """Weights of the beaten are gone: a later round compares the winner with what is new."""
     search = Search(tmp_path, finalists=2, repeats=1)
-    search.train("001", 8.0)
-    search.train("002", 8.2)
+    search.train_all(t001=8.0, t002=8.2)
     search.trials_over()
-    search.train("001-r1", 10.0)
-    search.train("002-r1", 9.5)
+    search.train_all(t001_r1=10.0, t002_r1=9.5)
     assert search.end()["finalists"]["winner"] == "002"
     search.resume("--trials", trials=3)
     search.train("003", 8.1)
@@ -306,38 +289,24 @@ def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:
     assert search.weights() == {"002-r1"}
 
 
-def test_only_the_first_of_equally_good_settings_by_cost(tmp_path: Path) -> None:
-    search = Search(tmp_path, finalists=2, repeats=1)
-    search.train("001", 8.0)
-    search.train("002", 8.2)
-    search.trials_over()
-    search.train("001-r1", 10.0, speed=10.0)
-    search.train("002-r1", 10.05, speed=20.0)
-    assert search.end()["finalists"]["winner"] == "002"
-
-
 def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
     """On commit 5857576 a search killed before `results.json` was a dead end."""
     search = Search(tmp_path, finalists=0)
-    search.train("001", 30.0)
-    search.train("002", 31.0)
+    search.train_all(t001=30.0, t002=31.0)
+    before = search.state.seconds
     search.experiment.close()  # killed
+    resumed = load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
+    assert resumed.only_finish, "--resume does it as well"
+    resumed.experiment.close()
     folder = find_finished("x", search.storage)
+    assert read_log(search.folder / EVENTS_FILE).seconds == pytest.approx(before), (
+        "the time between is no search's"
+    )
     assert load_results(folder)[1]["best"]["run"] == "001"
     assert json.loads((search.folder / RESULTS_FILE).read_text())["interrupted"] is False
     assert search.weights() == {"001"}
     with pytest.raises(ExperimentError, match="all its 2 trials have ended"):
         load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
-
-
-def test_resume_does_the_end_that_is_undone(tmp_path: Path) -> None:
-    search = Search(tmp_path, finalists=0)
-    search.train("001", 30.0)
-    search.train("002", 31.0)
-    search.experiment.close()
-    resumed = load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
-    assert resumed.only_finish
-    resumed.experiment.close()
 
 
 def test_something_can_be_exported_while_it_runs(tmp_path: Path) -> None:
@@ -365,9 +334,8 @@ def test_only_what_is_given_again_changes(tmp_path: Path) -> None:
 def test_how_trials_are_measured_holds_for_a_searchs_life(tmp_path: Path) -> None:
     """On commit 5857576 other finalists on resume changed it, and WERs of both kinds met in one rung."""
     for name, finalists, other in (("with", 2, 0), ("without", 0, 2)):
-        search = Search(
-            tmp_path / name if (tmp_path / name).mkdir() is None else tmp_path, finalists=finalists
-        )
+        (tmp_path / name).mkdir()
+        search = Search(tmp_path / name, finalists=finalists)
         search.train("001", 30.0, open_=True)
         search.experiment.close()
         request = SearchRequest(space="", trials=8, storage=search.storage, finalists=other)

@@ -107,14 +107,6 @@ def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed
     assert trained_with not in {plan.base.replace(**config).seed for config in settings.values()}
 
 
-@pytest.mark.parametrize(
-    ("trials", "asked", "expected"), [(7, None, 0), (8, None, 2), (64, None, 2), (8, 0, 0), (3, 1, 1)]
-)
-def test_finalists_by_default_from_eight_trials_on(trials: int, asked: int | None, expected: int) -> None:
-    request = SearchRequest(space="lr_batch", trials=trials, storage=Storage.parse("x"), finalists=asked)
-    assert request.n_finalists == expected
-
-
 def suggested(repeater: Repeater, *ray_ids: str) -> list[str | None]:
     configs = [repeater.suggest(ray_id) for ray_id in ray_ids]
     return [config and config[TRIAL_ID] for config in configs]
@@ -326,12 +318,6 @@ def test_one_repeat_shows_no_spread_so_the_usual_one_is_taken() -> None:
     assert far.describe() == "001 has the lowest mean, by more than noise"
     half = 2.776 * 0.5 * math.sqrt(2)  # t of 4 degrees of freedom
     assert interval(far) == pytest.approx((3 - half, 3 + half), abs=0.01)
-
-
-def test_one_finalist_wins_alone() -> None:
-    verdict = judge_finalists({"003": repeats([15.0, 15.4])})
-    assert (verdict.winner, verdict.tie, len(verdict.standings)) == ("003", False, 1)
-    assert verdict.describe() == "003 has the lowest mean"
 
 
 def test_the_interval_of_a_known_case() -> None:

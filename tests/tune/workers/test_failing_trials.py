@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray.exceptions
 import torch
+from forks import family, tune_whisper
 from search_process import QUICK, Search, results, state
 
+import trainer
 from trainer.config import TrainConfig
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
@@ -68,19 +72,8 @@ def test_other_errors_end_the_training_at_once() -> None:
 @pytest.mark.slow
 def test_out_of_memory_halves_the_micro_batch_and_keeps_the_effective_one(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(BATCHES)
-    words = [
-        "--space",
-        "space.yaml",
-        "--trials",
-        "2",
-        "--epochs",
-        "8",
-        "--storage",
-        "all",
-        "--experiment",
-        "x",
-    ]
-    search = Search(tmp_path, *words, *QUICK, "--max-failures", "0", curve="large")
+    words = "--space space.yaml --trials 2 --epochs 8 --storage all --experiment x --max-failures 0"
+    search = Search(tmp_path, *words.split(), *QUICK, curve="large")
     assert search.end() == 0, search.log
     for trial in results(tmp_path / "all" / "x")["trials"]:
         assert trial["status"] in ("completed", "early_stopped")
@@ -146,3 +139,31 @@ def test_a_truncated_checkpoint_is_left_for_the_one_before(tmp_path: Path) -> No
     seen = [evaluation["samples_seen"] for evaluation in trial["evaluations"]]
     assert seen == sorted(set(seen))
     assert len(seen) == 8
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
+    """The one fails its trial and no other; the other is not noticed, the data were read once for all trials."""
+    demo = Path(trainer.__file__).parent / "demo" / "data"
+    shutil.copytree(demo, tmp_path / "recordings")
+    (tmp_path / "space.yaml").write_text(RATES + "scheduler: {rungs: 4, reduction_factor: 2}\n")
+    words = "--space space.yaml --experiment x --trials 3 --epochs 6 --max-concurrent 1 --max-failures 0"
+    clips = ["--set", "max_train_clips=80", "--set", "max_eval_clips=20"]
+    search = Search(tmp_path, *words.split(), *clips, "--data", "recordings")
+    search.wait_for("trial 001 epoch")
+    shutil.rmtree(tmp_path / "recordings")
+    processes = family(psutil.Process(search.process.pid))
+    (mine,) = [each for each in processes if each.name().startswith("ray::ImplicitFunc")]
+    mine.kill()
+    assert search.end() == 0, search.log
+    found = results(tmp_path / "experiments" / "x")["trials"]
+    assert [found[0]["status"], len(found)] == ["failed", 3]
+    assert {trial["status"] for trial in found[1:]} <= {"completed", "early_stopped"}
+    assert "trial 001 failed: The actor died unexpectedly" in search.log
+    assert "Traceback" not in search.log
+    assert "actor died" in found[0]["error"]
+    assert (tmp_path / "experiments" / "x" / "trials" / "001" / "error.txt").is_file()
+    done = tune_whisper("export", "x", "--output", "model", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "not measured again" in done.stdout
+    assert (tmp_path / "model" / "model.safetensors").is_file()
