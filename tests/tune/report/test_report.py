@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 import sqlite3
-import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -132,17 +133,62 @@ def test_the_exported_run_on_the_test_split(tmp_path: Path, run: str) -> None:
     assert (told in texts, "13.50 %" in texts) == (run == "002-r1", run == "002-r1")
 
 
-def test_without_repeats_the_best_is_told_to_be_lucky(tmp_path: Path) -> None:
-    folder = write_experiment(tmp_path, [made_trial(n, [40, 20, 10.0 + n], rate=n / 1e3) for n in (1, 2, 3)])
-    assert run(folder) == 0
-    page = read(folder)
-    assert "WER of the best, trial 001, the lowest of 3 trials on the clips that chose it" in page.texts
+WHOLE = [40, 20, 10]
+DROPS = [Drop("train", f"clip{n}.wav", "too_long_audio", f"{30 + n} s") for n in range(250)]
+TOLD: dict[str, tuple[list[TrialRecord], dict[str, Any], Sequence[str]]] = {
+    "without repeats the best is told to be lucky": (
+        *([made_trial(n, [40, 20, 10.0 + n], rate=n / 1e3) for n in (1, 2, 3)], {}),
+        ["WER of the best, trial 001, the lowest of 3 trials on the clips that chose it"],
+    ),
+    "the base model's clips are gone": (
+        *([made_trial(1, WHOLE)], {}),
+        ["The base model's errors by clip were not kept, so it has no interval."],
+    ),
+    "usual settings that diverged did not win": (
+        [
+            made_trial(n, [wer], stop=Stop("diverged", 1088), rate=n / 1e3)
+            for n, wer in ((1, 20.0), (2, 30.0))
+        ],
+        *({}, ["Trial 001 had them; it diverged at 20.00 %."]),
+    ),
+    "what is counted": (
+        *([made_trial(1, WHOLE)], {"settings": {"language": "en"}}),
+        ["normaliser auto-en, unit: words. English: case"],
+    ),
+    "what is counted where there are no words": (
+        *([made_trial(1, WHOLE)], {"settings": {"language": "th"}}),
+        ["normaliser auto-th, unit: characters, so that it is the CER here. Thai: case"],
+    ),
+    "one measured trial": (
+        *([made_trial(1, [40])], {"asked": 8, "state": "interrupted"}),
+        ["How the search went", "Trials"],
+    ),
+    "clips that were left out": (
+        *([made_trial(1, WHOLE)], {"drops": [*DROPS, Drop("test", "x.wav", "empty_text", "no text")]}),
+        [
+            *("251 of 1,451 clips (17 %) were left out.", "too long audio", "clip199.wav"),
+            "The first 200 of 251 clips; dropped_clips.jsonl has all",
+        ],
+    ),
+    "of many trials the best first": (
+        [
+            *(made_trial(number, [50 - number / 2], rate=1e-4 * number) for number in range(1, 61)),
+            made_trial(61, [20, 15, 9]),
+        ],
+        *({}, ["The best 10 of 61, by their lowest WER:", "All 61 trials"]),
+    ),
+}
 
 
-def test_without_the_base_models_clips_it_says_so(tmp_path: Path) -> None:
-    folder = small(tmp_path)
-    run(folder)
-    assert "The base model's errors by clip were not kept, so it has no interval." in read(folder).text
+@pytest.mark.parametrize("case", TOLD)
+def test_what_a_page_tells(case: str, tmp_path: Path) -> None:
+    trials, kinds, told = TOLD[case]
+    text = page_of(write_experiment(tmp_path, trials, **kinds)).text
+    for words in told:
+        assert words in text
+    assert "They won" not in text or trials[0].status == "completed"
+    assert "clip200.wav" not in text
+    assert len(trials) < 60 or text.index("All 61 trials") < text.index("012 stopped early")
 
 
 @pytest.mark.parametrize(
@@ -156,8 +202,7 @@ def test_without_the_base_models_clips_it_says_so(tmp_path: Path) -> None:
 def test_a_search_that_has_not_ended(tmp_path: Path, state: str, told: str, command: str) -> None:
     trials = [made_trial(number, [40, 20, 10.0 + number]) for number in range(1, 9)]
     folder = write_experiment(tmp_path, [*trials, made_trial(9, [38, 19, 9.0])], state=state, asked=20)
-    assert run(folder) == 0
-    page = read(folder)
+    page = page_of(folder)
     assert told in page.text
     assert "lowest WER so far, trial 001" in page.texts
     assert "winner" not in page.text.replace("The star is the winner", "").replace(
@@ -173,88 +218,50 @@ def test_a_search_that_is_resumed_is_not_finished_any_more(tmp_path: Path) -> No
     log = ExperimentLog(folder.path / EVENTS_FILE)
     log.append(SessionStarted(session=2, owner="another", began=time.time(), trials=30))
     log.close()
-    assert run(folder) == 0
-    assert "interrupted, 9 of 30 trials ended" in read(folder).text
+    assert "interrupted, 9 of 30 trials ended" in page_of(folder).text
+
+
+FAILED = "ValueError: no column 'text'"
 
 
 @pytest.mark.parametrize(
-    ("trials", "state"),
+    ("trials", "kinds", "state"),
     [
-        ([made_trial(1, [], error="ValueError: no column 'text'")], "failed"),
-        ([made_trial(n, [], rate=n * 1e-3) for n in range(1, 4)], "failed"),
-        ([made_trial(1, [], error="ValueError: x"), made_trial(2, [40, 20, 10])], "finished"),
+        ([made_trial(1, [], error=FAILED)], {}, "failed"),
+        ([made_trial(n, [], rate=n * 1e-3) for n in range(1, 4)], {}, "failed"),
+        ([made_trial(1, [], error=FAILED), made_trial(2, WHOLE)], {}, "finished"),
+        ([], {"asked": 8, "state": "interrupted"}, "interrupted"),
     ],
 )
 def test_it_ended_as_the_list_says(
-    trials: list[TrialRecord], state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trials: list[TrialRecord],
+    kinds: dict[str, Any],
+    state: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = write_experiment(tmp_path, trials)
+    folder = write_experiment(tmp_path, trials, **kinds)
     (line,) = list_experiments(Storage.parse(tmp_path))
     assert line.state == state
-    page = page_of(folder)
-    assert f"{state}, {len(trials)} of {len(trials)} trials ended" in capsys.readouterr().out
-    assert f"{state}, {len(trials)} of {len(trials)}" in page.text
+    page, asked = page_of(folder), kinds.get("asked", len(trials))
+    for told in (page.text, capsys.readouterr().out):
+        assert f"{state}, {len(trials)} of {asked} trials ended" in told
+    measured = [trial for trial in trials if trial.error is None]
     assert ("All 3 trials diverged" in page.text) == (len(trials) == 3)
-    assert ("No trial has reached an evaluation." in page.texts) == ("column" in (trials[0].error or ""))
-    assert f"tune-whisper --resume made --trials {len(trials) + 8}" in page.text
-
-
-def test_usual_settings_that_diverged_did_not_win(tmp_path: Path) -> None:
-    later = made_trial(1, [20.0], stop=Stop("diverged", 1088))
-    folder = write_experiment(
-        tmp_path, [later, made_trial(2, [30.0], stop=Stop("diverged", 1088), rate=2e-3)]
-    )
-    page = page_of(folder).text
-    assert "They won" not in page
-    assert "Trial 001 had them; it diverged at 20.00 %." in page
-
-
-@pytest.mark.parametrize(
-    ("language", "told"),
-    [
-        ("en", "normaliser auto-en, unit: words. English: case"),
-        ("th", "normaliser auto-th, unit: characters, so that it is the CER here. Thai: case"),
-    ],
-)
-def test_what_is_counted_is_told(language: str, told: str, tmp_path: Path) -> None:
-    folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10])], settings={"language": language})
-    assert told in page_of(folder).text
-
-
-@pytest.mark.parametrize("kind", ["none", "failed", "diverged"])
-def test_where_nothing_completed(tmp_path: Path, kind: str) -> None:
-    trials = {
-        "none": [],
-        "failed": [
-            made_trial(n, [], rate=n * 1e-3, error="ValueError: no column 'text'") for n in range(1, 4)
-        ],
-        "diverged": [made_trial(n, [], rate=n * 1e-3) for n in range(1, 4)],
-    }[kind]
-    folder = write_experiment(tmp_path, trials, asked=8, state="interrupted")
-    assert run(folder) == 0
-    page = read(folder)
-    assert ("No trial has reached an evaluation." in page.texts) == (kind != "diverged")
+    assert ("No trial has reached an evaluation." in page.texts) == (not measured)
+    assert (FAILED in page.text) == (len(measured) < len(trials))
     assert "What was searched" in page.headings
-    assert ("ValueError: no column 'text'" in page.text) == (kind == "failed")
-
-
-def test_one_measured_trial(tmp_path: Path) -> None:
-    folder = write_experiment(tmp_path, [made_trial(1, [40])], asked=8, state="interrupted")
-    assert run(folder) == 0
-    assert {"How the search went", "Trials"} <= set(read(folder).headings)
+    assert (f"--resume made --trials {len(trials) + 8}" in page.text) == (state != "interrupted")
 
 
 def test_one_searched_setting(tmp_path: Path) -> None:
     space = tmp_path / "space.yaml"
     space.write_text("spec_augment: {type: choice, values: [false, true]}\n")
-    trials = [made_trial(1, [40, 20, 10], config={"spec_augment": True})]
-    trials += [
-        made_trial(2, [41, 21, 11], config={"spec_augment": False}),
-        made_trial(3, [0, 0, 0], config={"spec_augment": True}),
-    ]
+    wers = {1: WHOLE, 2: [41, 21, 11], 3: [0, 0, 0]}
+    trials = [made_trial(n, found, config={"spec_augment": n != 2}) for n, found in wers.items()]
     folder = write_experiment(tmp_path / "experiments", trials, space=str(space))
-    assert run(folder) == 0
-    assert set(read(folder).figures) == {"winner", "history", "curves", "cost", "slice-spec-augment"}
+    figures = page_of(folder).figures
+    assert set(figures) == {"winner", "history", "curves", "cost", "slice-spec-augment"}
 
 
 def test_trials_with_fewer_steps_than_the_longest(tmp_path: Path) -> None:
@@ -262,11 +269,9 @@ def test_trials_with_fewer_steps_than_the_longest(tmp_path: Path) -> None:
     short = made_trial(2, [40, 22], stop=None)
     short.evaluations, short.losses = [(384, 40.0), (1600, 15.0)], [1.0, 0.5]
     short.status, short.stop, short.finished, short.best_wer = "completed", None, True, 15.0
-    folder = write_experiment(
-        tmp_path, [made_trial(1, [40, 20, 10]), short, made_trial(3, [45])], settings={"max_steps": 100}
-    )
-    assert run(folder) == 0
-    assert "100 steps" in read(folder).text
+    trials = [made_trial(1, WHOLE), short, made_trial(3, [45])]
+    folder = write_experiment(tmp_path, trials, settings={"max_steps": 100})
+    assert "100 steps" in page_of(folder).text
 
 
 HOSTILE = "</script><script>alert(1)</script><b>&\"' {{ 7 * 7 }}"
@@ -294,27 +299,6 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
     assert "ValueError: </script>" in page.text
     assert "<b" not in re.sub(r"<br>", "", page.labels), "plotly would take it for markup"
     assert "base model script&gt;&lt;b&gt;" in page.labels
-
-
-def test_dropped_clips_are_listed(tmp_path: Path) -> None:
-    drops = [Drop("train", f"clip{n}.wav", "too_long_audio", f"{30 + n} s") for n in range(250)]
-    folder = small(tmp_path, drops=[*drops, Drop("test", "x.wav", "empty_text", "no text")])
-    assert run(folder) == 0
-    page = read(folder)
-    assert "251 of 1,451 clips (17 %) were left out." in page.text
-    assert "The first 200 of 251 clips; dropped_clips.jsonl has all" in page.text
-    assert "too long audio" in page.texts
-    assert "clip199.wav" in page.texts
-    assert "clip200.wav" not in page.texts
-
-
-def test_many_trials_show_the_best_first(tmp_path: Path) -> None:
-    trials = [made_trial(number, [50 - number / 2], rate=1e-4 * number) for number in range(1, 61)]
-    folder = write_experiment(tmp_path, [*trials, made_trial(61, [20, 15, 9])])
-    assert run(folder) == 0
-    text = read(folder).text
-    assert "The best 10 of 61, by their lowest WER:" in text
-    assert text.index("All 61 trials") < text.index("012 stopped early")
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -354,18 +338,11 @@ def test_a_report_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
 
 
 def test_it_opens_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
-    browser.chmod(browser.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("BROWSER", f"{browser} %s")
-    folder = small(tmp_path)
-    program = "import sys; from tune.cli import main; sys.exit(main(sys.argv[1:]))"
-    import subprocess
-    import sys
-
-    words = ["report", "made", "--storage", str(tmp_path), "--open"]
-    subprocess.run([sys.executable, "-c", program, *words], check=True, capture_output=True, env=os.environ)
-    assert (tmp_path / "opened").read_text().strip() == (folder.path / "report" / "report.html").as_uri()
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    folder = write_experiment(tmp_path, [made_trial(1, [40])])
+    assert run(folder, "--open") == 0
+    assert opened == [(folder.path / "report" / "report.html").as_uri()]
 
 
 def test_at_the_end_of_a_search(tmp_path: Path) -> None:
@@ -392,59 +369,54 @@ def test_a_training_has_a_small_page(tmp_path: Path) -> None:
     assert list(page.figures) == ["curve"]
 
 
-def mistakes(storage: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """Words of each mistake, and what its line must say."""
-    small(storage)
-    broken = write_experiment(storage, [made_trial(1, [40])], name="broken").path / EVENTS_FILE
-    broken.write_bytes(broken.read_bytes().replace(b'"wer": 40', b'"wer": 20', 1))
-    missing = write_experiment(storage, [made_trial(1, [40])], name="missing").path / EVENTS_FILE
-    lines = missing.read_bytes().splitlines(keepends=True)
-    missing.write_bytes(b"".join([*lines[:3], *lines[4:]]))
-    foreign = write_experiment(storage, [made_trial(1, [40])], name="foreign")
-    (foreign.path / "experiment.yaml").write_text("a: list\n")
-    half = write_experiment(storage, [made_trial(1, [40])], name="half").path / "experiment.yaml"
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Experiments of which a file is not as it was written."""
+    storage = tmp_path_factory.mktemp("damaged")
+    names = ("made", "broken", "missing", "foreign", "half", "space")
+    made = {name: write_experiment(storage, [made_trial(1, [40])], name=name).path for name in names}
+    log = made["broken"] / EVENTS_FILE
+    log.write_bytes(log.read_bytes().replace(b'"wer": 40', b'"wer": 20', 1))
+    log = made["missing"] / EVENTS_FILE
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:3], *lines[4:]]))
+    (made["foreign"] / "experiment.yaml").write_text("a: list\n")
+    half = made["half"] / "experiment.yaml"
     settings = yaml.safe_load(half.read_text())
     half.write_text(
         yaml.safe_dump({key: settings[key] for key in settings.keys() - {"rungs", "clips", "space"}})
     )
-    space = write_experiment(storage, [made_trial(1, [40])], name="space")
-    file = space.path / "experiment.yaml"
+    file = made["space"] / "experiment.yaml"
     file.write_text(file.read_text().replace("high: 0.01", "high: 0.0005"))
     write_experiment(storage, [made_trial(1, [40], rate=0.1)], name="outside")
     (storage / "file").write_text("")
-    return {
-        "no such experiment": (["mad"], ["no experiment 'mad'", "there is", "made"]),
-        "no experiment named": ([], ["EXPERIMENT", "report --help"]),
-        "output is a folder": (
-            ["made", "--output", str(storage)],
-            ["--output", "is a folder", "report.html"],
-        ),
-        "output cannot be": (
-            ["made", "--output", str(storage / "file" / "x.html")],
-            ["--output", "cannot be written"],
-        ),
-        "damaged log": (["broken"], ["broken/events.jsonl: line 6 is damaged", "bring the file back"]),
-        "gap in the log": (["missing"], ["missing/events.jsonl: line 4 holds event 5", "out of order"]),
-        "damaged settings": (["foreign"], ["foreign/experiment.yaml", "has no train_config"]),
-        "half the settings": (["half"], ["half/experiment.yaml", "has no rungs, clips, space"]),
-        "another space": (["space"], ["space/experiment.yaml", "its space cannot be used: try_first"]),
-        "outside the space": (["outside"], ["outside: trial 001 has learning_rate 0.1, which"]),
-    }
+    return storage
 
 
 @pytest.mark.parametrize(
-    "what",
-    sorted(
-        {
-            *("no such experiment", "no experiment named", "output is a folder", "output cannot be"),
-            *("damaged log", "gap in the log", "damaged settings", "half the settings"),
-            *("another space", "outside the space"),
-        }
-    ),
+    ("words", "said"),
+    [
+        (["mad"], ["no experiment 'mad'", "there is", "made"]),
+        ([], ["EXPERIMENT", "report --help"]),
+        (["made", "--output", "."], ["--output", "is a folder", "report.html"]),
+        (["made", "--output", "file/x.html"], ["--output", "cannot be written"]),
+        (["broken"], ["broken/events.jsonl: line 6 is damaged", "bring the file back"]),
+        (["missing"], ["missing/events.jsonl: line 4 holds event 5", "out of order"]),
+        (["foreign"], ["foreign/experiment.yaml", "has no train_config"]),
+        (["half"], ["half/experiment.yaml", "has no rungs, clips, space"]),
+        (["space"], ["space/experiment.yaml", "its space cannot be used: try_first"]),
+        (["outside"], ["outside: trial 001 has learning_rate 0.1, which"]),
+    ],
 )
-def test_a_mistake_is_one_clear_line(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words, said = mistakes(tmp_path)[what]
-    assert main(["report", *words, "--storage", str(tmp_path)]) == 2
+def test_a_mistake_is_one_clear_line(
+    words: list[str],
+    said: list[str],
+    damaged: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(damaged)
+    assert main(["report", *words, "--storage", str(damaged)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.strip().splitlines()

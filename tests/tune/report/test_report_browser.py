@@ -12,22 +12,19 @@ from pages import look_at, needs_chromium, screenshots
 from selenium.webdriver.support.ui import WebDriverWait
 
 from trainer.data.drops import Drop
-from tune.experiments.folder import ExperimentFolder
 from tune.report.writer import write_report
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 SECTIONS = (
     *("Finalists", "What to do with it", "What was searched", "How the search went", "What the settings did"),
-    *(
-        "One setting at a time",
-        "All settings at once",
-        "Trials",
-        "What it cost",
-        "Data",
-        "Clips left out",
-        "Going on",
-    ),
+    *("One setting at a time", "All settings at once", "Trials", "What it cost", "Data", "Clips left out"),
+    "Going on",
 )
+SEEN = """const texts = [...document.querySelectorAll('figure svg text')];
+const on = document.getElementById('history')._context;
+return [texts.map(text => text.getBoundingClientRect().height).filter(height => height),
+  getComputedStyle(document.body).color, getComputedStyle(texts[0]).fill, on.modeBarButtons, on.showSendToCloud]
+"""
 DRAWN = """const drawn = document.querySelector('#parallel svg');
 return [drawn.getBoundingClientRect().width, getComputedStyle(drawn.querySelector('text')).fill,
   document.querySelector('details table').getBoundingClientRect().height]
@@ -42,11 +39,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def rich(tmp_path_factory: pytest.TempPathFactory) -> ExperimentFolder:
-    """A finished search with everything in it: finalists, failures, dropped clips, long words."""
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a finished search with everything in it: finalists, failures, dropped clips, long words."""
     drops = [Drop("train", f"{'long/' * 30}{n}.wav", "unreadable_audio", "x" * 200) for n in range(90)]
     kinds: dict[str, Any] = {"name": NAME, "drops": drops, "base_clips": True}
-    return simulated(tmp_path_factory.mktemp("rich"), trials=24, family="failing", seed=2, **kinds)
+    folder = simulated(tmp_path_factory.mktemp("rich"), trials=24, family="failing", seed=2, **kinds)
+    return write_report(folder)
 
 
 def test_what_is_wrong_with_a_page_is_seen(browser: Any, tmp_path: Path) -> None:
@@ -64,48 +62,24 @@ def test_what_is_wrong_with_a_page_is_seen(browser: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", ["DESKTOP", "PHONE"])
 def test_a_page_is_complete_quiet_and_fits(
-    rich: ExperimentFolder, browser: Any, tmp_path: Path, width: str, dark: bool
+    rich: Path, browser: Any, tmp_path: Path, width: str, dark: bool
 ) -> None:
-    page = write_report(rich)
-    seen = look_at(browser, page, width, dark=dark)
+    """Its figures can be read, are in the colours of the theme, and offer no upload to plotly's makers."""
+    seen = look_at(browser, rich, width, dark=dark)
     picture = tmp_path / "page.png"
     screenshots.photograph(browser, picture)
     assert [line for line in seen.text.splitlines() if line in SECTIONS] == list(SECTIONS)
     assert picture.stat().st_size > 100_000
     assert len(browser.find_elements("css selector", "figure .plot")) == 11
-
-
-def test_words_in_pictures_can_be_read_on_a_phone(rich: ExperimentFolder, browser: Any) -> None:
-    page = write_report(rich)
-    screenshots.look(browser, page, screenshots.PHONE)
-    heights = browser.execute_script(
-        "return [...document.querySelectorAll('figure svg text')]"
-        ".map(text => text.getBoundingClientRect().height).filter(height => height)"
-    )
+    heights, ink, drawn, buttons, upload = browser.execute_script(SEEN)
     assert len(heights) > 100
-    assert min(heights) > 7  # pixels of a line of text, of 390 across
+    assert min(heights) > 7  # pixels of a line of text
+    assert ink == drawn == ("rgb(227, 230, 234)" if dark else "rgb(31, 35, 41)")
+    assert (buttons, upload) == ([["toImage", "zoom2d", "pan2d", "resetScale2d"]], False)
 
 
-def test_colours_follow_the_theme(rich: ExperimentFolder, browser: Any) -> None:
-    page = write_report(rich)
-    inks = set()
-    for dark in (False, True):
-        screenshots.look(browser, page, screenshots.DESKTOP, dark=dark)
-        inks.add(
-            browser.execute_script(
-                "return [getComputedStyle(document.body).color,"
-                " getComputedStyle(document.querySelector('figure svg text')).fill].join(' ')"
-            )
-        )
-    assert len(inks) == 2
-    for ink in inks:
-        body, picture = ink.split(") ")
-        assert body + ")" == picture
-
-
-def test_on_paper_a_dark_page_is_light_narrow_and_unfolded(rich: ExperimentFolder, browser: Any) -> None:
-    page = write_report(rich)
-    screenshots.look(browser, page, screenshots.DESKTOP, dark=True)
+def test_on_paper_a_dark_page_is_light_narrow_and_unfolded(rich: Path, browser: Any) -> None:
+    screenshots.look(browser, rich, screenshots.DESKTOP, dark=True)
     features = [{"name": "prefers-color-scheme", "value": "dark"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
     try:
@@ -115,13 +89,6 @@ def test_on_paper_a_dark_page_is_light_narrow_and_unfolded(rich: ExperimentFolde
         assert height > 300
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-def test_plotly_offers_no_upload(rich: ExperimentFolder, browser: Any) -> None:
-    """A figure can be saved and zoomed; plotly's own button that shares it with a service is not there."""
-    screenshots.look(browser, write_report(rich), screenshots.DESKTOP)
-    offered = "const on = document.getElementById('history')._context; return [on.modeBarButtons, on.showSendToCloud]"
-    assert browser.execute_script(offered) == [[["toImage", "zoom2d", "pan2d", "resetScale2d"]], False]
 
 
 def test_no_script_of_others_runs(browser: Any, tmp_path: Path) -> None:
@@ -136,11 +103,12 @@ def test_no_script_of_others_runs(browser: Any, tmp_path: Path) -> None:
         assert word in refused
 
 
-@pytest.mark.parametrize("state", ["running", "interrupted"])
-def test_pages_of_searches_that_have_just_begun(browser: Any, tmp_path: Path, state: str) -> None:
-    for count in (1, 3):
-        trials = [made_trial(n, [40, 20, 10 + n], rate=1e-3 * n) for n in range(1, count + 1)]
-        folder = write_experiment(tmp_path, trials, asked=9, state=state, name=f"{state}{count}")
-        page = write_report(folder)
-        for width in ("DESKTOP", "PHONE"):
-            look_at(browser, page, width)
+@pytest.mark.parametrize(
+    ("state", "count", "width"), [("running", 1, "PHONE"), ("interrupted", 3, "DESKTOP")]
+)
+def test_pages_of_searches_that_have_just_begun(
+    browser: Any, tmp_path: Path, state: str, count: int, width: str
+) -> None:
+    trials = [made_trial(n, [40, 20, 10 + n], rate=1e-3 * n) for n in range(1, count + 1)]
+    folder = write_experiment(tmp_path, trials, asked=9, state=state)
+    look_at(browser, write_report(folder), width)
