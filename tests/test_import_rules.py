@@ -24,8 +24,8 @@ ROWS = {
         {"__main__", "job_driver"},
     ],
     "trainer": [
-        {"errors", "files", "report", "bounds"},
-        {"languages", "deepspeed", "pickles"},
+        {"errors", "files", "report"},
+        {"languages", "deepspeed"},
         {"config"},
         {"imports", "memory"},
         {"model"},
@@ -44,7 +44,7 @@ FILES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 OF_TRAINER: dict[str, tuple[str, ...]] = {
-    "space": ("trainer.config", "trainer.errors", "trainer.bounds"),
+    "space": ("trainer.config", "trainer.errors"),
     "search": ("trainer.config", "trainer.errors", "trainer.scoring"),
 }
 """What these rooms, which decide and do nothing else, may import of the training."""

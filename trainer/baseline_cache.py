@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.model.hub_models import fetch_model
-from trainer.model.pretrained import model_path
+from trainer.model.pretrained import fetch_model, model_path
 from trainer.scoring.alignment import UtteranceErrors
 
 if TYPE_CHECKING:

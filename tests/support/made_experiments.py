@@ -16,7 +16,7 @@ from curves import FamilyName, LearningCurves, draw_curves
 from simulated_controller import Limits
 from simulation import simulate_search
 
-from trainer.data.drops import Drop
+from trainer.data.clips import Drop
 from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
     BaselineMeasured,

@@ -76,7 +76,7 @@ class Unusable:
     """A clip that training would drop because of its audio."""
 
     reason: str
-    """One of `trainer.data.drops.DROP_REASONS`."""
+    """One of `trainer.data.clips.DROP_REASONS`."""
     detail: str
     seconds: float | None = None
     """Where the file says so."""

@@ -1,15 +1,121 @@
-"""`from_pretrained` of the hub, a folder or the embedded demo, with failures told in one line."""
+"""`from_pretrained` of the hub, a folder or the embedded demo, never of a pickle, with failures told in one line.
+
+A model of the hub is fetched as a whole first. `from_pretrained` asks the hub for every optional file, and where the
+hub cannot be reached it tries each six times: 330 seconds for the processor of a model that was all in the cache
+(measured, transformers 5.23). A snapshot asks once and falls back to the cache at once, and all that is loaded from it
+comes from one commit.
+"""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.errors import ModelError
 from trainer.memory import is_out_of_memory
-from trainer.model.hub_models import fetch_model
-from trainer.pickles import refuse_pickles
+
+SAFE_WEIGHTS = ("model.safetensors", "model-?????-of-?????.safetensors")
+"""One file or numbered pieces, but not the copies in other formats and precisions that some models have too."""
+PICKLES = "pytorch_model*.bin"
+
+
+def refuse_pickles(model: str, folder: Path) -> None:
+    """Look at a model's folder before anything is loaded from it.
+
+    Raises:
+        ModelError: it has its weights as pickles alone.
+    """
+    if any(any(folder.glob(pattern)) for pattern in SAFE_WEIGHTS):
+        return
+    pickles = sorted(path.name for path in folder.glob(PICKLES))
+    if pickles:
+        raise _error(model, pickles[0], f"convert it: {_conversion(str(folder))}")
+
+
+def pickle_of_the_hub(repo: str, name: str) -> ModelError:
+    """The error for a repository that has its weights as the pickle `name` alone."""
+    folder = repo.rpartition("/")[2]
+    return _error(
+        repo,
+        name,
+        f"fetch it with `hf download {repo} --local-dir {folder}`, and give ./{folder} for the model once you "
+        f"have converted it: {_conversion(folder)}",
+    )
+
+
+def _error(model: str, name: str, way: str) -> ModelError:
+    """The error for a model with the pickle `name`; `way` leads to safetensors."""
+    return ModelError(
+        f"model={model!r}: {name} is a pickle, which is not loaded since it can run code, and there is no "
+        f"model.safetensors; if you trust it, {way}"
+    )
+
+
+def _conversion(folder: str) -> str:
+    """A command that writes the weights of a folder again, as safetensors."""
+    code = (
+        "import sys; from transformers import WhisperForConditionalGeneration as W; "
+        "W.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])"
+    )
+    return f'python -c "{code}" {shlex.quote(folder)}'
+
+
+#: Configuration and processor; some tokenizers have their vocabulary as text.
+_SMALL_FILES = ("*.json", "*.txt", "*.jinja")
+
+
+def fetch_model(repo: str, *, weights: bool) -> str:
+    """The folder in Hugging Face's cache with a model's small files, and its weights if wanted.
+
+    Raises:
+        ModelError: there is no such model, or no model can have this name; the hub cannot be reached and the
+            model was never fetched; it cannot be downloaded; or its weights are no safetensors.
+    """
+    from fnmatch import fnmatch
+    from pathlib import Path
+
+    from huggingface_hub import list_repo_files, snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+
+    # Bars for a dozen small files would bury what is printed; gigabytes of weights deserve one.
+    (enable_progress_bars if weights else disable_progress_bars)()
+    no_answer: type[Exception] = HfHubHTTPError.__bases__[0]  # the client's own: httpx or httpx2, by version
+    try:
+        folder = snapshot_download(repo, allow_patterns=[*_SMALL_FILES, *(SAFE_WEIGHTS if weights else ())])
+        if weights and not any(Path(folder).glob("model*.safetensors")):
+            # Where the hub cannot be reached this says so: the cache may have no more than the small files.
+            pickles = sorted(name for name in list_repo_files(repo) if fnmatch(name, PICKLES))
+            if pickles:
+                raise pickle_of_the_hub(repo, pickles[0])
+            raise ModelError(f"model={repo!r}: the repository has no model.safetensors; take another model")
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"model={repo!r}: no such folder here and no such model on the hub (for a private or gated one, "
+            "log in with `hf auth login`)"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise ModelError(
+            f"model={repo!r}: the hub cannot be reached and the model is not in its cache; check the "
+            "connection, or give a folder with the model"
+        ) from error
+    except HFValidationError as error:
+        raise ModelError(
+            f"model={repo!r}: no such folder here, and no model on the hub can have this name; give a folder, or a "
+            "hub id such as openai/whisper-small"
+        ) from error
+    except (no_answer, OSError) as error:  # OSError: the hub's refusals, and a disk that is full or read-only
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"model={repo!r}: cannot be fetched from the hub: {lines[0]}") from error
+    return str(folder)
+
 
 DEMO_MODEL = Path(__file__).resolve().parents[1] / "demo" / "model"
 

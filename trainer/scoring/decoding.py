@@ -13,8 +13,7 @@ from trainer.data.audio import SAMPLE_RATE
 from trainer.data.features import extract_features, pad_features, window_seconds
 from trainer.errors import ConfigError, DivergedError
 from trainer.memory import is_out_of_memory
-from trainer.model.hub_models import fetch_model
-from trainer.model.pretrained import model_path
+from trainer.model.pretrained import fetch_model, model_path
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model, load_model_config
 

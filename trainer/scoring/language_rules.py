@@ -1,18 +1,119 @@
 """What single languages write in more than one way though it is said in one, and how it is made equal.
 
 Only differences that nobody can hear: which key the apostrophe was typed with, marks that a reader may leave out,
-the same letter under two code points, one of two scripts. A spelling that a listener could tell from another stays
-an error. `docs/scoring.md` has the table with reasons; a test holds both to the same languages.
+the same letter under two code points, one of two scripts, British and American spelling. A spelling that a listener
+could tell from another stays an error. `docs/scoring.md` has the table with reasons; a test holds both to the same
+languages.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
+from importlib import resources
 
-from trainer.scoring.characters import serbian_latin
-from trainer.scoring.english import same_spelling, spoken_signs
+#: Whisper's own list (`tokenization_whisper.py`, and the paper's appendix C measures these by CER), and two more
+#: that put no space between words: Khmer, Tibetan.
+WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
+
+_TO_LATIN = str.maketrans(
+    {
+        **dict(zip("абвгдђежзијклмнопрстћуфхцчш", "abvgdđežzijklmnoprstćufhcčš", strict=True)),
+        **{"љ": "lj", "њ": "nj", "џ": "dž"},
+    }
+)
+
+
+def split_characters(text: str) -> str:
+    """The characters of a text, a space between each two: a character with its combining marks is one.
+
+    Spaces of the text go: where a language has no words to count they are breaks of phrases, which nobody hears.
+    """
+    units: list[str] = []
+    for char in text:
+        if char.isspace():
+            continue
+        if units and unicodedata.category(char)[0] == "M":
+            units[-1] += char
+        else:
+            units.append(char)
+    return " ".join(units)
+
+
+def serbian_latin(text: str) -> str:
+    """Lower-case Serbian in Latin letters, whichever of its two scripts it is in.
+
+    In this direction every letter has one answer; of the Latin `nj` nobody can tell whether it is one letter
+    (`konj`) or two (`injekcija`).
+    """
+    return text.translate(_TO_LATIN)
+
+
+def plain_digits(text: str) -> str:
+    """Digits of all scripts as 0 to 9: the same number, typed on another keyboard."""
+    return "".join(
+        char if char.isascii() or unicodedata.category(char) != "Nd" else str(unicodedata.decimal(char))
+        for char in text
+    )
+
+
+_SAME = {
+    "mr": "mister",
+    "mrs": "missus",
+    "dr": "doctor",
+    "prof": "professor",
+    "st": "saint",
+    "jr": "junior",
+    "sr": "senior",
+    "vs": "versus",
+    "ok": "okay",
+}
+_CURRENCIES = {"$": "dollar", "£": "pound", "€": "euro"}
+_INITIALS = re.compile(r"(?<!\w)(?:[a-z]\.){2,}")
+_MONEY = re.compile(r"([$£€])\s?(\d[\d.,]*\d|\d)( (?:hundred|thousand|million|billion|trillion))?")
+
+
+@functools.cache
+def spelling_table() -> dict[str, str]:
+    """American spellings of British words: Whisper's own table (openai/whisper, `normalizers/english.json`, MIT).
+
+    Kept here because a model may come without it (`normalizer.json` beside the tokenizer), and two models must
+    be measured alike. One entry with a space, which no word can match, is left out, and `archaeology` is mended
+    (`archeology</span>` there).
+    """
+    text = resources.files("trainer.scoring").joinpath("english_spelling.json").read_text(encoding="utf-8")
+    table: dict[str, str] = json.loads(text)
+    return table
+
+
+def spoken_signs(text: str) -> str:
+    """Lower-case text with initials closed up (`u.s.` is `us`) and signs as they are said (`$5`, `5 %`, `&`)."""
+    text = _INITIALS.sub(lambda found: found.group().replace(".", ""), text)
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    text = _MONEY.sub(_spoken_money, text)
+    text = re.sub(r"\bper cent\b", "percent", text)
+    return text.replace("%", " percent ").replace("&", " and ")
+
+
+def _spoken_money(found: re.Match[str]) -> str:
+    sign, number, scale = found.groups()
+    plural = "" if number == "1" and not scale else "s"
+    return f"{number}{scale or ''} {_CURRENCIES[sign]}{plural}"
+
+
+def same_spelling(text: str) -> str:
+    """Words without punctuation in one spelling each; a possessive keeps its ending."""
+    table = spelling_table()
+    words = []
+    for word in text.split():
+        stem, apostrophe, ending = word.partition("'")
+        stem = _SAME.get(stem, table.get(stem, stem))
+        words.append(stem + apostrophe + ending)
+    return " ".join(words)
+
 
 Rule = Callable[[str], str]
 

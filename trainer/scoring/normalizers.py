@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Literal
 from trainer.config import TrainConfig
 from trainer.data.text import prepare_target
 from trainer.languages import language_name
-from trainer.scoring.characters import WITHOUT_SPACES, plain_digits, split_characters
-from trainer.scoring.english import spelling_table
-from trainer.scoring.language_rules import EARLY, LATE, NOTES, RULES
+from trainer.scoring.language_rules import (
+    EARLY,
+    LATE,
+    NOTES,
+    RULES,
+    WITHOUT_SPACES,
+    plain_digits,
+    spelling_table,
+    split_characters,
+)
 
 if TYPE_CHECKING:
     from transformers import WhisperTokenizer

@@ -146,8 +146,7 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     from trainer.scoring.decoding import Decoder, check_model
     from trainer.scoring.normalizers import make_normalizer, unit_note
     from trainer.scoring.scores import Reference, score
-    from trainer.scoring.split_clips import load_split
-    from trainer.scoring.split_data import prepare_split
+    from trainer.scoring.split_data import load_split, prepare_split
 
     config, other = plan.config, plan.baseline_config
     with console.status("looking at the data and the models ..."):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import find_model
-from trainer.scoring.characters import WITHOUT_SPACES
+from trainer.scoring.language_rules import WITHOUT_SPACES
 from tune.tracking.mlflow_connection import (
     RecordRefusedError,
     RunGoneError,

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BUILD = """
     import sys, time
     sys.path.insert(0, {root!r})
-    import trainer.data.feature_files
+    import trainer.data.features
     from trainer.config import TrainConfig
     from trainer.data.prepared import prepare
 

@@ -215,7 +215,7 @@ def test_models_that_cannot_be_had(hub: Hub, tmp_path: Path, model: str, words: 
 
 def test_a_model_whose_weights_are_pickles_is_refused(hub: Hub, tmp_path: Path) -> None:
     code = (
-        "from trainer.model.hub_models import fetch_model; print(json.dumps(fetch_model({!r}, weights={})))"
+        "from trainer.model.pretrained import fetch_model; print(json.dumps(fetch_model({!r}, weights={})))"
     )
     assert "org--whisper-old" in run(hub.url, tmp_path, code.format("org/whisper-old", False))
     message = run(hub.url, tmp_path, code.format("org/whisper-old", True))
@@ -240,7 +240,7 @@ def test_the_hub_refuses_a_file(hub: Hub, tmp_path: Path) -> None:
             raise RefusedError(403, "not for you")
 
     hub.fault = fault
-    code = "from trainer.model.hub_models import fetch_model; fetch_model('org/whisper-mini', weights=False)"
+    code = "from trainer.model.pretrained import fetch_model; fetch_model('org/whisper-mini', weights=False)"
     try:
         message = run(hub.url, tmp_path, code)
     finally:

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from make_data import ROWS, SHARED_DATA, clips_config, snapshot, tone, write_processor
 
-import trainer.data.feature_files
+import trainer.data.features
 from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
 from trainer.data.features import FEATURE_TOLERANCE, pad_features
@@ -66,7 +66,7 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
 
 def test_a_second_time_nothing_is_computed(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config)
-    monkeypatch.setattr(trainer.data.feature_files, "read_audio", None)
+    monkeypatch.setattr(trainer.data.features, "read_audio", None)
     second = prepare(config)
     assert second.reused
     assert second.folder == first.folder

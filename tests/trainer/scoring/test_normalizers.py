@@ -13,9 +13,16 @@ from transformers.models.whisper.english_normalizer import BasicTextNormalizer, 
 from trainer.config import TrainConfig
 from trainer.languages import LANGUAGES, language_name
 from trainer.model.processor import load_processor
-from trainer.scoring.characters import WITHOUT_SPACES, serbian_latin, split_characters
-from trainer.scoring.english import spelling_table
-from trainer.scoring.language_rules import EARLY, LATE, NOTES, RULES
+from trainer.scoring.language_rules import (
+    EARLY,
+    LATE,
+    NOTES,
+    RULES,
+    WITHOUT_SPACES,
+    serbian_latin,
+    spelling_table,
+    split_characters,
+)
 from trainer.scoring.normalizers import describe_normalizer, make_normalizer, normalize, unit_note
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from trainer.scoring.alignment import Piece, align, count_errors, frequent_errors, pairs
 from trainer.scoring.breakdown import by_ranges, group_by
-from trainer.scoring.characters import split_characters
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import compression_ratio, find_signs, longest_insertion, loop
 from trainer.scoring.intervals import compare, rate_interval
+from trainer.scoring.language_rules import split_characters
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import RATES, Reference, Scores, count_rates, score
 from tune.evaluation.tables import aligned_lines, between, difference_between, p_value, points, verdict

@@ -23,8 +23,7 @@ from trainer.data.clips import load_clips
 from trainer.data.prepared import features_key
 from trainer.errors import DataError
 from trainer.model.processor import load_processor
-from trainer.scoring.split_clips import load_split
-from trainer.scoring.split_data import prepare_split
+from trainer.scoring.split_data import load_split, prepare_split
 
 
 @pytest.fixture(scope="module")

@@ -156,10 +156,10 @@ def test_a_driver_without_cpus_lets_a_node_compute_where_both_see_the_cache(
     computed_here = []
 
     def build(*arguments: Any, **named: Any) -> Any:
-        import trainer.data.feature_files
+        import trainer.data.features
 
         computed_here.append(True)
-        return trainer.data.feature_files.build_features(*arguments, **named)
+        return trainer.data.features.build_features(*arguments, **named)
 
     monkeypatch.setattr("trainer.data.prepared.build_features", build)
     shown = io.StringIO()

@@ -356,8 +356,7 @@ def test_a_model_of_the_hub_says_its_language_itself(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As cards on the hub have the command: without --language."""
-    for module in ("trainer.model.hub_models", "trainer.model.pretrained"):
-        monkeypatch.setattr(f"{module}.fetch_model", lambda repo, weights: str(model))
+    monkeypatch.setattr("trainer.model.pretrained.fetch_model", lambda repo, weights: str(model))
     assert main(["export", "--from-model", "me/x", "--output", str(tmp_path / "out")]) == 0
     assert read_decoding(tmp_path / "out") == read_decoding(model)
 

@@ -102,7 +102,7 @@ def test_pushed_and_loaded_again(hub: Hub, model: Path, tmp_path: Path) -> None:
     ]
     code = """
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
-from trainer.model.hub_models import fetch_model
+from trainer.model.pretrained import fetch_model
 model = WhisperForConditionalGeneration.from_pretrained("me/whisper-be")
 processor = WhisperProcessor.from_pretrained("me/whisper-be")
 print(sum(parameter.numel() for parameter in model.parameters()), processor.tokenizer.vocab_size)

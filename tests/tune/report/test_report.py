@@ -20,7 +20,7 @@ from made_logs import MadeLog, training_settings
 from pages import Page
 from s3_server import KEYS, s3_server
 
-from trainer.data.drops import Drop
+from trainer.data.clips import Drop
 from tune.cli import main
 from tune.commands.report import report_parser
 from tune.experiments.events import HeldOutMeasured, SessionStarted

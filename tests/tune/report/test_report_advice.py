@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from made_experiments import made_trial, write_experiment
 
-from trainer.data.drops import Drop
+from trainer.data.clips import Drop
 from tune.report.advice import results, settings, trials
 from tune.report.advice.advice import listed
 from tune.report.advice.rules import RULES, advise
