@@ -309,21 +309,11 @@ MISTAKES = {
     "near a short name": (["smal", "--data", "demo"], ["'smal'", "did you mean small"]),
     "no weights": (["hollow", "--data", "demo"], ["hollow", "no weights", "model.safetensors"]),
     "another format": (["converted", "--data", "demo"], ["converted", "model.bin is of another format"]),
-    "a pickle": (["pickled", "--data", "demo"], ["pickled", "pytorch_model.bin is a pickle", "convert it"]),
-    "no model folder": (["empty", "--data", "demo"], ["empty", "no config.json"]),
-    "baseline without weights": (
-        ["demo", "--data", "demo", "--baseline", "hollow"],
-        ["hollow", "no weights"],
-    ),
     "no data": (["demo"], ["--data", "demo does not say"]),
     "no such data": (["demo", "--data", "nowhere.csv"], ["nowhere.csv", "no such file"]),
     "no such split": (["demo", "--data", "demo", "--split", "tets"], ["'tets'", "train, validation"]),
     "no such column": (["demo", "--data", "demo", "--by", "acent"], ["--by acent", "speaker", "mean accent"]),
     "unknown language": (["demo", "--data", "demo", "--language", "xx"], ["language='xx'"]),
-    "unknown normaliser": (
-        ["demo", "--data", "demo", "--normalizer", "mine"],
-        ["--normalizer", "auto", "none"],
-    ),
     "a setting without effect": (
         ["demo", "--data", "demo", "--set", "dropout=0.1"],
         ["dropout", "changes nothing"],
@@ -349,11 +339,10 @@ def test_a_mistake_is_one_clear_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("hollow", "converted", "pickled", "empty", "exported"):
+    for folder in ("hollow", "converted", "exported"):
         Path(folder).mkdir()
-    for folder in ("hollow", "converted", "pickled"):
+    for folder in ("hollow", "converted"):
         shutil.copy(DEMO_MODEL / "config.json", folder)
-    Path("pickled/pytorch_model.bin").write_bytes(b"x")
     Path("converted/model.bin").write_bytes(b"x")
     Path("exported/evaluation.json").write_text('{"experiment": "x"}')
     Path("clips.csv").write_text("audio,text\na.wav,hello\n")

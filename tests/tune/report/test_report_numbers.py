@@ -149,16 +149,6 @@ def test_an_interval_covers_the_truth() -> None:
     assert 0.90 <= held / 200 <= 0.99
 
 
-def test_seeds_widen_an_interval() -> None:
-    found = clips(20.0, 150, np.random.default_rng(0))
-    widths = []
-    for noise in (None, (3.0, 100), (3.0, 1)):
-        interval = wer_interval([found], noise)
-        assert interval is not None and interval[0] >= 0.0
-        widths.append(interval[1] - interval[0])
-    assert widths[2] > widths[1] > widths[0] > 1
-
-
 def test_intervals_need_the_same_clips() -> None:
     random = np.random.default_rng(0)
     assert wer_interval([clips(20.0, 150, random), clips(20.0, 149, random)]) is None
