@@ -154,14 +154,13 @@ def write_files(folder: Path, result: EvaluationResult, content: dict[str, Any])
         ConfigError: the folder cannot be written.
     """
     from tune.evaluation.page import evaluation_page
-    from tune.pages.page import write_page
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
         write_whole(folder / JSON_FILE, text + "\n")
         # After the figures: a page that cannot be drawn must not cost what took hours to decode.
-        write_page(folder / PAGE_FILE, evaluation_page(result))
+        write_whole(folder / PAGE_FILE, evaluation_page(result))
     except OSError as error:
         raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
     return [folder / JSON_FILE, folder / PAGE_FILE]

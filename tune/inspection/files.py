@@ -95,7 +95,6 @@ def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -
         ConfigError: the folder cannot be written.
     """
     from tune.inspection.page import inspection_page
-    from tune.pages.page import write_page
 
     lines = io.StringIO(newline="")
     writer = csv.writer(lines)
@@ -110,7 +109,7 @@ def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -
             folder / JSON_FILE, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
         )
         # After the lists: a page that cannot be drawn must not cost them.
-        write_page(folder / PAGE_FILE, inspection_page(inspection))
+        write_whole(folder / PAGE_FILE, inspection_page(inspection))
     except OSError as error:
         raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
     return [folder / name for name in (PAGE_FILE, JSON_FILE, LIST_FILE)]

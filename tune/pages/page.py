@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import secrets
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune.pages.figures import THEMES
-from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -56,8 +54,3 @@ def _environment() -> Environment:
     environment.globals["plotly"] = get_plotlyjs
     environment.policies["json.dumps_kwargs"] = {}  # in the order that they are drawn
     return environment
-
-
-def write_page(path: Path, html: str) -> None:
-    """Write a page whole or not at all: a browser may be reading the one before."""
-    write_whole(path, html)

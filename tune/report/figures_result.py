@@ -195,13 +195,20 @@ def draw_contenders(found: Sequence[Contender], *, won: bool) -> Picture:
         found: from the best to the base model.
         won: the search has ended, so that the best is the winner.
     """
-    colours = {"winner": GREEN, "finalist": BLUE, "recipe": PURPLE, "base": MUTED}
-    figure = new_figure(
-        xaxis={"title": {"text": "WER %"}, "rangemode": "tozero"},
-        yaxis=rows_axis([_contender_label(contender, won) for contender in found]),
-    )
+    kinds = {
+        "winner": (GREEN, "winner: " if won else "best so far: "),
+        "finalist": (BLUE, "finalist: "),
+        "recipe": (PURPLE, "usual settings: "),
+        "base": (MUTED, "base model "),
+    }
+    early = "<br>(before its full budget)"
+    names = [
+        f"{kinds[one.kind][1]}{label(one.name, 24)}{early if one.unfinished and one.kind == 'recipe' else ''}"
+        for one in found
+    ]
+    figure = new_figure(xaxis={"title": {"text": "WER %"}, "rangemode": "tozero"}, yaxis=rows_axis(names))
     for row, contender in enumerate(found):
-        marker = {"color": colours[contender.kind]}
+        marker = {"color": kinds[contender.kind][0]}
         told = f"{contender.name}: WER {contender.wer:.2f} %"
         if contender.interval is not None:
             low, high = contender.interval
@@ -225,22 +232,6 @@ def draw_contenders(found: Sequence[Contender], *, won: bool) -> Picture:
             cliponaxis=False,
             **pointed([told]),
         )
-    return Picture("winner", _contenders_caption(found), figure, 90 + _ROW * len(found))
-
-
-def _contender_label(contender: Contender, won: bool) -> str:
-    name = label(contender.name, 24)
-    words = {
-        "winner": f"{'winner' if won else 'best so far'}: {name}",
-        "finalist": f"finalist: {name}",
-        "recipe": f"usual settings: {name}",
-        "base": f"base model {name}",
-    }
-    stopped = contender.unfinished and contender.kind == "recipe"
-    return words[contender.kind] + ("<br>(before its full budget)" if stopped else "")
-
-
-def _contenders_caption(found: Sequence[Contender]) -> str:
     text = "WER on the validation clips; less is better."
     if any(len(contender.wers) > 1 for contender in found):
         text += " A diamond is the mean of all seeds, a dot each of them."
@@ -250,7 +241,7 @@ def _contenders_caption(found: Sequence[Contender]) -> str:
         )
     if found[-1].interval is None:
         text += " The base model's errors by clip were not kept, so it has no interval."
-    return text
+    return Picture("winner", text, figure, 90 + _ROW * len(found))
 
 
 def draw_costs(costs: Costs) -> Picture | None:

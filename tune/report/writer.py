@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tune.experiments.results import REPORT_FOLDER
-from tune.pages.page import write_page
 from tune.report.analysis import Analysis, Contender
 from tune.report.experiment import Experiment, load_experiment
 from tune.report.shared import state_text
 from tune.util.errors import ExperimentError
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -76,7 +76,7 @@ def save_report(report: Report, output: Path | None = None) -> Path:
         if output is None:
             for old in page.parent.glob("*.png"):
                 old.unlink()
-        write_page(page, report.html)
+        write_whole(page, report.html)
     except OSError as error:
         reason = f"cannot be written: {error.strerror or error}"
         if output is not None:

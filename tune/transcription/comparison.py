@@ -13,6 +13,7 @@ from rich.text import Text
 from trainer.transcription.differences import Comparison, Difference, compare
 from tune.transcription.output import Progress, put_out, writing
 from tune.util.console import clock, make_console, say
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,10 +37,8 @@ def compare_all(progress: Progress, arguments: argparse.Namespace) -> int:
         with progress.aside():
             _print(comparisons[-1], arguments, console)
     if arguments.html:
-        from tune.pages.page import write_page
-
         with writing(f"--html {arguments.html}"):
-            write_page(arguments.html, comparison_page(comparisons, arguments.compare, arguments.model))
+            write_whole(arguments.html, comparison_page(comparisons, arguments.compare, arguments.model))
         progress.say(f"wrote {arguments.html}")
     return progress.finish()
 
