@@ -20,10 +20,6 @@ from tune.util.errors import ConfigError, option_name
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _BUDGET = ("epochs", "max_steps")
-_CHECKED = (
-    *("trials", "storage", "gpus_per_trial", "cpus_per_trial", "max_concurrent", "workers_per_trial"),
-    *("max_failures", "finalists", "repeats"),
-)
 _SETTINGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed", "set")
 """Options of both commands that are settings, and so part of the resolved YAML."""
 
@@ -69,24 +65,18 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
 
 
 def _search(words: Sequence[str], name: str | None) -> JobRequest:
-    from tune.commands.search import check_what, read_budgets, search_parser, search_settings
-    from tune.experiments.plan import SearchRequest, check_numbers
+    from tune.commands.search import read_request as read_search
+    from tune.commands.search import search_parser
     from tune.space.space import load_space
 
     arguments = _parse(search_parser(), words)
-    check_what(arguments, list(words))
-    settings = search_settings(arguments)
-    checked = {option: getattr(arguments, option) for option in _CHECKED}
-    check_numbers(
-        SearchRequest(space=arguments.space or "", budgets=read_budgets(arguments), **checked),
-        resumed=arguments.resume is not None,
-    )
+    asked = read_search(arguments, words)
     options = _options(arguments, words)
     if arguments.resume:
         request = JobRequest(words=options, name=name or arguments.resume, experiment=arguments.resume)
         request.metadata = {"command": "search", "experiment": arguments.resume, "resumed": "yes"}
     else:
-        space = load_space(arguments.space, settings)
+        space = load_space(arguments.space, asked.settings)
         experiment = arguments.experiment or name or dated_name(space.path.stem)
         request = JobRequest(words=options, name=name or experiment, experiment=experiment)
         request.metadata = {

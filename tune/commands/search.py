@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config import ConfigError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from tune.experiments.plan import SearchPlan, SearchRequest
     from tune.runs.outcome import Outcome
-    from tune.search.budgets import Budgets
 
 _EPILOG = """\
 other commands:
@@ -48,6 +48,13 @@ other commands:
 example:
   tune-whisper --space lr_batch.yaml --trials 32 --model small --language be --data my_recordings.csv
 """
+
+
+_FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
+_FIXED_BY_EXPERIMENT = (
+    *("--space", "--model", "--data", "--language", "--epochs", "--max-steps", "--set", "--seed"),
+    *("--warm-start", "--experiment", "--workers-per-trial", "--deepspeed", "--dry-run"),
+)
 
 
 def search_parser() -> argparse.ArgumentParser:
@@ -170,19 +177,15 @@ def search(words: list[str]) -> int:
         return EXIT_USER_ERROR
     arguments = parser.parse_args(words)
 
-    from tune.experiments.plan import SearchRequest, check_numbers, make_plan
+    request = read_request(arguments, words)
+
+    from tune.experiments.plan import make_plan
     from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
-    check_what(arguments, words)
-    fields = named_fields(arguments, SearchRequest)
-    fields |= {"space": arguments.space or "", "settings": search_settings(arguments)}
-    request = SearchRequest(**fields, budgets=read_budgets(arguments))
-    check_numbers(request, resumed=arguments.resume is not None)
     console = make_console()
     if arguments.resume:
-        given = frozenset(word.split("=")[0] for word in words if word.startswith("--"))
-        outcome = _resume(request, arguments.resume, given, console, take_over=arguments.take_over)
+        outcome = _resume(request, arguments.resume, _given(words), console, take_over=arguments.take_over)
     else:
         with console.status("checking the space and the model ..."):
             plan = make_plan(request, find_finished)
@@ -202,46 +205,42 @@ def search(words: list[str]) -> int:
     return exit_code(outcome)
 
 
-_FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
-_WHAT = ("--space", "--model", "--data", "--language", "--epochs", "--max-steps", "--set", "--seed")
-_FIXED_BY_EXPERIMENT = (
-    *_WHAT,
-    "--warm-start",
-    "--experiment",
-    "--workers-per-trial",
-    "--deepspeed",
-    "--dry-run",
-)
+def read_request(arguments: argparse.Namespace, words: Sequence[str]) -> SearchRequest:
+    """What was asked for, from the words and the arguments that they were parsed to.
 
-
-def _given(words: list[str], option: str) -> bool:
-    return any(word.split("=")[0] == option for word in words)
-
-
-def check_what(arguments: argparse.Namespace, words: list[str]) -> None:
-    """One of `--space` and `--resume`, and with `--resume` nothing that the experiment has decided."""
-    if arguments.resume is None:
-        if arguments.space is None:
-            raise ConfigError("--space: is missing; give a search space, or --resume EXPERIMENT")
-        return
-    given = [option for option in _FIXED_BY_EXPERIMENT if _given(words, option)]
-    if given:
-        raise ConfigError(
-            f"{given[0]}: cannot be given with --resume, which goes on as {arguments.resume!r} began; remove it"
-        )
-
-
-def read_budgets(arguments: argparse.Namespace) -> Budgets:
-    """What ends the search before all its trials."""
+    Raises:
+        ConfigError: arguments that exclude each other, or a setting or number that is unknown or not allowed.
+    """
+    from tune.experiments.plan import SearchRequest, check_numbers
     from tune.search.budgets import Budgets, parse_duration
 
+    if arguments.resume is not None:
+        for option in _FIXED_BY_EXPERIMENT:
+            if option in _given(words):
+                raise ConfigError(
+                    f"{option}: cannot be given with --resume, which goes on as {arguments.resume!r} began; remove it"
+                )
+    elif arguments.space is None:
+        raise ConfigError("--space: is missing; give a search space, or --resume EXPERIMENT")
+    settings = read_settings(arguments, _FLAGS)
+    if "seed" in settings:
+        raise ConfigError("--set seed: use --seed")
     seconds = arguments.time_budget
-    return Budgets(
+    budgets = Budgets(
         seconds=None if seconds is None else parse_duration("--time-budget", seconds),
         gpu_hours=arguments.gpu_hours,
         plateau_trials=arguments.plateau,
         plateau_points=arguments.plateau_points,
     )
+    fields = named_fields(arguments, SearchRequest) | {"space": arguments.space or "", "settings": settings}
+    request = SearchRequest(**fields, budgets=budgets)
+    check_numbers(request, resumed=arguments.resume is not None)
+    return request
+
+
+def _given(words: Sequence[str]) -> frozenset[str]:
+    """The options among them."""
+    return frozenset(word.split("=")[0] for word in words if word.startswith("--"))
 
 
 def _resume(
@@ -264,11 +263,3 @@ def exit_code(outcome: Outcome[Any]) -> int:
     if outcome.interrupted:
         return EXIT_INTERRUPTED
     return 0 if outcome.succeeded else EXIT_FAILED
-
-
-def search_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """`TrainConfig` fields from the flags and `--set`."""
-    settings = read_settings(arguments, _FLAGS)
-    if "seed" in settings:
-        raise ConfigError("--set seed: use --seed")
-    return settings

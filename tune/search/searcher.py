@@ -1,11 +1,14 @@
-"""Which settings the next trial has, and what Optuna is told of every trial; Ray Tune asks by `RaySearcher`."""
+"""Which settings the next trial has, and what Optuna is told of every trial.
+
+Ray Tune asks by `RaySearcher`, after whose methods these are named; `trial_id` is Ray's own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tune.search.proposals import EARLIER, Proposer
 from tune.search.records import TrialRecord
@@ -17,25 +20,6 @@ if TYPE_CHECKING:
 
     from tune.search.records import Records
     from tune.space.space import SearchSpace
-
-
-class Source(Protocol):
-    """Where settings come from, called as Ray Tune calls its searchers; `trial_id` is Ray's own."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether nothing is left."""
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next settings, with the training's name as `TRIAL_ID`; None where none has room or none is left."""
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Take in an evaluation that did not end its trial."""
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Take in that a training has ended; `result` is the evaluation that ended it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +97,7 @@ class Searcher:
         self._waiting = [record.trial_id for record in records.running()]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """See `Source`."""
+        """The next settings, with the trial's number as `TRIAL_ID`; None where none has room or none is left."""
         if len(self._open) >= self._capacity():
             return None
         if self._waiting:
@@ -211,11 +195,11 @@ class Repeater:
 
     @property
     def exhausted(self) -> bool:
-        """See `Source`."""
+        """Whether none is left."""
         return not self._left
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """See `Source`."""
+        """The next settings with their name; None where none has room or none is left."""
         if not self._left or len(self._open) >= self._capacity():
             return None
         self._open.add(trial_id)
@@ -231,6 +215,9 @@ class Repeater:
     ) -> None:
         """Another one has room."""
         self._open.discard(trial_id)
+
+
+Source: TypeAlias = Searcher | Repeater
 
 
 def trial_state(outcome: str) -> TrialState:

@@ -8,11 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_state_machine import RESOURCES, RUNGS, SPACE
+from test_state_machine import BEGUN, RESOURCES, RUNGS, made_search
 
 from tune.experiments.events import (
-    BaselineMeasured,
-    DataPrepared,
     Evaluated,
     FinalRoundCut,
     SearchEnded,
@@ -23,11 +21,8 @@ from tune.experiments.events import (
 )
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
-from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import SearchRequest, make_plan
+from tune.experiments.plan import SearchRequest
 from tune.experiments.saved import load_results
-from tune.experiments.settings_file import write_search_file
-from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs.final_round import plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish
@@ -46,27 +41,10 @@ class Search:
     """A search whose trainings are one line each; its files are real."""
 
     def __init__(self, folder: Path, **asked: Any) -> None:
-        self.storage = Storage.parse(folder / "experiments")
-        space = folder / "space.yaml"
-        space.write_text(SPACE)
-        request = SearchRequest(
-            **{"space": str(space), "trials": 2, "storage": self.storage, "experiment": "x", **asked}
-        )
-        self.plan = make_plan(request)
-        self.folder = self.plan.folder
-        self.folder.mkdir(parents=True)
-        (self.folder / "space.yaml").write_text(SPACE)
-        data: Any = SimpleNamespace(
-            splits={"train": range(800), "validation": range(10)}, drop_counts=dict, notes=[]
-        )
-        base = self.plan.base.replace(evaluate_at=RUNGS)
-        write_search_file(self.plan, base, data, RESOURCES, full_window=not request.n_finalists)
-        self.experiment = OpenExperiment(self.plan.experiment_folder)
+        self.plan, self.experiment = made_search(folder, **{"trials": 2, **asked})
+        self.storage, self.folder = self.plan.request.storage, self.plan.folder
         self.begin()
-        self.experiment.log.append(
-            DataPrepared(features_key="k", clips={"validation": 10}, splits={"validation": "a"}),
-            BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
-        )
+        self.experiment.log.append(*BEGUN)
 
     def begin(self) -> None:
         session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=1.0)
@@ -84,7 +62,7 @@ class Search:
         for name, wer in wers.items():
             self.train(name[1:].replace("_", "-"), wer)
 
-    def train(self, name: str, wer: float | None, *, open_: bool = False, speed: float = 10.0) -> None:
+    def train(self, name: str, wer: float | None, *, open_: bool = False) -> None:
         """A trial or repeat that ends with this WER, or fails; an open one has come to its first rung."""
         kind: Any = "repeat" if "-r" in name else "trial"
         folder = name if self.state.session.session == 1 else f"{name}-2"
@@ -107,7 +85,7 @@ class Search:
                     trial_id=name,
                     samples_seen=RUNGS[0 if open_ else -1],
                     epoch=1.0,
-                    metrics={"wer": wer, "cer": wer / 3, "train_samples": speed, "train_seconds": 1.0},
+                    metrics={"wer": wer, "cer": wer / 3, "train_samples": 10.0, "train_seconds": 1.0},
                     finished=not open_,
                     checkpoint=f"trials/{folder}/checkpoint_000000",
                 )

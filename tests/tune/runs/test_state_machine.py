@@ -33,7 +33,7 @@ from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStart
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, parse, read_log
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import SearchRequest, make_plan
+from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import results_of
 from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
@@ -162,6 +162,28 @@ class MemoryStore:
         self._call()
 
 
+BEGUN = (
+    DataPrepared(features_key="k", clips={"train": 800, "validation": 10}, splits={"validation": "a"}),
+    BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
+)
+"""What follows the beginning of a search's first session."""
+
+
+def made_search(folder: Path, **asked: Any) -> tuple[SearchPlan, OpenExperiment]:
+    """A search in `folder / "experiments"` that has all its files but for events."""
+    space = folder / "space.yaml"
+    space.write_text(SPACE)
+    storage = Storage.parse(folder / "experiments")
+    plan = make_plan(SearchRequest(**{"space": str(space), "storage": storage, "experiment": "x"}, **asked))
+    plan.folder.mkdir(parents=True)
+    (plan.folder / "space.yaml").write_text(SPACE)
+    splits = {"train": range(800), "validation": range(10)}
+    data: Any = SimpleNamespace(splits=splits, drop_counts=dict, notes=[])
+    base = plan.base.replace(evaluate_at=RUNGS)
+    write_search_file(plan, base, data, RESOURCES, full_window=not plan.request.n_finalists)
+    return plan, OpenExperiment(plan.experiment_folder)
+
+
 class SearchMachine(RuleBasedStateMachine):
     """See the module."""
 
@@ -255,37 +277,15 @@ class SearchMachine(RuleBasedStateMachine):
                 Budgets(),
                 Budgets(seconds=20_000.0, gpu_hours=4.0),
                 Budgets(plateau_trials=2),
-                Budgets(seconds=4000.0),
+                Budgets(seconds=4e3),
             ]
         ),
     )
     def begin(self, trials: int, finalists: int, repeats: int, budgets: Budgets) -> None:
-        space = self.folder / "space.yaml"
-        space.write_text(SPACE)
-        request = SearchRequest(
-            space=str(space),
-            trials=trials,
-            storage=self.storage,
-            experiment="x",
-            finalists=finalists,
-            repeats=repeats,
-            budgets=budgets,
-        )
-        self.plan = make_plan(request)
-        self.plan.folder.mkdir(parents=True)
-        (self.plan.folder / "space.yaml").write_text(SPACE)
-        data: Any = SimpleNamespace(
-            splits={"train": range(800), "validation": range(10)}, drop_counts=dict, notes=[]
-        )
-        base = self.plan.base.replace(evaluate_at=RUNGS)
-        write_search_file(self.plan, base, data, RESOURCES, full_window=not finalists)
-        self.experiment = OpenExperiment(self.plan.experiment_folder)
+        asked = {"trials": trials, "finalists": finalists, "repeats": repeats, "budgets": budgets}
+        self.plan, self.experiment = made_search(self.folder, **asked)
         self.experiment.log._clock = self.clock.time
-        self.experiment.log.append(
-            self.session_started(),
-            DataPrepared(features_key="k", clips={"train": 800, "validation": 10}),
-            BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
-        )
+        self.experiment.log.append(self.session_started(), *BEGUN)
         self.look()
 
     def session_started(self) -> Any:

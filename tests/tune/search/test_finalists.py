@@ -20,10 +20,8 @@ from tune.search.finalists import (
     choose_finalists,
     describe_repeats,
     judge_finalists,
-    mean_interval,
     repeat_settings,
     seed_noise,
-    wer_interval,
 )
 from tune.search.records import Outcome, Records, role_of
 from tune.search.scheduler import TRIAL_ID
@@ -375,18 +373,6 @@ def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
     partly = judge_finalists({"001": first, "002": [*second[:1], *without_clips(second[1:])]})
     width, most = (found[1] - found[0] for found in (interval(partly), interval(whole)))
     assert 2 * half < width < 1.3 * most
-
-
-def test_the_interval_of_a_mean() -> None:
-    found = repeats([15.0, 15.4])
-    noise = (0.5, 6)
-    low, high = mean_interval(found, noise)
-    assert low < 15.2 < high
-    clips = [run.clips for run in found if run.clips]
-    assert (low, high) == pytest.approx(wer_interval(clips, noise))
-    half = 2.447 * 0.5 / math.sqrt(2)
-    assert mean_interval(without_clips(found), noise) == pytest.approx((15.2 - half, 15.2 + half), abs=0.01)
-    assert mean_interval([even(0.1)], (0.5, 4))[0] == 0.0
 
 
 def test_equal_settings_rarely_have_a_winner() -> None:
