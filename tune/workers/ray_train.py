@@ -148,12 +148,10 @@ def _work(inputs: TrialInputs, mailbox: ActorHandle, scratch: str) -> None:
     for metrics in evaluations:
         post(mailbox, EARLIER, metrics)
 
-    def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+    def report(metrics: Mapping[str, float], checkpoint_dir: Path) -> None:
         if leads:
             evaluations.append(dict(metrics))
-            (Path(str(checkpoint_dir)) / _EVALUATIONS_FILE).write_text(
-                json.dumps(evaluations), encoding="utf-8"
-            )
+            (checkpoint_dir / _EVALUATIONS_FILE).write_text(json.dumps(evaluations), encoding="utf-8")
         # One worker of each node hands over what all workers there wrote; Ray brings the parts together.
         first = context.get_local_rank() == 0
         ray.train.report(

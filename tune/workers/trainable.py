@@ -152,7 +152,7 @@ def probe_shared(
     )
 
 
-def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path) -> None:
     """Hand an evaluation to Tune, which copies its checkpoint to the experiment's storage.
 
     Raises:
@@ -165,7 +165,7 @@ def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path | None) -
     from trainer.training.checkpoints import disk_full
 
     storage = ray.tune.get_context().get_storage()
-    folder, needed = Path(storage.trial_fs_path), _bytes_below(Path(str(checkpoint_dir)))
+    folder, needed = Path(storage.trial_fs_path), _bytes_below(checkpoint_dir)
     if isinstance(storage.storage_filesystem, fs.LocalFileSystem) and not has_room(folder, needed):
         raise disk_full(folder, needed)
     try:
@@ -186,9 +186,8 @@ def _run(
     if resources.workers == 1:
         return work(report)
 
-    def seal_and_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
-        if checkpoint_dir is not None:
-            seal(checkpoint_dir)  # anew: parts came from other nodes
+    def seal_and_report(metrics: Mapping[str, float], checkpoint_dir: Path) -> bool | None:
+        seal(checkpoint_dir)  # anew: parts came from other nodes
         return report(metrics, checkpoint_dir)
 
     result: TrainResult = train_on_workers(

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 Metrics = dict[str, float]
-Report = Callable[[Mapping[str, float], Path | None], bool | None]
+Report = Callable[[Mapping[str, float], Path], bool | None]
+"""Takes an evaluation and its checkpoint's folder; whether the training ends there."""
 _CHUNK = 64 * 2**20
 _CLEAN_SECONDS = 5.0
 _STOP_SECONDS = 15.0
@@ -82,7 +83,7 @@ class Worker:
             if variables["LOCAL_RANK"] == "0":
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _report(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool:
+    def _report(self, metrics: Mapping[str, float], checkpoint_dir: Path) -> bool:
         if os.environ["RANK"] != "0":
             return False
         self._reports.put((dict(metrics), str(checkpoint_dir)))

@@ -15,7 +15,6 @@ from tune.experiments.storage import Storage
 from tune.search.finalists import (
     ClipErrors,
     Repeat,
-    Standing,
     Verdict,
     choose_finalists,
     describe_repeats,
@@ -291,20 +290,6 @@ def test_the_fastest_of_those_that_are_as_good() -> None:
     assert verdict.describe() == (
         "close is as good as best within 0.1 points and trains 1.5 x faster; no difference to closer, near is shown"
     )
-
-
-def test_the_usual_spread_of_seeds_counts_as_four_degrees_of_freedom() -> None:
-    def standing(*wers: float) -> Standing:
-        sd = float(np.std(wers, ddof=1)) if len(wers) > 1 else None
-        return Standing("x", ["r"] * len(wers), list(wers), float(np.mean(wers)), sd, 1.0)
-
-    assert seed_noise([]) == (0.5, 4)
-    assert seed_noise([standing(15.0)]) == (0.5, 4)
-    assert seed_noise([standing(15.0, 15.0), standing(18.0, 18.0)]) == (pytest.approx(math.sqrt(1 / 6)), 6)
-    sd, freedom = seed_noise([standing(10.0, 12.0), standing(14.0, 16.0, 18.0)])
-    assert (sd, freedom) == (pytest.approx(math.sqrt((4 * 0.25 + 1 * 2 + 2 * 4) / 7)), 7)
-    many = seed_noise([standing(*np.linspace(10, 16, 40)) for _ in range(4)])
-    assert many[0] == pytest.approx(np.std(np.linspace(10, 16, 40), ddof=1), rel=0.02)
 
 
 def test_one_repeat_shows_no_spread_so_the_usual_one_is_taken() -> None:

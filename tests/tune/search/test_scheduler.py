@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import pytest
-from folded import folded
 
 from tune.search.records import Records, Stop
 from tune.search.scheduler import NEVER_STOP, Judge, describe_rungs, rung_grid
@@ -216,17 +215,6 @@ def test_a_search_for_the_best_of_a_few_stops_nobody() -> None:
         assert judge.judge(record, result(100, 20.0 + number)) is None
         record.add_evaluation(result(100, 20.0 + number))
     assert judge.judge(records.start("100", {}), result(100, math.nan)) is not None
-
-
-def test_restored_records_decide_as_the_old_ones() -> None:
-    old, new = Search(), Search()
-    for number, wer in [("001", 20.0), ("002", 90.0), ("003", 19.0)]:
-        old.tell(number, 100, wer)
-    for record in folded(old.records).all():
-        new.records.add(record)
-    assert [new.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)] == [
-        old.tell(f"{wer}", 100, wer) for wer in (80.0, 10.0, 19.5)
-    ]
 
 
 @pytest.mark.parametrize(
