@@ -98,35 +98,25 @@ def spoiled(folder: Path, *, bad: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_what_would_be_left_out_is_what_a_search_leaves_out(tmp_path: Path, lowercase: bool) -> None:
+def test_what_would_be_left_out_and_tokens_are_those_of_a_search(tmp_path: Path) -> None:
     config = TrainConfig(
         model=str(write_processor(tmp_path / "model")),
         data=str(spoiled(tmp_path / "data", bad=2)),
         cache_dir=str(tmp_path / "cache"),
-        lowercase=lowercase,
+        lowercase=True,
     )
-    left_out, data = inspect_data(config).left_out, prepare(config.replace(max_dropped_share=0.5))
-    assert len(left_out.drops) == 10
-    assert set(left_out.drops) == set(data.drops)
+    inspection, data = inspect_data(config), prepare(config.replace(max_dropped_share=0.5))
+    assert len(inspection.left_out.drops) == 10
+    assert set(inspection.left_out.drops) == set(data.drops)
+    counted = {(one.split, one.name): one.tokens for one in inspection.entries if one.tokens is not None}
+    assert counted == {
+        (role, split.name(i)): len(split.labels(i))
+        for role, split in data.splits.items()
+        for i in range(len(split))
+    }
     with pytest.raises(DataError) as error:
         prepare(config.replace(max_dropped_share=0.2))
     assert inspect_data(config.replace(max_dropped_share=0.2)).left_out.stops == str(error.value)
-
-
-def test_tokens_are_those_that_a_search_trains_on(tmp_path: Path) -> None:
-    config = TrainConfig(
-        model=str(write_processor(tmp_path / "model")),
-        data=str(spoiled(tmp_path / "data", bad=0)),
-        cache_dir=str(tmp_path / "cache"),
-    )
-    counted = {(entry.split, entry.name): entry.tokens for entry in inspect_data(config).entries}
-    trained = {
-        (role, split.name(i)): len(split.labels(i))
-        for role, split in prepare(config).splits.items()
-        for i in range(len(split))
-    }
-    assert counted == trained
 
 
 def test_without_a_model_the_limits_are_whispers(tmp_path: Path) -> None:
@@ -194,36 +184,33 @@ def test_data_of_which_nothing_can_be_heard(tmp_path: Path) -> None:
     assert "Nothing" not in Page(inspection_page(inspection)).text
 
 
+def clips_with(folder: Path, columns: str, rows: list[str]) -> str:
+    """A data set with these rows."""
+    (folder / "clips").mkdir()
+    for number in range(len(rows)):
+        soundfile.write(folder / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
+    lines = [f"clips/{number:02}.wav,{row}" for number, row in enumerate(rows)]
+    (folder / "metadata.csv").write_text("\n".join([f"file_name,{columns}", *lines]) + "\n")
+    return str(folder)
+
+
 def test_languages_of_one_data_set_are_judged_each_by_its_own(tmp_path: Path) -> None:
     german = "Er war der zweite Bischof der Diözese und wohnte in der alten Stadt"
     english = "He was the second bishop of the diocese and lived in the old town"
-    (tmp_path / "clips").mkdir()
-    lines = ["file_name,text,language"]
-    for number in range(60):
-        soundfile.write(tmp_path / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
-        code = ("en", "de")[number % 2]
-        text = german if (code == "de") != (number == 10) else english
-        lines.append(f"clips/{number:02}.wav,{text} {number},{code}")
-    (tmp_path / "metadata.csv").write_text("\n".join(lines) + "\n")
-    every = inspect_data(TrainConfig(data=str(tmp_path)), with_model=False, all_languages=True)
+    texts = [(english, german)[number % 2] for number in range(60)]
+    texts[10] = german
+    rows = [f"{text} {number},{('en', 'de')[number % 2]}" for number, text in enumerate(texts)]
+    data = clips_with(tmp_path, "text,language", rows)
+    every = inspect_data(TrainConfig(data=data), with_model=False, all_languages=True)
     assert every.languages == {"en": 30, "de": 30}
     assert found_by_kind(every)["other_language"] == {"clips/10.wav"}
-    one = inspect_data(TrainConfig(data=str(tmp_path), language="de"), with_model=False)
+    one = inspect_data(TrainConfig(data=data, language="de"), with_model=False)
     assert one.languages == {"de": 30}
     assert "other_language" not in found_by_kind(one)
 
 
 def test_data_in_another_language_than_named_is_told(tmp_path: Path) -> None:
-    (tmp_path / "clips").mkdir()
-    texts = [f"Это предложение номер {number}, и оно длинное" for number in range(30)]
-    lines = ["file_name,text"]
-    for number, text in enumerate(texts):
-        soundfile.write(tmp_path / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
-        lines.append(f'clips/{number:02}.wav,"{text}"')
-    (tmp_path / "metadata.csv").write_text("\n".join(lines) + "\n")
-    (finding,) = [
-        finding
-        for finding in inspect_data(TrainConfig(data=str(tmp_path)), with_model=False).warnings
-        if finding.kind == "language_setting"
-    ]
+    rows = [f'"Это предложение номер {number}, и оно длинное"' for number in range(30)]
+    inspection = inspect_data(TrainConfig(data=clips_with(tmp_path, "text", rows)), with_model=False)
+    (finding,) = [one for one in inspection.warnings if one.kind == "language_setting"]
     assert finding.title == "most texts look Russian, and are taken for English"

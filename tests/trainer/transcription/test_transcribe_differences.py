@@ -70,20 +70,16 @@ def test_characters_where_words_have_no_spaces() -> None:
     )  # marks stay on letters
 
 
-def test_segments_that_one_of_the_two_has_halved() -> None:
+def test_segments_that_one_of_the_two_has_halved_or_alone() -> None:
+    alone = compare(transcript("a", times=[(0.0, 1.0)]), transcript("b", times=[(5.0, 6.0)]))
+    assert kinds(alone) == [("delete", "a", ""), ("insert", "", "b")]
+    assert alone.rows[0].model is None
     base = transcript("a b", "c d", "e", times=[(0.0, 1.0), (1.0, 2.0), (3.0, 4.0)])
     model = transcript("a b c d", "e", times=[(0.0, 2.0), (3.0, 4.0)])
     found = compare(base, model)
     assert [(row.start, row.end) for row in found.rows] == [(0.0, 2.0), (3.0, 4.0)]
     assert [kind for kind, *_ in kinds(found)] == ["equal", "equal"]
     assert found.changed == 0
-
-
-def test_a_segment_of_only_one() -> None:
-    found = compare(transcript("a", times=[(0.0, 1.0)]), transcript("b", times=[(5.0, 6.0)]))
-    assert kinds(found) == [("delete", "a", ""), ("insert", "", "b")]
-    assert found.rows[0].model is None
-    assert json.loads(json.dumps(found.to_dict("tiny", "mine")))["segments"][1]["base"] is None
 
 
 def test_names_of_models_are_no_markup() -> None:
@@ -110,22 +106,24 @@ def test_subtitles() -> None:
 
 
 def test_json() -> None:
-    told = Transcript(
-        RECORDING, 12.34567, "be", (Segment(0.12345, 1.0, "раз", "repeats"), Segment(2.0, 3.0, "два"))
-    )
-    found = json.loads(FORMATS["json"](told, "my-model"))
-    assert found == {
-        "file": "talks/a.wav",
-        "model": "my-model",
-        "language": "be",
-        "seconds": 12.346,
-        "text": "раз два",
+    doubtful = Segment(0.12345, 1.0, "раз", "repeats")
+    told = Transcript(RECORDING, 12.34567, "be", (doubtful, Segment(2.0, 3.0, "два")))
+    assert told.missing_seconds == pytest.approx(3987.65, abs=0.01)  # of the 4000 s that the header tells
+    written = FORMATS["json"](told, "my-model")
+    assert "раз" in written  # readable as it is
+    assert json.loads(written) == {
+        **{
+            "file": "talks/a.wav",
+            "model": "my-model",
+            "language": "be",
+            "seconds": 12.346,
+            "text": "раз два",
+        },
         "segments": [
             {"start": 0.123, "end": 1.0, "text": "раз", "doubt": "repeats"},
             {"start": 2.0, "end": 3.0, "text": "два"},
         ],
     }
-    assert "раз" in FORMATS["json"](told, "m")  # readable as it is
 
 
 def test_page() -> None:

@@ -47,10 +47,13 @@ def test_recordings_are_found_and_checked(tmp_path: Path) -> None:
     """All mistakes at once, before a model is loaded."""
     clip = demo_clips()[0][0]
     (tmp_path / "talks" / "monday").mkdir(parents=True)
-    names = ["talks/a.wav", "talks/monday/b.FLAC", "talks/monday/.hidden.wav", "c.xyz"]
-    for name in names[:3]:
-        soundfile.write(tmp_path / name, clip, RATE, format=name.rsplit(".", 1)[-1].upper())
-    soundfile.write(tmp_path / names[3], clip, RATE, format="WAV")
+    for name, kind in {
+        "a.wav": "WAV",
+        "monday/b.FLAC": "FLAC",
+        "monday/.hidden.wav": "WAV",
+        "../c.xyz": "WAV",
+    }.items():
+        soundfile.write(tmp_path / "talks" / name, clip, RATE, format=kind)
     (tmp_path / "talks" / "notes.txt").write_text("none")
     found = find_recordings([tmp_path / "talks", tmp_path / "c.xyz", tmp_path / "talks" / "a.wav"])
     assert [str(recording.name) for recording in found] == ["a.wav", "monday/b.FLAC", "c.xyz"]
@@ -58,33 +61,21 @@ def test_recordings_are_found_and_checked(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.wav").write_text("no sound")
     with pytest.raises(DataError) as caught:
-        find_recordings(
-            [tmp_path / "empty", tmp_path / "text.wav", tmp_path / "nothing.wav", tmp_path / "c.xyz"]
-        )
-    lines = str(caught.value).splitlines()
-    assert [line.removeprefix(str(tmp_path)).split(": ")[0] for line in lines] == [
-        "/empty",
-        "/text.wav",
-        "/nothing.wav",
-    ]
-    assert "has no audio file in it" in lines[0]
-    assert "cannot be decoded as WAV, FLAC, OGG or MP3" in lines[1]
-    assert "no such file or folder" in lines[2]
+        find_recordings([tmp_path / name for name in ("empty", "text.wav", "nothing.wav", "c.xyz")])
+    empty, text, nothing = (line.removeprefix(f"{tmp_path}/") for line in str(caught.value).splitlines())
+    assert empty.startswith("empty: has no audio file in it")
+    assert text.startswith("text.wav: cannot be decoded as WAV, FLAC, OGG or MP3")
+    assert nothing == "nothing.wav: no such file or folder"
 
 
-@pytest.mark.parametrize(
-    ("suffix", "rate", "channels"),
-    [("wav", 16_000, 1), ("flac", 44_100, 2), ("mp3", 22_050, 1), ("ogg", 48_000, 2)],
-)
+@pytest.mark.parametrize(("suffix", "rate", "channels"), [("wav", 16_000, 1), ("mp3", 44_100, 2)])
 def test_read_in_blocks_as_in_one(tmp_path: Path, suffix: str, rate: int, channels: int) -> None:
     """The same samples as a training hears, in any block and part."""
     random = np.random.default_rng(0)
     audio = np.cumsum(random.standard_normal((50 * rate, channels)), axis=0)
     audio = (0.5 * audio / np.abs(audio).max()).astype(np.float32)
     path = tmp_path / f"long.{suffix}"
-    with soundfile.SoundFile(path, "w", rate, channels) as file:
-        for second in np.split(audio, 50):  # libsndfile crashes where it is given all of a long OGG at once
-            file.write(second)
+    soundfile.write(path, audio, rate)
     whole = read_audio(path)
     blocks = list(read_blocks(path))
     assert len(blocks) > 2
@@ -95,16 +86,6 @@ def test_read_in_blocks_as_in_one(tmp_path: Path, suffix: str, rate: int, channe
     spans = [(0, 10), (10, 5_000), (319_000, 321_000), (321_000, 321_000 + 25 * RATE), (799_000, len(stream))]
     for (start, end), part in zip(spans, read_spans(path, spans), strict=True):
         assert np.array_equal(part, stream[start:end])
-
-
-def test_real_clip_of_another_rate_and_channels(shared_data: Path, demo: Recogniser) -> None:
-    path = next((shared_data / "jfk").glob("*.flac"))
-    assert np.abs(np.concatenate(list(read_blocks(path))) - read_audio(path)).max() < 1e-4
-    (found,) = transcribe(demo, path)
-    assert isinstance(found, Transcript)
-    assert found.seconds == pytest.approx(11.0, abs=0.01)
-    assert len(found.segments) >= 3
-    assert all(segment.end - segment.start <= 4.0 for segment in found.segments)
 
 
 def test_decodes_as_an_evaluation_does(demo: Recogniser, small_config: TrainConfig) -> None:
@@ -141,7 +122,6 @@ def test_what_fits_the_window_stays_whole_unless_pauses_are_asked_for(
     tmp_path: Path, demo: Recogniser
 ) -> None:
     clips = [clip for clip, _ in demo_clips()[:2]]
-    audio = joined(clips, 0.1)
     audio = np.concatenate([clips[0][:RATE], np.zeros(RATE, np.float32), clips[1][:RATE]])
     path = write(tmp_path / "short.wav", audio)
     (whole,) = transcribe(demo, path)
@@ -168,18 +148,12 @@ def test_nobody_speaks(tmp_path: Path, demo: Recogniser) -> None:
         assert found.text == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "ended", "doubt"),
-    [
-        ("turn on the kitchen light", True, None),
-        ("turn on the kitchen light", False, "breaks off"),
-        ("thank you " * 30, True, "repeats"),
-        ("thank you " * 30, False, "repeats"),
-        ("", True, None),
-    ],
-)
-def test_doubt(text: str, ended: bool, doubt: str | None) -> None:
-    assert Decoded(text, ended).doubt == doubt
+def test_what_repeats_or_breaks_off_is_doubtful() -> None:
+    text, loop = "turn on the kitchen light", "thank you " * 30
+    doubts = [
+        Decoded(*one).doubt for one in ((text, True), (text, False), (loop, True), (loop, False), ("", True))
+    ]
+    assert doubts == [None, "breaks off", "repeats", "repeats", None]
 
 
 def test_what_breaks_off_is_halved(tmp_path: Path) -> None:
@@ -216,29 +190,18 @@ def test_language_is_heard_where_none_is_given(tmp_path: Path) -> None:
         Recogniser(str(tmp_path / "open"))
 
 
-def test_several_languages_in_a_batch(demo: Recogniser) -> None:
-    clips = [clip for clip, _ in demo_clips()[:4]]
-    mixed = demo.decode(clips, ["en", "be", "en", "de"])
+def test_languages_beams_and_timestamps(demo: Recogniser) -> None:
+    """Languages are mixed in a batch as they are alone; times come in pairs and rise, whatever a model writes."""
+    clips, languages = [clip for clip, _ in demo_clips()[:4]], ["en", "be", "en", "de"]
+    mixed = demo.decode(clips, languages)
     assert [mixed[0], mixed[2]] == demo.decode([clips[0], clips[2]], ["en", "en"])
-
-
-def test_beams(demo: Recogniser) -> None:
-    clips = [clip for clip, _ in demo_clips()[:4]]
-    found = Recogniser("demo", num_beams=3).decode(clips, ["en"] * 4)
-    assert len(found) == 4
-    assert found != demo.decode(clips, ["en"] * 4)
-
-
-def test_timestamps_part_the_text(demo: Recogniser) -> None:
-    """In pairs and rising, whatever a model writes that never learnt them; a batch of several languages too."""
-    clips = [clip for clip, _ in demo_clips()[:4]]
-    found = demo.decode(clips, ["en", "be", "en", "en"], timed=True)
-    for clip, heard in zip(clips, found, strict=True):
+    assert Recogniser("demo", num_beams=3).decode(clips, languages) != mixed
+    for heard in demo.decode(clips, languages, timed=True):
         times = [time for part in heard.parts for time in (part.start, part.end) if time is not None]
         assert times == sorted(times)
         assert heard.text == " ".join(part.text for part in heard.parts)
         assert "<|" not in heard.text
-        assert all(0 <= time <= 4.0 for time in times), len(clip)
+        assert all(0 <= time <= 4.0 for time in times)
 
 
 def test_timestamps_that_were_never_taught_are_not_trusted(tmp_path: Path, demo: Recogniser) -> None:

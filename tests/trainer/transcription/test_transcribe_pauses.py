@@ -58,39 +58,32 @@ def test_the_model_needs_no_network_and_leaves_torch_its_threads() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=300)
 
 
-@pytest.mark.parametrize("sizes", [(7_000,), (160_000, 3), (1_000_000,)])
-def test_probabilities_do_not_depend_on_blocks(sizes: tuple[int, ...]) -> None:
+def test_probabilities_do_not_depend_on_blocks() -> None:
     """Nor much on where rows of 16 s and groups of 16 of them begin: as the model gives in one go."""
+    from silero_vad import load_silero_vad
+
     audio = np.resize(joined([clip for clip, _ in demo_clips()[:20]], 0.7), 280 * RATE + 5)
     whole, samples = measure_speech([audio])
-    cuts = np.cumsum(np.resize(sizes, len(audio) // min(sizes) + 1))
+    cuts = np.cumsum(np.resize((160_000, 3), 60))
     parts, total = measure_speech(part for part in np.split(audio, cuts[cuts < len(audio)]))
     assert total == samples == len(audio)
     assert np.array_equal(parts, whole)
-    if len(sizes) == 2:
-        from silero_vad import load_silero_vad
-
-        torch.set_num_threads(1)
-        straight = load_silero_vad().audio_forward(torch.tensor(audio)[None], RATE).numpy()[0]
-        assert ((straight > 0.5) != (whole > 0.5)).mean() < 0.005
+    torch.set_num_threads(1)
+    straight = load_silero_vad().audio_forward(torch.tensor(audio)[None], RATE).numpy()[0]
+    assert ((straight > 0.5) != (whole > 0.5)).mean() < 0.005
 
 
-@pytest.mark.parametrize("audio", [np.zeros(0), np.zeros(100), np.zeros(200_000), np.full(200_000, 0.3)])
-def test_silence_is_left_out(audio: np.ndarray) -> None:
+def test_silence_noise_and_clicks_are_left_out() -> None:
     """Also a constant, as a broken microphone gives."""
-    assert spans(audio) == []
+    for audio in (np.zeros(0), np.zeros(100), np.zeros(200_000), np.full(200_000, 0.3)):
+        assert spans(audio) == []
+    for loudness in (0.003, 0.2):
+        noise = loudness * np.random.default_rng(0).standard_normal(30 * RATE)
+        noise[15 * RATE] = 0.9
+        assert spans(noise) == []
 
 
-@pytest.mark.parametrize("loudness", [0.003, 0.2])
-def test_noise_is_left_out_and_a_click_no_word(loudness: float) -> None:
-    noise = loudness * np.random.default_rng(0).standard_normal(30 * RATE)
-    assert spans(noise) == []
-    noise[15 * RATE] = 0.9
-    assert spans(noise) == []
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-3, 0.05])
-@pytest.mark.parametrize("pause", [0.6, 1.0, 3.0])
+@pytest.mark.parametrize(("pause", "noise"), [(0.6, 0.05), (3.0, 0.0)])
 def test_a_part_for_every_sentence(pause: float, noise: float) -> None:
     """Also in noise as loud as the sentences are."""
     clips = [clip for clip, _ in demo_clips()[:40]]
@@ -124,31 +117,6 @@ def test_without_a_pause_nothing_is_lost_or_said_twice() -> None:
     assert found[-1][1] > len(audio) - RATE // 2
     assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
     assert min(end - start for start, end in found) >= RATE  # no scraps of words
-
-
-def test_a_longer_pause_makes_longer_parts() -> None:
-    clips = [clip for clip, _ in demo_clips()[:12]]
-    audio = joined(clips, 0.8)
-    assert len(spans(audio, longest=30.0)) == 12
-    assert len(spans(audio, pause=1.5, longest=100.0)) == 1
-    assert 1 < len(spans(audio, pause=1.5, longest=10.0)) < 12
-
-
-def test_any_mixture() -> None:
-    """Clips of any loudness, pauses of any length: what always holds does, and every clip is heard."""
-    random = np.random.default_rng(1)
-    clips = [clip for clip, _ in demo_clips()]
-    for _ in range(20):
-        parts, middles, place = [], [], 0
-        for index in random.integers(len(clips), size=random.integers(1, 12)):
-            middles.append(place + len(clips[index]) // 2)
-            parts += [clips[index] * 10 ** (random.uniform(-25, 0) / 20)]
-            parts += [np.zeros(round(random.uniform(0, 2) * RATE))]
-            place += len(parts[-2]) + len(parts[-1])
-        found = spans(
-            np.concatenate(parts), pause=random.uniform(0.1, 2.0), longest=random.uniform(2.5, 30.0)
-        )
-        assert all(any(start <= middle <= end for start, end in found) for middle in middles)
 
 
 def test_real_speech(shared_data: Path) -> None:
