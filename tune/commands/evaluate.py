@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from tune.commands.options import Parser, add_results, add_settings, add_storage
+from tune.commands.options import (
+    Parser,
+    add_results,
+    add_settings,
+    add_storage,
+    check_output,
+    hand_out,
+    json_text,
+)
 from tune.util.errors import ConfigError, check_least
-from tune.util.files import write_whole
-
-if TYPE_CHECKING:
-    from tune.evaluation.evaluation import EvaluationResult
 
 JSON_FILE = "evaluation.json"
 PAGE_FILE = "evaluation.html"
@@ -87,14 +91,16 @@ def evaluate(words: list[str]) -> int:
     """
     arguments = evaluate_parser().parse_args(words)
     check_least(arguments, worst=0)
+    check_output(arguments.output)
     if arguments.output is not None:
-        check_output(arguments.output)
+        _check_kind(arguments.output)
     from tune.evaluation.evaluation import run_evaluation
+    from tune.evaluation.page import evaluation_page
     from tune.evaluation.plan import plan_evaluation
     from tune.evaluation.tables import print_evaluation
     from tune.experiments.models import open_model
     from tune.runs.finish import find_finished
-    from tune.util.console import make_console, say
+    from tune.util.console import make_console
 
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(open_model(arguments.model, arguments.storage, find_finished))
@@ -113,27 +119,20 @@ def evaluate(words: list[str]) -> int:
             overrides=arguments.set,
         )
         result = run_evaluation(plan, make_console(error=True))
-    console = make_console()
     content = result.to_dict()
-    if arguments.json:
-        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
-    else:
-        print_evaluation(result, arguments.worst, console)
-    if arguments.output is not None:
-        written = write_files(arguments.output, result, content)
-        say(
-            make_console(error=True) if arguments.json else console,
-            f"written   {', '.join(map(str, written))}",
-        )
+    hand_out(
+        arguments,
+        content,
+        functools.partial(print_evaluation, result, arguments.worst),
+        {JSON_FILE: lambda: json_text(content), PAGE_FILE: lambda: evaluation_page(result)},
+    )
     return 0
 
 
-def check_output(folder: Path) -> None:
-    """Refuse a place where the files cannot be, or where those of another command are; raises `ConfigError`."""
+def _check_kind(folder: Path) -> None:
+    """Refuse a folder where the file of another command is; raises `ConfigError`."""
     from tune.evaluation.evaluation import KIND
 
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--output {folder}: is a file; give a folder")
     there = folder / JSON_FILE
     if there.exists():
         try:
@@ -145,22 +144,3 @@ def check_output(folder: Path) -> None:
                 f"--output {folder}: has an {JSON_FILE} that is not of this command, as an exported model has; give "
                 "another folder"
             )
-
-
-def write_files(folder: Path, result: EvaluationResult, content: dict[str, Any]) -> list[Path]:
-    """Write JSON and page, each whole or not at all, and return their paths.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
-    from tune.evaluation.page import evaluation_page
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
-        write_whole(folder / JSON_FILE, text + "\n")
-        # After the figures: a page that cannot be drawn must not cost what took hours to decode.
-        write_whole(folder / PAGE_FILE, evaluation_page(result))
-    except OSError as error:
-        raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
-    return [folder / JSON_FILE, folder / PAGE_FILE]

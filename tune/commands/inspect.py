@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
+import functools
 
 from trainer.config import ConfigError, TrainConfig
-from tune.commands.options import Parser, add_results, add_settings, add_storage, read_flags
+from tune.commands.options import (
+    Parser,
+    add_results,
+    add_settings,
+    add_storage,
+    check_output,
+    hand_out,
+    json_text,
+    read_flags,
+)
 from tune.util.errors import check_least
 
 _EXAMPLES = """\
@@ -70,13 +79,12 @@ def inspect(words: list[str]) -> int:
     arguments = inspect_parser().parse_args(words)
     check_least(arguments, sample=1)
     config = _read_config(arguments)
-    from tune.inspection.files import check_output, to_dict, write_files
+    from tune.inspection.files import JSON_FILE, LIST_FILE, PAGE_FILE, suspicious_list, to_dict
+    from tune.inspection.page import inspection_page
     from tune.inspection.run import run_inspection
-    from tune.util.console import make_console, say
+    from tune.inspection.tables import print_inspection
 
-    if arguments.output is not None:
-        check_output(arguments.output)
-    console = make_console()
+    check_output(arguments.output)
     inspection = run_inspection(
         config,
         with_model=arguments.model is not None or config.data == "demo",
@@ -86,16 +94,16 @@ def inspect(words: list[str]) -> int:
         storage=arguments.storage,
     )
     content = to_dict(inspection)
-    if arguments.json:
-        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
-    else:
-        from tune.inspection.tables import print_inspection
-
-        print_inspection(inspection, console, more=arguments.output is None)
-    if arguments.output is not None:
-        written = write_files(arguments.output, inspection, content)
-        shown = make_console(error=True) if arguments.json else console
-        say(shown, f"written   {', '.join(map(str, written))}")
+    hand_out(
+        arguments,
+        content,
+        functools.partial(print_inspection, inspection, more=arguments.output is None),
+        {
+            LIST_FILE: lambda: suspicious_list(inspection),
+            JSON_FILE: lambda: json_text(content),
+            PAGE_FILE: lambda: inspection_page(inspection),
+        },
+    )
     return 0
 
 

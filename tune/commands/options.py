@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer.config import ConfigError, check_value
 from tune.experiments.plan import TRACKERS
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
+from tune.util.console import make_console, say
 from tune.util.errors import option_name
+from tune.util.files import write_whole
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH = 110
 
@@ -65,6 +71,52 @@ def add_results(parser: Any, files: str) -> None:
     """`--output`, a folder for what was found out, and `--json`."""
     parser.add_argument("--output", type=Path, metavar="DIR", help=f"folder for {files}; made where missing")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
+
+
+def check_output(folder: Path | None) -> None:
+    """Refuse a place where the files of `--output` cannot be; raises `ConfigError`."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--output {folder}: is a file; give a folder")
+
+
+def hand_out(
+    arguments: argparse.Namespace,
+    content: Mapping[str, Any],
+    show: Callable[[Console], None],
+    files: Mapping[str, Callable[[], str]],
+) -> None:
+    """Print what was found out, and write the files of `--output`, each whole or not at all.
+
+    Args:
+        arguments: of a parser with `add_results`.
+        content: what `--json` prints; plain values.
+        show: prints it for people.
+        files: contents by name, in this order: a page that cannot be drawn must not cost the figures.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    console = make_console()
+    if arguments.json:
+        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+    else:
+        show(console)
+    folder = arguments.output
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, make in files.items():
+            write_whole(folder / name, make())
+    except OSError as error:
+        raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
+    shown = make_console(error=True) if arguments.json else console
+    say(shown, f"written   {', '.join(str(folder / name) for name in files)}")
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """A JSON file that people can read too."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
 def add_training(group: Any) -> None:

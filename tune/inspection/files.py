@@ -1,30 +1,20 @@
-"""What an inspection leaves for programs and for later: JSON, a list of suspicious clips, a page."""
+"""What an inspection leaves for programs and for later: JSON, and a list of suspicious clips."""
 
 from __future__ import annotations
 
 import csv
 import datetime
 import io
-import json
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.inspection.inspection import Distribution, distributions
-from tune.util.errors import ConfigError
-from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from trainer.inspection.inspection import Inspection
 
 KIND = "tune-whisper inspection"
 PAGE_FILE, JSON_FILE, LIST_FILE = "inspection.html", "inspection.json", "suspicious.csv"
-
-
-def check_output(folder: Path) -> None:
-    """Refuse a place where the files cannot be; raises `ConfigError`."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--output {folder}: is a file; give a folder")
 
 
 def to_dict(inspection: Inspection) -> dict[str, Any]:
@@ -88,28 +78,12 @@ def _distribution_dict(found: Distribution) -> dict[str, Any]:
     }
 
 
-def write_files(folder: Path, inspection: Inspection, content: dict[str, Any]) -> list[Path]:
-    """Write page, JSON and a list of the clips that warnings are about, each whole or not at all; returns their paths.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
-    from tune.inspection.page import inspection_page
-
+def suspicious_list(inspection: Inspection) -> str:
+    """The clips that warnings are about, as CSV."""
     lines = io.StringIO(newline="")
     writer = csv.writer(lines)
     writer.writerow(("file", "split", "why", "detail"))
     for finding in inspection.warnings:
         why = finding.kind.replace("_", " ")
         writer.writerows((one.name, one.split, why, one.detail) for one in finding.suspects)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / LIST_FILE, lines.getvalue())
-        write_whole(
-            folder / JSON_FILE, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-        )
-        # After the lists: a page that cannot be drawn must not cost them.
-        write_whole(folder / PAGE_FILE, inspection_page(inspection))
-    except OSError as error:
-        raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
-    return [folder / name for name in (PAGE_FILE, JSON_FILE, LIST_FILE)]
+    return lines.getvalue()

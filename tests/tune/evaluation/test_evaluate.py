@@ -28,7 +28,8 @@ from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import Reference, Scores, score
 from trainer.train import evaluate as evaluate_in_training
 from tune.cli import main
-from tune.commands.evaluate import JSON_FILE, evaluate_parser, write_files
+from tune.commands.evaluate import JSON_FILE, evaluate_parser
+from tune.commands.options import hand_out, json_text
 from tune.evaluation.page import draw_groups, evaluation_page
 from tune.evaluation.tables import print_evaluation
 
@@ -254,14 +255,15 @@ def test_nothing_of_the_users_is_html() -> None:
     assert "by-script-script-alert-1-script" in page.figures
 
 
-def test_figures_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(result: Any) -> str:
+def test_figures_are_on_disk_before_the_page_is_made(tmp_path: Path) -> None:
+    def fail() -> str:
         raise RuntimeError("no page")
 
-    monkeypatch.setattr("tune.evaluation.page.evaluation_page", fail)
-    result: Any = None
+    arguments = evaluate_parser().parse_args(["demo", "--output", str(tmp_path)])
     with pytest.raises(RuntimeError, match="no page"):
-        write_files(tmp_path, result, {"kind": "x"})
+        hand_out(
+            arguments, {}, lambda console: None, {JSON_FILE: lambda: json_text({"kind": "x"}), "page": fail}
+        )
     assert json.loads((tmp_path / JSON_FILE).read_text()) == {"kind": "x"}
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from tune.cli import main
 from tune.commands.inspect import inspect_parser
-from tune.inspection.files import write_files
 from tune.runs.data import _look_at
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -82,7 +80,7 @@ def test_json_is_all_that_is_printed_and_files_need_nothing_else(
     folder = tmp_path / "a" / "report"
     for _ in range(2):  # a second time over the first
         out, err = inspected(faulty, "--output", str(folder), "--json", capsys=capsys)
-    assert err.strip().startswith(f"written   {folder}/inspection.html")
+    assert err.strip().startswith(f"written   {folder}/suspicious.csv, ")
     names = ["inspection.html", "inspection.json", "suspicious.csv"]
     assert sorted(path.name for path in folder.iterdir()) == names
     found, written = json.loads(out), json.loads((folder / "inspection.json").read_text())
@@ -119,14 +117,15 @@ def test_the_page_in_a_browser(faulty: Planter, tmp_path: Path, capsys: pytest.C
     look_everywhere(tmp_path / "inspection.html")
 
 
-def test_lists_are_on_disk_before_the_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_are_on_disk_before_the_page_is_made(
+    faulty: Planter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(inspection: Any) -> str:
         raise RuntimeError("no page")
 
     monkeypatch.setattr("tune.inspection.page.inspection_page", fail)
-    inspection: Any = SimpleNamespace(warnings=[])
     with pytest.raises(RuntimeError, match="no page"):
-        write_files(tmp_path, inspection, {"kind": "x"})
+        inspected(faulty, "--sample", "3", "--output", str(tmp_path), capsys=capsys)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inspection.json", "suspicious.csv"]
 
 
