@@ -63,7 +63,7 @@ def read_audio(source: str | bytes | Path, *, max_seconds: float | None = None) 
             )
             announced = file.frames / rate
     except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError("unreadable_audio", _one_line(error)) from error
+        raise AudioError("unreadable_audio", why_undecodable(error)) from error
     if not len(samples):
         raise AudioError("empty_audio", "no samples")
     mono = samples.mean(axis=1) if samples.shape[1] > 1 else samples[:, 0]
@@ -111,9 +111,9 @@ def _existing(source: str | Path) -> str:
     return str(path)
 
 
-def _one_line(error: BaseException) -> str:
-    """libsndfile's reason without the object's address."""
-    text = str(getattr(error, "error_string", "") or error).strip()
+def why_undecodable(error: BaseException) -> str:
+    """libsndfile's reason, or the system's, in one line and without the object's address."""
+    text = str(getattr(error, "error_string", "") or getattr(error, "strerror", "") or error).strip()
     text = text.splitlines()[0].rstrip(".") if text else type(error).__name__
     return f"cannot be decoded as WAV, FLAC, OGG or MP3: {text}"
 

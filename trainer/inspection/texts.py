@@ -180,7 +180,8 @@ def tell_languages(
         for at, scores in ranks.items()
         if best[at] != expected and scores[best[at]] - scores[expected] >= _MARGIN
     ]
-    return Languages(expected, mostly if named in known else None, others)
+    shown = mostly if mostly is not None and named in known else None
+    return Languages(_WHISPERS.get(expected, expected), shown and _WHISPERS.get(shown, shown), others)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from trainer.model.whisper import load_model, load_model_config
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from transformers import WhisperForConditionalGeneration
+    from transformers import LogitsProcessor, WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedSplit
 
@@ -46,12 +46,17 @@ class Transcripts:
 
 
 def transcribe_encoded(
-    model: WhisperForConditionalGeneration, prefix: list[int], encoded: Any, *, in_step: bool = False
+    model: WhisperForConditionalGeneration,
+    prefix: list[int],
+    encoded: Any,
+    *,
+    in_step: bool = False,
+    rules: Sequence[LogitsProcessor] = (),
 ) -> torch.Tensor:
-    """Token ids (B, T) for encoder outputs, without timestamps.
+    """Token ids (B, T) for encoder outputs, without timestamps, or as `rules` have them.
 
-    Greedy decoding is our own. With beams, or where workers must take the same steps because DeepSpeed has split
-    the parameters among them (`in_step`), it is the generic `generate` with Whisper's prefix as decoder input.
+    Greedy decoding is our own. With beams or rules, or where workers must take the same steps because DeepSpeed has
+    split the parameters among them (`in_step`), it is the generic `generate` with Whisper's prefix as decoder input.
     Whisper's own adds windows over long audio and fallbacks, which a batch of one window each does not need, and
     in transformers 5.23 passes itself deprecated arguments; tests hold all three equal.
     """
@@ -63,7 +68,7 @@ def transcribe_encoded(
     hidden = encoded.last_hidden_state
     # Whisper's own does not count the prefix in `max_length`, the generic function does.
     limit = min(model.generation_config.max_length + len(prefix), model.config.max_target_positions)
-    if is_plain_greedy(model.generation_config) and not in_step:
+    if is_plain_greedy(model.generation_config) and not in_step and not rules:
         return decode(model, hidden, prefix, limit)
     return GenerationMixin.generate(  # type: ignore[no-any-return]
         model,
@@ -71,6 +76,7 @@ def transcribe_encoded(
         decoder_input_ids=torch.tensor([prefix], device=hidden.device).expand(len(hidden), -1),
         attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
         max_length=limit,
+        logits_processor=list(rules),
     )
 
 

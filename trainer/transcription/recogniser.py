@@ -160,6 +160,7 @@ class Recogniser:
     ) -> list[Decoded]:
         """One pass of the encoder, one search for each language, as an evaluation does it."""
         import torch
+        from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
         from transformers.modeling_outputs import BaseModelOutput
 
         found: dict[int, Decoded] = {}
@@ -169,30 +170,16 @@ class Recogniser:
                 rows = [row for row, other in enumerate(languages) if other == language]
                 prefix = self._prefix(language)
                 encoded = BaseModelOutput(hidden[rows])
+                rules = []
                 if timed:
                     prefix = prefix[:-1]  # without <|notimestamps|>
-                    tokens = self._generate_timed(prefix, encoded)
-                else:
-                    tokens = transcribe_encoded(self.model, prefix, encoded)
+                    # Times come in pairs and never go back.
+                    settings = self.model.generation_config
+                    rules = [WhisperTimeStampLogitsProcessor(settings, begin_index=len(prefix))]
+                tokens = transcribe_encoded(self.model, prefix, encoded, rules=rules)
                 for row, ids in zip(rows, tokens[:, len(prefix) :].tolist(), strict=True):
                     found[row] = self._read(ids, timed)
         return [found[row] for row in range(len(clips))]
-
-    def _generate_timed(self, prefix: list[int], encoded: Any) -> torch.Tensor:
-        """Token ids (B, T) with timestamps, which come in pairs and never go back."""
-        import torch
-        from transformers import GenerationMixin
-        from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
-
-        shape, settings = encoded.last_hidden_state.shape[:2], self.model.generation_config
-        return GenerationMixin.generate(  # type: ignore[no-any-return]
-            self.model,
-            encoder_outputs=encoded,
-            decoder_input_ids=torch.tensor([prefix], device=self.device).expand(shape[0], -1),
-            attention_mask=torch.ones(shape, dtype=torch.long, device=self.device),
-            max_length=min(settings.max_length + len(prefix), self.model.config.max_target_positions),
-            logits_processor=[WhisperTimeStampLogitsProcessor(settings, begin_index=len(prefix))],
-        )
 
     def _read(self, ids: list[int], timed: bool) -> Decoded:
         """What a row of token ids says."""

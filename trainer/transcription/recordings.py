@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.data.audio import SAMPLE_RATE, AudioError
+from trainer.data.audio import SAMPLE_RATE, AudioError, why_undecodable
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _announced_seconds(path: Path) -> float:
         with soundfile.SoundFile(str(path)) as file:
             return float(file.frames / file.samplerate)
     except (soundfile.SoundFileError, OSError) as error:
-        raise DataError(f"{path}: {_reason(error)}") from error
+        raise DataError(f"{path}: {why_undecodable(error)}") from error
 
 
 def read_blocks(path: Path) -> Iterator[np.ndarray]:
@@ -101,7 +101,7 @@ def read_blocks(path: Path) -> Iterator[np.ndarray]:
                 if len(block):
                     yield np.ascontiguousarray(block, dtype=np.float32)
     except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError("unreadable_audio", _reason(error)) from error
+        raise AudioError("unreadable_audio", why_undecodable(error)) from error
 
 
 def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
@@ -130,10 +130,3 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[np.ndar
             held = block
         parts.append(held[max(0, start - first) : end - first])
         yield np.concatenate(parts)
-
-
-def _reason(error: BaseException) -> str:
-    """libsndfile's reason in one line, without the object's address."""
-    text = str(getattr(error, "error_string", "") or getattr(error, "strerror", "") or error).strip()
-    first = text.splitlines()[0].rstrip(".") if text else type(error).__name__
-    return f"cannot be decoded as WAV, FLAC, OGG or MP3: {first}"
