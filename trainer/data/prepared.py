@@ -6,11 +6,12 @@ are written (case, punctuation, language) does not touch them: labels are made e
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -253,29 +254,22 @@ def prepare(
         DataError: the data cannot be found or read, too much of it cannot be used, or the disk is full.
         ModelError: the model cannot be found.
     """
-    import pyarrow.parquet as pq
-
     table = load_clips(config)
     processor = load_processor(config)
     longest = int(load_model_config(config).max_target_positions)
     extractor = processor.feature_extractor
-    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
-    build = functools.partial(
-        build_features, table=table, extractor=extractor, on_progress=on_progress, workers=workers
-    )
     splits = {}
-    with found_or_built(folder, build) as (manifest, reused):
-        drops = [Drop(**values) for values in manifest["drops"]] + table.drops
-        for role in table.splits:
-            index = pq.read_table(folder / f"{role}.index.parquet").to_pydict()
+    with open_features(config, table, extractor, on_progress, workers) as found:
+        drops = found.drops + table.drops
+        for role, index in found.indexes.items():
             labels, dropped = make_labels(config, processor, longest, split=role, index=index)
-            splits[role] = PreparedSplit(folder / f"{role}.f16", manifest["n_mels"], index, labels)
+            splits[role] = found.split(role, labels)
             drops += dropped
         _check_left(config, splits, drops, extractor)
     # Not inside: the features are what the next run needs, once the user allows for more drops.
     total = table.total + len(table.drops)
     notes = check_drops(config, drops, total=total, window=window_seconds(extractor))
-    return PreparedData(folder, table.notes + notes, reused, splits, drops, total, table.notes)
+    return PreparedData(found.folder, table.notes + notes, found.reused, splits, drops, total, table.notes)
 
 
 def is_prepared(config: TrainConfig) -> bool:
@@ -294,6 +288,48 @@ def _check_left(
     """Stop where nothing of a split is left; raises `DataError`."""
     left = {role: len(split) for role, split in splits.items()}
     check_usable(config, drops, left=left, window=window_seconds(extractor))
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Features of a table in the cache."""
+
+    folder: Path
+    reused: bool
+    """Whether they were there already."""
+    n_mels: int
+    indexes: Mapping[str, Mapping[str, Sequence[Any]]]
+    """Columns `offset`, `frames`, `fill`, `seconds`, `name` and `text` of each split's usable clips."""
+    drops: list[Drop]
+    """Clips without features."""
+
+    def split(self, role: str, labels: Labels) -> PreparedSplit:
+        """Those of a split that have labels."""
+        return PreparedSplit(self.folder / f"{role}.f16", self.n_mels, self.indexes[role], labels)
+
+
+@contextlib.contextmanager
+def open_features(
+    config: TrainConfig,
+    table: ClipTable,
+    extractor: WhisperFeatureExtractor,
+    on_progress: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+) -> Iterator[Features]:
+    """The features of a table from the cache, or computed now as `prepare` does.
+
+    They do not stay where what the `with` block does with new ones fails.
+    """
+    import pyarrow.parquet as pq
+
+    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
+    build = functools.partial(
+        build_features, table=table, extractor=extractor, on_progress=on_progress, workers=workers
+    )
+    with found_or_built(folder, build) as (manifest, reused):
+        indexes = {role: pq.read_table(folder / f"{role}.index.parquet").to_pydict() for role in table.splits}
+        drops = [Drop(**values) for values in manifest["drops"]]
+        yield Features(folder, reused, manifest["n_mels"], indexes, drops)
 
 
 def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from trainer.config import TrainConfig
@@ -23,7 +23,6 @@ class _Named(Protocol):
 
 
 ClipT = TypeVar("ClipT", bound=_Named)
-_DEFAULTS = {role: role for role in SPLIT_ALIASES}
 
 _TRAIN_FOR_A_TEST = 20
 """Training clips from which a test split is made: a few clips are worth more as training than as a measure."""
@@ -43,17 +42,10 @@ def find_splits(config: TrainConfig, names: Iterable[str]) -> dict[str, str]:
     there = list(names)
     found: dict[str, str] = {}
     for role in SPLIT_ALIASES:
-        wanted = str(getattr(config, f"{role}_split"))
-        by_lower = {name.lower(): name for name in there}
-        candidates = [wanted.lower(), *(SPLIT_ALIASES[role] if wanted == _DEFAULTS[role] else ())]
-        name = (
-            wanted
-            if wanted in there
-            else next((by_lower[key] for key in candidates if key in by_lower), None)
-        )
+        wanted, name = str(getattr(config, f"{role}_split")), split_of_role(config, role, there)
         if name is not None:
             found[role] = name
-        elif role == "train" or wanted != _DEFAULTS[role]:
+        elif role == "train" or wanted != role:
             shown = ", ".join(name or "(no name)" for name in there)
             raise DataError(
                 f"data={config.data!r}: no split {wanted!r}; it has {shown}; set {role}_split to one of them"
@@ -64,6 +56,16 @@ def find_splits(config: TrainConfig, names: Iterable[str]) -> dict[str, str]:
                 f"{first}_split and {second}_split are both {found[first]!r}; give different splits"
             )
     return found
+
+
+def split_of_role(config: TrainConfig, role: str, names: Collection[str]) -> str | None:
+    """The split that the settings name for a role, or where they leave the default one of its usual names."""
+    wanted = str(getattr(config, f"{role}_split"))
+    if wanted in names:
+        return wanted
+    there = {name.lower(): name for name in names}
+    usual = SPLIT_ALIASES[role] if wanted == role else ()
+    return next((there[key] for key in (wanted.lower(), *usual) if key in there), None)
 
 
 def complete_splits(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.data.cache import found_or_built
 from trainer.data.clips import (
     Clip,
     ClipTable,
@@ -21,17 +18,14 @@ from trainer.data.clips import (
     select_parts,
 )
 from trainer.data.columns import Part, find_audio_column, find_text_column, language_filter, parse_row_filter
-from trainer.data.features import build_features, window_seconds
-from trainer.data.prepared import Labels, PreparedSplit, features_key, make_labels
+from trainer.data.features import window_seconds
+from trainer.data.prepared import Features, Labels, PreparedSplit, make_labels, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source
-from trainer.data.splits import subset
+from trainer.data.splits import split_of_role, subset
 from trainer.data.text import has_words
 from trainer.errors import DataError, ModelError
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model_config
-
-if TYPE_CHECKING:
-    from transformers import WhisperFeatureExtractor
 
 ALL = "all"
 """Every clip of the data, whatever split it is in."""
@@ -62,13 +56,17 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
     """
     tables, notes = read_source(config)
     parts = divide_by_split(tables)
-    names = _names(config, parts)
+    names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}
     columns = _other_columns(config, parts)
     if split in SPLIT_ALIASES and names.get("train") in parts:
         table = load_clips(config)
         if split in table.splits:
             clips = [*table.splits[split], *table.without_text.get(split, ())]
-            found = [*table.notes, *_made_note(split, names.get(split) not in parts)]
+            found = list(table.notes)
+            if names.get(split) not in parts:
+                found.append(
+                    f"measured on the {split} split that a search on this data makes; --split {ALL} takes every clip"
+                )
             return SplitClips(split, clips, found, columns)
         raise _no_split(config, split, parts)
     if split == ALL:
@@ -81,28 +79,9 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
     return _taken_as_it_is(config, split, chosen, notes, columns)
 
 
-def _names(config: TrainConfig, parts: Mapping[str, list[Part]]) -> dict[str, str]:
-    """The data's own names of the usual splits, where it has them."""
-    by_lower = {name.lower(): name for name in parts}
-    found = {}
-    for role, aliases in SPLIT_ALIASES.items():
-        wanted = str(getattr(config, f"{role}_split"))
-        usual = aliases if wanted == role else ()
-        name = next((by_lower[key] for key in (wanted.lower(), *usual) if key in by_lower), None)
-        if name is not None:
-            found[role] = name
-    return found
-
-
 def _no_split(config: TrainConfig, split: str, parts: Mapping[str, list[Part]]) -> DataError:
     there = ", ".join(name or "(no name)" for name in parts)
     return DataError(f"data={config.data!r}: has no split {split!r}; it has {there}; {ALL} takes every clip")
-
-
-def _made_note(split: str, made: bool) -> list[str]:
-    if not made:
-        return []
-    return [f"measured on the {split} split that a search on this data makes; --split {ALL} takes every clip"]
 
 
 def _other_columns(config: TrainConfig, parts: Mapping[str, list[Part]]) -> list[str]:
@@ -170,10 +149,10 @@ class SplitData:
         Raises:
             ModelError: the model cannot be found, or hears a window of another length and so other clips.
         """
-        found = _find_features(config, self.source, load_processor(config).feature_extractor, on_progress)
-        other = found.split(self.labels)
+        found = _find_features(config, self.source, on_progress)
+        other = found.split(_ROLE, self.labels)
         mine = [(self.prepared.name(row), self.prepared.text(row)) for row in range(len(self))]
-        if len(found.names) <= max(self.labels.rows) or mine != [
+        if len(found.indexes[_ROLE]["name"]) <= max(self.labels.rows) or mine != [
             (other.name(row), other.text(row)) for row in range(len(self))
         ]:
             raise ModelError(
@@ -181,23 +160,6 @@ class SplitData:
                 "models with one window"
             )
         return other
-
-
-@dataclasses.dataclass(frozen=True)
-class _Features:
-    """What is in the cache."""
-
-    folder: Path
-    n_mels: int
-    index: Mapping[str, Sequence[Any]]
-    drops: list[Drop]
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self.index["name"]
-
-    def split(self, labels: Labels) -> PreparedSplit:
-        return PreparedSplit(self.folder / f"{_ROLE}.f16", self.n_mels, self.index, labels)
 
 
 def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress | None = None) -> SplitData:
@@ -213,22 +175,24 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
         ModelError: the model cannot be found.
     """
     processor = load_processor(config)
-    extractor = processor.feature_extractor
-    found = _find_features(config, source, extractor, on_progress)
+    found = _find_features(config, source, on_progress)
+    index = found.indexes[_ROLE]
     longest = int(load_model_config(config).max_target_positions)
-    labels, too_long = make_labels(config, processor, longest, split=source.name, index=found.index)
+    labels, too_long = make_labels(config, processor, longest, split=source.name, index=index)
     drops = [dataclasses.replace(drop, split=source.name) for drop in found.drops] + too_long
     if not labels.rows:
         raise DataError(
             f"data={config.data!r}: no clip of the split {source.name!r} can be used; the first is "
             f"{drops[0].name}: {drops[0].detail}"
         )
-    positions = _positions(source.clips, found)
-    told = check_drops(config, drops, total=len(source.clips), window=window_seconds(extractor))
+    positions = _positions(source.clips, index)
+    told = check_drops(
+        config, drops, total=len(source.clips), window=window_seconds(processor.feature_extractor)
+    )
     return SplitData(
         source=source,
         model=config.model,
-        prepared=found.split(labels),
+        prepared=found.split(_ROLE, labels),
         rows=[positions[row] for row in labels.rows],
         drops=drops,
         notes=source.notes + told,
@@ -236,25 +200,15 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
     )
 
 
-def _find_features(
-    config: TrainConfig,
-    source: SplitClips,
-    extractor: WhisperFeatureExtractor,
-    on_progress: Progress | None,
-) -> _Features:
-    import pyarrow.parquet as pq
-
-    table = ClipTable({_ROLE: source.clips}, [])
-    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
-    build = functools.partial(build_features, table=table, extractor=extractor, on_progress=on_progress)
-    with found_or_built(folder, build) as (manifest, _):
-        index = pq.read_table(folder / f"{_ROLE}.index.parquet").to_pydict()
-    return _Features(folder, manifest["n_mels"], index, [Drop(**values) for values in manifest["drops"]])
+def _find_features(config: TrainConfig, source: SplitClips, on_progress: Progress | None) -> Features:
+    extractor = load_processor(config).feature_extractor
+    with open_features(config, ClipTable({_ROLE: source.clips}, []), extractor, on_progress) as found:
+        return found
 
 
-def _positions(clips: Sequence[Clip], found: _Features) -> list[int]:
+def _positions(clips: Sequence[Clip], index: Mapping[str, Sequence[Any]]) -> list[int]:
     """Where in `clips` each clip of the index is: they are in the same order, without those dropped."""
-    kept = list(zip(found.names, found.index["text"], strict=True))
+    kept = list(zip(index["name"], index["text"], strict=True))
     positions: list[int] = []
     for position, clip in enumerate(clips):
         if len(positions) < len(kept) and kept[len(positions)] == (clip.name, clip.text):
