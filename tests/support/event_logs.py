@@ -21,7 +21,8 @@ from tune.experiments.events import (
 )
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import ExperimentLog, parse
-from tune.experiments.saved import SavedExperiment, read_settings
+from tune.experiments.saved import SavedExperiment
+from tune.experiments.settings import read_settings
 from tune.experiments.state import SearchState
 from tune.search.records import Outcome, Stop
 from tune.space.space import load_space
@@ -128,7 +129,7 @@ class MadeLog:
         state = SearchState()
         for entry in self.entries[:events]:
             state.apply(entry)
-        return SavedExperiment(self.folder, read_settings(self.folder.path), state)
+        return SavedExperiment(self.folder, read_settings(self.folder), state)
 
 
 def follow(

@@ -25,7 +25,8 @@ from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog
 from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, is_server
 from tune.experiments.plan import SearchRequest, make_plan
-from tune.experiments.saved import SavedExperiment, read_settings
+from tune.experiments.saved import SavedExperiment
+from tune.experiments.settings import read_settings
 from tune.experiments.storage import Storage
 from tune.search.records import Stop
 from tune.tracking.follower import StoreFollower
@@ -64,9 +65,8 @@ class MadeLog:
     @property
     def saved(self) -> SavedExperiment:
         """With the state that was written."""
-        return SavedExperiment(
-            ExperimentFolder(self.name, self.folder), read_settings(self.folder), self.log.state
-        )
+        folder = ExperimentFolder(self.name, self.folder)
+        return SavedExperiment(folder, read_settings(folder), self.log.state)
 
     def append(self, *events: Event) -> None:
         """Write events down."""

@@ -16,7 +16,7 @@ from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.mlflow_store import default_artifact_root
 from tune.experiments.results import results_of
-from tune.experiments.saved import full_settings, load_saved
+from tune.experiments.saved import load_saved
 from tune.search.records import TrialRecord
 
 _NEW_SETTINGS = ("trials_full_window", "track")
@@ -39,7 +39,13 @@ def to_old_form(
     """
     saved, runs = load_saved(folder), run_ids or {}
     state = saved.state
-    settings = {**full_settings(saved), "versions": {**saved.settings["versions"], "tune-whisper": "0.1.0"}}
+    asked = ("trials", "finalists", "repeats", "budgets", "keep_checkpoints", "asked_resources")
+    settings = {
+        **yaml.safe_load((folder.path / "experiment.yaml").read_text()),
+        **{name: getattr(state.session, name) for name in asked},
+        "baseline": saved.baseline,
+        "versions": {**saved.settings.versions, "tune-whisper": "0.1.0"},
+    }
     _write_yaml(folder.path / "experiment.yaml", _without(settings, _NEW_SETTINGS))
     content = {
         "session": 1,

@@ -95,12 +95,13 @@ def _attach(experiment: Experiment, report: Path, *, running: bool) -> None:
         ExperimentError: the experiment's store is gone.
         TrackingError: it cannot be reached, or is such a copy.
     """
-    from tune.experiments.mlflow_store import read_tracking_uri, sqlite_path
+    from tune.experiments.mlflow_store import sqlite_path
+    from tune.experiments.settings import read_tracking_uri
     from tune.tracking.mlflow import attach_folder
     from tune.util.errors import TrackingError
 
     folder = experiment.folder
-    if running and folder.remote and sqlite_path(read_tracking_uri(folder.path)) is not None:
+    if running and folder.remote and sqlite_path(read_tracking_uri(folder)) is not None:
         raise TrackingError(
             "the search may still run elsewhere, with a database of its own; run this again when it has ended"
         )

@@ -74,21 +74,20 @@ def _orders(folder: ExperimentFolder, arguments: argparse.Namespace) -> Orders:
         absolute_tracking_uri,
         default_artifact_root,
         is_server,
-        read_tracking_uri,
     )
-    from tune.experiments.saved import read_settings
-    from tune.tracking.tracker import Orders, trackers_of
+    from tune.experiments.settings import read_settings, read_tracking_uri
+    from tune.tracking.tracker import Orders
 
-    settings, given = read_settings(folder.path), arguments.tracking_uri
-    uri = read_tracking_uri(folder.path) if given is None else absolute_tracking_uri(given)
+    settings, given = read_settings(folder), arguments.tracking_uri
+    uri = read_tracking_uri(folder) if given is None else absolute_tracking_uri(given)
     return Orders(
         folder=str(folder.path),
         name=folder.name,
         storage=arguments.storage.address,
-        trackers=trackers_of(settings),
+        trackers=settings.track,
         tracking_uri=uri,
         artifact_root=None if is_server(uri) else str(default_artifact_root(folder.path)),
-        optuna_url=settings.get("optuna_storage"),
+        optuna_url=settings.optuna_storage,
         patience=_PATIENCE,
     )
 

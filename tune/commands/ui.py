@@ -18,13 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tune.experiments.mlflow_store import (
-    default_artifact_root,
-    is_server,
-    read_tracking_uri,
-    trials_page,
-)
+from tune.experiments.mlflow_store import default_artifact_root, is_server, trials_page
 from tune.experiments.saved import find_experiment
+from tune.experiments.settings import read_tracking_uri
 from tune.util.environment import CREDENTIAL_VARIABLES
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password, without_password
@@ -55,8 +51,8 @@ def run_ui(experiment: str | None, storage: Storage, port: int | None) -> int:
         StorageError: the object store cannot be read.
         TrackingError: the port is taken, or the store cannot be reached or served.
     """
-    folder = find_experiment(experiment, storage).path
-    uri = read_tracking_uri(folder)
+    found = find_experiment(experiment, storage)
+    folder, uri = found.path, read_tracking_uri(found)
     if is_server(uri):
         print(f"MLflow UI for {folder.name}: {_server_page(uri, folder.name)}")
         return 0

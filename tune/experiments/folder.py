@@ -15,6 +15,7 @@ from tune.experiments.mlflow_store import DATABASE, default_artifact_root, reloc
 from tune.experiments.object_stores.lease import LEASE_FILE
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
 from tune.experiments.object_stores.segments import EVENTS_FILE, EVENTS_FOLDER
+from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
 from tune.util.files import take_lock, write_whole
 
@@ -32,6 +33,11 @@ _LOCAL_ONLY = ("mlflow_ui.log", ".db-wal", ".db-shm", ".db-journal")
 """Ends of names: SQLite's own files belong to the database only while it is open."""
 _NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
 """The larger part of a checkpoint, of which an export takes nothing."""
+
+
+def feature_cache(storage: Path | None) -> Path:
+    """Where features go by default: with the experiments, or in the user's cache where they are in a bucket."""
+    return user_cache() / "features" if storage is None else storage / ".feature-cache"
 
 
 class ExperimentFolder:
@@ -53,11 +59,28 @@ class ExperimentFolder:
         """Where people find it: the folder's path, or its address in the object store."""
         return str(self.path) if self.store is None else f"{self.store.address}/{self.name}"
 
+    @property
+    def feature_cache(self) -> Path:
+        """Where its features go by default on this machine."""
+        return feature_cache(self.path.parent if self.store is None else None)
+
     def exists(self) -> bool:
         """Whether there is anything of it already, also in a working copy that could not be uploaded."""
         return self.path.exists() or (
             self.store is not None and bool(self.store.files(self.name, TRIALS_FOLDER))
         )
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file that is on this machine; None where there is no such file.
+
+        Raises:
+            ExperimentError: it cannot be read.
+        """
+        path = self.path / name
+        try:
+            return path.read_bytes() if path.is_file() else None
+        except OSError as error:
+            raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
 
     def ray_storage(self) -> dict[str, Any]:
         """What Ray's `RunConfig` needs: `storage_path` and, for an object store, `storage_filesystem`.
@@ -69,30 +92,22 @@ class ExperimentFolder:
         filesystem, root = self.store.filesystem()
         return {"storage_path": f"{root}/{self.name}", "storage_filesystem": filesystem}
 
-    def checkpoint_address(self, path: str) -> str:
-        """How `results.json` names a checkpoint that Ray has at `path` of its storage."""
-        return path if self.store is None else f"{self.store.scheme}://{path}"
-
     @contextlib.contextmanager
-    def checkpoint(self, saved: str) -> Iterator[Path]:
-        """A checkpoint of `results.json` as a local folder, also where the experiment was moved since.
+    def checkpoint(self, path: str) -> Iterator[Path]:
+        """A checkpoint as a local folder; `path` is relative to the experiment, as `trials/001/checkpoint_000002`.
 
         Raises:
             ExperimentError: it is gone.
             StorageError: it cannot be downloaded.
         """
-        below = saved.rsplit(f"/{TRIALS_FOLDER}/", maxsplit=1)[-1]
-        if self.store is None:
-            for path in (Path(saved), self.path / TRIALS_FOLDER / below):
-                if (path / "config.json").is_file():
-                    yield path
-                    return
-            raise ExperimentError(f"the checkpoint {saved} is gone")
-        with tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
-            self.store.download(f"{self.name}/{TRIALS_FOLDER}/{below}", Path(temporary), skip=_NOT_EXPORTED)
-            if not (Path(temporary) / "config.json").is_file():
-                raise ExperimentError(f"the checkpoint {saved} is gone from {self.address}")
-            yield Path(temporary)
+        with contextlib.ExitStack() as stack:
+            found = self.path / path
+            if self.store is not None:
+                found = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkpoint-")))
+                self.store.download(f"{self.name}/{path}", found, skip=_NOT_EXPORTED)
+            if not (found / "config.json").is_file():
+                raise ExperimentError(f"the checkpoint {path} is gone from {self.address}")
+            yield found
 
     def upload(self, below: str = "") -> None:
         """Bring the small files that changed to the store, each whole or not at all; nothing to do for a folder.

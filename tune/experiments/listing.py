@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-
-from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
-from tune.experiments.log import EVENTS_FILE, fold
-from tune.experiments.old_form import STATE_FILE, old_state
+from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
+from tune.experiments.log import EVENTS_FILE
+from tune.experiments.object_stores.object_store import ObjectStore
+from tune.experiments.object_stores.segments import read_segments
+from tune.experiments.old_form import STATE_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
+from tune.experiments.saved import parse_saved
+from tune.util.console import short_source
 from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
 
 if TYPE_CHECKING:
-    from tune.experiments.state import SearchState
+    from tune.experiments.saved import SavedExperiment
     from tune.experiments.storage import Storage
 
 _FILES = (EXPERIMENT_FILE, STATE_FILE, RESULTS_FILE)
 _ALIVE_SECONDS = 600.0
 """An experiment whose lock cannot be seen and whose files changed no longer ago is taken to run, wherever that is."""
 _READERS = 16
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's parser where PyYAML has it: ten times as fast."""
 
 State = Literal["starting", "running", "interrupted", "finished", "failed", "damaged"]
 
@@ -72,18 +71,15 @@ class ExperimentLine:
 class _Found:
     """What lies in one folder."""
 
-    name: str
-    settings: Mapping[str, Any] | None
-    """None where there are none, or they cannot be read."""
-    state: SearchState | None
-    problem: str | None
-    """Why a file cannot be read."""
+    folder: ExperimentFolder
+    present: Set[str]
+    """Files that are there."""
+    read: Callable[[str], bytes | None]
+    """The content of one of them."""
     locked: bool | None
     """Whether a process holds the experiment's lock; None where the disk does not tell."""
     changed: float
     """When the newest file was written, in seconds since the epoch."""
-    remote: bool = False
-    """Whether locks of other machines cannot be seen."""
 
 
 def list_experiments(storage: Storage) -> list[ExperimentLine]:
@@ -97,8 +93,7 @@ def list_experiments(storage: Storage) -> list[ExperimentLine]:
         StorageError: the object store cannot be read.
     """
     found = _in_store(storage) if storage.folder is None else _in_folder(storage.folder)
-    lines = sorted(((_line(each), each.changed) for each in found), key=_began, reverse=True)
-    return [line for line, _ in lines]
+    return [line for line, _ in sorted(found, key=_began, reverse=True)]
 
 
 def _began(pair: tuple[ExperimentLine, float]) -> tuple[float, str]:
@@ -109,156 +104,86 @@ def _began(pair: tuple[ExperimentLine, float]) -> tuple[float, str]:
         return changed, line.name
 
 
-def _in_folder(folder: Path) -> list[_Found]:
-    found = []
+def _in_folder(folder: Path) -> Iterator[tuple[ExperimentLine, float]]:
+    """Each experiment, and when something of it was last written."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         present = {name for name in (*_FILES, EVENTS_FILE, LOCK_FILE) if (path / name).is_file()}
         if path.name.startswith(".") or not present:
             continue
         changed = max((path / name).stat().st_mtime for name in present)
-        read = _reader(path)
-        content = read(EVENTS_FILE) if EVENTS_FILE in present else None
-        found.append(_find(path, present, content, read, is_locked(path / LOCK_FILE), changed))
-    return found
+        experiment = ExperimentFolder(path.name, path)
+        found = _Found(experiment, present, experiment.read, is_locked(path / LOCK_FILE), changed)
+        yield _line(found), changed
 
 
-def _reader(path: Path) -> Callable[[str], bytes]:
-    return lambda name: (path / name).read_bytes()
-
-
-def _in_store(storage: Storage) -> list[_Found]:
-    from tune.experiments.object_stores.object_store import ObjectStore
-    from tune.experiments.object_stores.segments import read_segments
-
+def _in_store(storage: Storage) -> list[tuple[ExperimentLine, float]]:
     store = ObjectStore(storage.text)
     names = [name for name in store.folders() if not name.startswith(".")]
     objects = [f"{name}/{file}" for name in names for file in _FILES]
     marks = dict(zip(objects, store.marks(objects), strict=True)) if objects else {}
 
-    def find(name: str) -> _Found | None:
+    def find(name: str) -> tuple[ExperimentLine, float] | None:
         times = {file: mark[1] for file in _FILES if (mark := marks[f"{name}/{file}"]) is not None}
-        place = Path(f"{store.address}/{name}")
+        changed = max([0.0, *times.values()])
+        place = ExperimentFolder(name, Path(f"{store.address}/{name}"), store)
         try:
-            content = b"".join(line + b"\n" for line in read_segments(store, name)) or None
+            log = b"".join(line + b"\n" for line in read_segments(store, name)) or None
         except ExperimentError as error:
-            return _Found(name, None, None, str(error), None, max([0.0, *times.values()]), remote=True)
-        if content is None and not times:
+            return ExperimentLine(name=name, state="damaged", note=str(error)), changed
+        if log is None and not times:
             return None
+
+        def read(file: str) -> bytes | None:
+            if file == EVENTS_FILE:
+                return log
+            return store.read(f"{name}/{file}") if file in times else None
+
+        present = times.keys() | ({EVENTS_FILE} if log else set())
         locked = is_locked(storage.experiment(name).path / LOCK_FILE)
-        found = _find(
-            place,
-            times.keys(),
-            content,
-            lambda file: store.read(f"{name}/{file}"),
-            locked,
-            max([0.0, *times.values()]),
-        )
-        heard = found.state.heard if found.state else 0.0
-        return dataclasses.replace(found, remote=True, changed=max(found.changed, heard))
+        return _line(_Found(place, present, read, locked, changed)), changed
 
     with ThreadPoolExecutor(_READERS) as readers:
         return [found for found in readers.map(find, names) if found is not None]
 
 
-def _find(
-    place: Path,
-    present: Set[str],
-    log: bytes | None,
-    read: Callable[[str], bytes],
-    locked: bool | None,
-    changed: float,
-) -> _Found:
-    """Read one experiment.
-
-    Args:
-        place: its folder, or where it is in the store.
-        present: files that are there.
-        log: content of its log; None where there is none, as of one that an earlier version made.
-        read: reads a file.
-        locked: see `_Found`.
-        changed: see `_Found`.
-    """
-    wanted = _FILES if log is None else (EXPERIMENT_FILE,)
-    files, problem = _parse(read, [name for name in wanted if name in present])
-    settings, state = files.get(EXPERIMENT_FILE), None
-    try:
-        if log is not None:
-            state = fold(log, place / EVENTS_FILE)
-        elif settings is not None and problem is None:
-            state = old_state(place.name, settings, files.get(STATE_FILE), files.get(RESULTS_FILE), changed)
-    except ExperimentError as error:
-        problem = problem or str(error)
-    return _Found(place.name, settings, state, problem, locked, changed)
-
-
-def _parse(
-    read: Callable[[str], bytes], names: Sequence[str]
-) -> tuple[dict[str, Mapping[str, Any]], str | None]:
-    """Content of the files, and what is wrong with the first that cannot be read."""
-    files: dict[str, Mapping[str, Any]] = {}
-    problem = None
-    for name in names:
-        try:
-            content = read(name)
-            found = json.loads(content) if name.endswith(".json") else yaml.load(content, _LOADER)
-            if not isinstance(found, dict):
-                raise ValueError("is not the file of an experiment")
-            files[name] = found
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            problem = problem or f"{name} cannot be read: {_reason(error)}"
-    return files, problem
-
-
-def _reason(error: Exception) -> str:
-    """What is wrong in one line; YAML's errors tell first what they were about to do."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is not None:
-        return f"line {mark.line + 1}: {getattr(error, 'problem', None)}"
-    return str(getattr(error, "strerror", "") or error).splitlines()[0]
-
-
 def _line(found: _Found) -> ExperimentLine:
-    problem = found.problem
-    if problem is None and found.settings is None:
+    name = found.folder.name
+    if EXPERIMENT_FILE not in found.present:
         if found.locked:
-            return ExperimentLine(name=found.name, state="starting")
-        problem = f"has no {EXPERIMENT_FILE}"
-        if found.state is None:
-            problem += ": it was killed before its first trial, and can be removed"
-    if problem is None and found.settings is not None and found.state is not None:
-        try:
-            return _whole_line(found, found.settings, found.state)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"a file of it does not say what it should ({type(error).__name__}: {error})"
-    return ExperimentLine(name=found.name, state="damaged", note=problem)
+            return ExperimentLine(name=name, state="starting")
+        begun = found.present & {EVENTS_FILE, STATE_FILE, RESULTS_FILE}
+        why = "" if begun else ": it was killed before its first trial, and can be removed"
+        return ExperimentLine(name=name, state="damaged", note=f"has no {EXPERIMENT_FILE}{why}")
+    try:
+        return _whole_line(found, parse_saved(found.folder, found.read, found.changed))
+    except ExperimentError as error:
+        problem = str(error)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"a file of it does not say what it should ({type(error).__name__}: {error})"
+    return ExperimentLine(name=name, state="damaged", note=problem)
 
 
-def _whole_line(found: _Found, settings: Mapping[str, Any], state: SearchState) -> ExperimentLine:
-    asked, train = state.session, settings["train_config"]
-    ended, best, verdict = how_it_ended(state), state.best(), state.verdict
-    unseen = found.remote or found.locked is None
-    alive = unseen and state.ended is None and time.time() - found.changed < _ALIVE_SECONDS
+def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
+    state, settings, train = saved.state, saved.settings, saved.settings.train_config
+    asked, ended, best, verdict = state.session, how_it_ended(state), state.best(), state.verdict
+    changed, unseen = found.changed, found.locked is None
+    if found.folder.remote:  # the locks of other machines cannot be seen
+        changed, unseen = max(changed, state.heard), True
+    alive = unseen and state.ended is None and time.time() - changed < _ALIVE_SECONDS
     running = bool(found.locked) or (alive and ended is None)
     means = {each["trial_id"]: each["mean"] for each in verdict["standings"]} if verdict else {}
     return ExperimentLine(
-        name=found.name,
+        name=saved.name,
         state="running" if running else ended or "interrupted",
-        kind="training" if settings.get("kind") == "training" else "search",
+        kind=settings.kind,
         trials_ended=sum(trial.status != "running" for trial in state.records.all()),
         trials_asked=asked.trials if asked else None,
-        baseline_wer=state.baseline.rates["wer"] if state.baseline else None,
+        baseline_wer=saved.baseline.get("wer"),
         best_wer=means[verdict["winner"]] if verdict else best.best_wer if best else None,
         seconds=state.seconds_at(time.time()) if running else state.seconds,
-        started=str(settings["created"]),
-        model=_short(str(train["model"])),
-        data=_short(str(train["data"])),
+        started=settings.created,
+        model=short_source(str(train["model"])),
+        data=short_source(str(train["data"])),
         language=train.get("language"),
         note=state.end.text if state.end else None,
     )
-
-
-def _short(source: str) -> str:
-    """A folder or file by its name only, all else as it is."""
-    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source

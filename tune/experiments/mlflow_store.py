@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import sqlite3
@@ -10,10 +9,8 @@ import urllib.parse
 from contextlib import closing
 from pathlib import Path
 
-import yaml
-
-from tune.util.errors import ExperimentError, TrackingError
-from tune.util.redact import hide_password, without_password
+from tune.util.errors import TrackingError
+from tune.util.redact import hide_password
 
 DATABASE = "mlflow.db"
 """The SQLite store of an experiment folder."""
@@ -70,31 +67,6 @@ def absolute_tracking_uri(uri: str) -> str:
             f"MLflow store {path}: a SQLite store's path cannot hold ? or %; choose another folder"
         )
     return f"sqlite:///{path}"
-
-
-def read_tracking_uri(folder: Path) -> str:
-    """The MLflow store of an experiment; the file in the folder, if the folder was moved.
-
-    Raises:
-        ExperimentError: `experiment.yaml` cannot be read or names no store, or the store's file is gone.
-    """
-    file = folder / "experiment.yaml"
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
-    uri = content.get("tracking_uri") if isinstance(content, dict) else None
-    if not isinstance(uri, str) or not uri:
-        raise ExperimentError(f"{file}: has no tracking_uri")
-    database = sqlite_path(uri)
-    if database is None:
-        known = os.environ.get("MLFLOW_TRACKING_URI", "")
-        return known if without_password(known) == uri else uri  # the file keeps no password
-    if database.exists():
-        return uri
-    if not (folder / "mlflow.db").exists():
-        raise ExperimentError(f"experiment {folder.name!r}: its MLflow store {database} is gone")
-    return default_tracking_uri(folder)
 
 
 def sqlite_path(uri: str) -> Path | None:

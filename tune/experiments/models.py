@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from trainer.model.pretrained import find_model
 from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.saved import Find, best_run, find_experiment, load_results
+from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.util.errors import ModelError
 
 if TYPE_CHECKING:
@@ -81,12 +81,9 @@ def _unknown(word: str, storage: Storage) -> ModelError:
 
 @contextlib.contextmanager
 def _winner(storage: Storage, experiment: str, find: Find) -> Iterator[NamedModel]:
-    folder = find(experiment, storage)
-    settings, results = load_results(folder)
-    best = best_run(results, experiment)
-    config = TrainConfig.from_dict(settings["train_config"]).replace(**best["config"])
-    with folder.checkpoint(best["checkpoint"]) as checkpoint:
-        yield NamedModel(experiment, str(checkpoint), config.to_dict())
+    saved = load_saved(find(experiment, storage))
+    with saved.checkpoint(saved.best) as checkpoint:
+        yield NamedModel(experiment, str(checkpoint), saved.config(saved.best).to_dict())
 
 
 def _folder(word: str, path: Path) -> NamedModel:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tune.experiments.events import (
     BaselineMeasured,
@@ -21,44 +21,33 @@ from tune.experiments.state import SearchState
 from tune.search.records import Stop, TrialRecord, trial_order
 from tune.util.errors import ExperimentError
 
+if TYPE_CHECKING:
+    from tune.experiments.settings import ExperimentSettings
+
 STATE_FILE = "state.json"
 _UNUSED = ("started", "loss", "epoch_now")
 
 
-def read_old_state(folder: Path, settings: Mapping[str, Any]) -> SearchState:
+def old_state(
+    folder: Path, settings: ExperimentSettings, read: Callable[[str], bytes | None], heard: float
+) -> SearchState:
     """What the log of an experiment would have folded to, had it been kept.
 
+    Args:
+        folder: of the experiment, or its place in an object store: it is named in errors.
+        settings: `experiment.yaml`.
+        read: the content of a file by its name; None where there is no such file.
+        heard: when the newer of its files was written, in seconds since the epoch.
+
     Raises:
-        ExperimentError: nothing of it was measured yet, or a file cannot be read.
+        ExperimentError: nothing of it was measured yet, or a file cannot be read or is of another version.
     """
-    saved, results = (_read(folder / name) for name in (STATE_FILE, RESULTS_FILE))
+    saved, results = (_parse(read(name), folder / name) for name in (STATE_FILE, RESULTS_FILE))
     if saved is None and results is None:
         raise ExperimentError(
             f"experiment {folder.name!r}: has no {RESULTS_FILE} and no events.jsonl; wait until its search has begun"
         )
-    files = [folder / name for name in (STATE_FILE, RESULTS_FILE) if (folder / name).is_file()]
-    return old_state(folder.name, settings, saved, results, max(file.stat().st_mtime for file in files))
-
-
-def old_state(
-    name: str,
-    settings: Mapping[str, Any],
-    saved: Mapping[str, Any] | None,
-    results: Mapping[str, Any] | None,
-    heard: float,
-) -> SearchState:
-    """The same of files that were read.
-
-    Args:
-        name: of the experiment.
-        settings: `experiment.yaml`.
-        saved: `state.json`; None where it is gone.
-        results: `results.json`; None where no session has come to its end.
-        heard: when the newer of them was written, in seconds since the epoch.
-
-    Raises:
-        ExperimentError: they are of another version.
-    """
+    asked = settings.first_form
     state, source = SearchState(), saved or results or {}
     try:
         for records, key in ((state.records, "trials"), (state.repeats, "repeats")):
@@ -71,31 +60,24 @@ def old_state(
             session=1,
             owner="",
             began=heard,
-            kind="training" if settings.get("kind") == "training" else "search",
-            trials=int(settings["trials"]),
-            finalists=settings.get("finalists") or 0,
-            repeats=settings.get("repeats") or 0,
-            budgets=dict(settings.get("budgets") or {}),
-            keep_checkpoints=settings.get("keep_checkpoints", "best"),
-            asked_resources=dict(settings.get("asked_resources") or {}),
-            gpus_per_trial=settings.get("resources", {}).get("gpus", 0.0),
+            kind=settings.kind,
+            trials=int(asked["trials"]),
+            finalists=asked.get("finalists") or 0,
+            repeats=asked.get("repeats") or 0,
+            budgets=dict(asked.get("budgets") or {}),
+            keep_checkpoints=asked.get("keep_checkpoints", "best"),
+            asked_resources=dict(asked.get("asked_resources") or {}),
+            gpus_per_trial=settings.resources.gpus,
         )
-        state.baseline = BaselineMeasured(rates=dict(settings["baseline"]))
+        state.baseline = BaselineMeasured(rates=dict(asked["baseline"]))
         state.restore_seconds(float(source.get("seconds", 0.0)), heard)
         if results is not None and _is_current(results, state):
             _end(state, results)
     except (KeyError, TypeError, ValueError) as error:
-        raise ExperimentError(f"experiment {name!r}: its trials are of another version: {error}") from error
+        raise ExperimentError(
+            f"experiment {folder.name!r}: its trials are of another version: {error}"
+        ) from error
     return state
-
-
-def old_run_ids(folder: Path) -> dict[str, str]:
-    """MLflow's runs by trial and repeat; empty where the files do not say."""
-    saved, results = _read(folder / STATE_FILE), _read(folder / RESULTS_FILE) or {}
-    if saved is not None:
-        return dict(saved.get("run_ids") or {})
-    runs = [*results.get("trials", []), *results.get("repeats", [])]
-    return {run["trial_id"]: run["mlflow_run_id"] for run in runs if run.get("mlflow_run_id")}
 
 
 def _is_current(results: Mapping[str, Any], state: SearchState) -> bool:
@@ -121,17 +103,17 @@ def _end(state: SearchState, results: Mapping[str, Any]) -> None:
         state.session = dataclasses.replace(state.session, repeats=0)  # none is left, whatever had cut them
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _parse(content: bytes | None, path: Path) -> dict[str, Any] | None:
     """A file's mapping; None where there is no such file.
 
     Raises:
         ExperimentError: it cannot be read, or holds something else.
     """
-    if not path.is_file():
+    if content is None:
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(content)
+    except ValueError as error:
         raise ExperimentError(f"{path}: cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise ExperimentError(f"{path}: is not the file of an experiment")
@@ -152,11 +134,11 @@ def _from_state(values: Mapping[str, Any]) -> TrialRecord:
     )
 
 
-def _from_results(settings: Mapping[str, Any], entry: Mapping[str, Any]) -> TrialRecord:
+def _from_results(settings: ExperimentSettings, entry: Mapping[str, Any]) -> TrialRecord:
     """A trial where its state is gone; losses are not told there."""
     stop = entry.get("stop")
     evaluations = [(row["samples_seen"], row["wer"]) for row in entry["evaluations"]]
-    seen, clips = int(entry["samples_seen"]), int(settings["clips"]["train"])
+    seen, clips = int(entry["samples_seen"]), settings.clips["train"]
     _, found, checkpoint = (entry.get("checkpoint") or "").rpartition("/trials/")
     return TrialRecord(
         trial_id=entry["trial_id"],

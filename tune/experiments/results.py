@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.old_form import old_run_ids
-from tune.search.records import TrialRecord, trial_of
+from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.search.scheduler import METRIC
-from tune.util.files import write_whole
+from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -29,15 +28,14 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
     """The content of `results.json`, as the log stands; trials that have not ended are called interrupted."""
     rates = state.baseline.rates if state.baseline else {}
     best, verdict, end = state.best(), state.verdict, state.end
-    address = _Addresses(folder)
-    runs = _run_ids(folder.path)
+    runs = run_ids(folder.path)
     return {
         "experiment": folder.name,
         "metric": METRIC,
         "baseline": {name: rates.get(name) for name in ("wer", "cer")},
-        "best": None if best is None else _best(state, best, verdict, address),
-        "trials": [_entry(run, address, runs) for run in state.records.all()],
-        "repeats": [_entry(run, address, runs) for run in state.repeats.all()],
+        "best": None if best is None else _best(folder, state, best),
+        "trials": [_entry(folder, run, runs) for run in state.records.all()],
+        "repeats": [_entry(folder, run, runs) for run in state.repeats.all()],
         "finalists": verdict,
         "not_compared": state.compared.text if state.compared and verdict is None else None,
         "test": _test(state, best),
@@ -72,30 +70,23 @@ def outcome(state: SearchState, reason: str | None) -> Literal["finished", "fail
     return "failed" if reason == "failures" or not succeeded(state) else "finished"
 
 
+def status_of(run: TrialRecord) -> Outcome:
+    """How a run ended, where nothing of the experiment runs any more."""
+    return "interrupted" if run.status == "running" else run.status
+
+
 def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
     """How an experiment ended; None where something is left, or it runs."""
     return None if state.something_is_left else outcome(state, state.end.reason if state.end else None)
 
 
-class _Addresses:
-    """Checkpoints as people find them: a folder, or an address in the object store."""
-
-    def __init__(self, folder: ExperimentFolder) -> None:
-        self._folder = folder
-        self._root: str | None = None
-
-    def __call__(self, run: TrialRecord) -> str | None:
-        if not run.has_weights:
-            return None
-        if self._root is None:
-            self._root = str(self._folder.ray_storage()["storage_path"])
-        return self._folder.checkpoint_address(f"{self._root}/{run.checkpoint}")
+def _checkpoint(folder: ExperimentFolder, run: TrialRecord) -> str | None:
+    """Where people find it: in a folder, or at an address of the object store."""
+    return f"{folder.address}/{run.checkpoint}" if run.has_weights else None
 
 
-def _best(
-    state: SearchState, best: TrialRecord, verdict: Mapping[str, Any] | None, address: _Addresses
-) -> dict[str, Any]:
-    standing = {}
+def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> dict[str, Any]:
+    standing, verdict = {}, state.verdict
     if verdict is not None:
         found = next(each for each in verdict["standings"] if each["trial_id"] == verdict["winner"])
         standing = {"mean_wer": found["mean"], "mean_interval": found.get("mean_interval")}
@@ -107,7 +98,7 @@ def _best(
         "cer": best.best_cer,
         **({"wer_error": best.best_wer_error} if best.best_is_partial else {}),
         "config": best.config,
-        "checkpoint": address(best),
+        "checkpoint": _checkpoint(folder, best),
         "samples_seen": best.best_samples_seen,
     }
 
@@ -121,10 +112,10 @@ def _test(state: SearchState, best: TrialRecord | None) -> dict[str, Any] | None
             "baseline_wer": found.baseline["wer"], "baseline_cer": found.baseline["cer"]}  # fmt: skip
 
 
-def _entry(run: TrialRecord, address: _Addresses, runs: Mapping[str, str]) -> dict[str, Any]:
+def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) -> dict[str, Any]:
     return {
         "trial_id": run.trial_id,
-        "status": "interrupted" if run.status == "running" else run.status,
+        "status": status_of(run),
         "config": run.config,
         "effective_batch_size": run.effective_batch,
         "wer": run.wer,
@@ -135,7 +126,7 @@ def _entry(run: TrialRecord, address: _Addresses, runs: Mapping[str, str]) -> di
         "seconds": round(run.seconds, 3),
         "samples_per_second": run.samples_per_second,
         "mlflow_run_id": runs.get(run.trial_id),
-        "checkpoint": address(run),
+        "checkpoint": _checkpoint(folder, run),
         "evaluations": [
             {
                 **{"samples_seen": seen, "wer": wer},
@@ -148,12 +139,12 @@ def _entry(run: TrialRecord, address: _Addresses, runs: Mapping[str, str]) -> di
     }
 
 
-def _run_ids(folder: Path) -> dict[str, str]:
-    """MLflow's runs by trial, as far as the follower has come."""
+def run_ids(folder: Path) -> dict[str, str]:
+    """MLflow's runs by trial and repeat, as far as the follower has come; of an earlier version by its results."""
     try:
-        told = json.loads((folder / TRACKING_FILE).read_text(encoding="utf-8"))
+        told = json.loads((folder / TRACKING_FILE).read_bytes())
         return dict(told["facts"].get("run_ids") or {})
-    except FileNotFoundError:  # none was begun, or an earlier version made it
-        return old_run_ids(folder)
-    except (ValueError, KeyError):  # it is just being written
-        return {}
+    except (OSError, ValueError, KeyError):  # none was begun, or there were no followers yet
+        results = read_object(folder / RESULTS_FILE)
+    runs = [*results.get("trials", []), *results.get("repeats", [])]
+    return {run["trial_id"]: run["mlflow_run_id"] for run in runs if run.get("mlflow_run_id")}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
 from trainer.config import TrainConfig
-from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
+from tune.experiments.log import EVENTS_FILE, fold
 from tune.experiments.object_stores.segments import download
-from tune.experiments.old_form import STATE_FILE, read_old_state
-from tune.experiments.results import results_of
+from tune.experiments.old_form import STATE_FILE, old_state
+from tune.experiments.settings import ExperimentSettings, parse_settings, read_settings
 from tune.search.records import TrialRecord
 from tune.space.space import load_space
 from tune.util.errors import ExperimentError, SpaceError
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
     from tune.experiments.storage import Storage
     from tune.space.space import SearchSpace
 
-_NEEDED = ("train_config",)
+Read: TypeAlias = "Callable[[str], bytes | None]"
+"""Content of a file of an experiment by its name; None where there is no such file."""
+Find: TypeAlias = "Callable[[str, Storage], ExperimentFolder]"
+"""Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +40,8 @@ class SavedExperiment:
     """A search, or a single training, as it stands on disk."""
 
     folder: ExperimentFolder
-    settings: dict[str, Any]
-    """`experiment.yaml`: everything that was resolved, once, before the first trial."""
+    settings: ExperimentSettings
+    """What was resolved, once, before the first trial."""
     state: SearchState
     """What its log folds to."""
 
@@ -48,31 +53,54 @@ class SavedExperiment:
     @property
     def is_training(self) -> bool:
         """Whether it is a single training of `tune-whisper train`."""
-        return self.settings.get("kind") == "training"
+        return self.settings.kind == "training"
 
     @property
     def base(self) -> TrainConfig:
-        """The settings that all trials share."""
-        return TrainConfig.from_dict(self.settings["train_config"])
+        """The settings that all trials share, with a feature cache that is here: it may have begun elsewhere."""
+        base = self.settings.base
+        return (
+            base if Path(base.cache_dir).is_dir() else base.replace(cache_dir=str(self.folder.feature_cache))
+        )
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """Samples seen at which trials are measured; the last one is the full budget."""
-        return tuple(int(rung) for rung in self.settings["rungs"])
+        return self.settings.rungs
 
     @property
     def baseline(self) -> dict[str, float]:
         """Rates of the untouched base model; empty before it was measured."""
         return dict(self.state.baseline.rates) if self.state.baseline else {}
 
-    @property
+    @functools.cached_property
     def space(self) -> SearchSpace | None:
         """What is searched, its bounds as numbers; None for a training."""
-        return None if self.is_training else saved_space(self.settings["space"], self.folder.path)
+        return None if self.is_training else saved_space(self.settings.space, self.folder.path)
 
     def config(self, run: TrialRecord) -> TrainConfig:
-        """All settings of a run."""
+        """All settings of a run, with a feature cache that is here."""
         return self.base.replace(**run.config)
+
+    @property
+    def best(self) -> TrialRecord:
+        """The run that is exported.
+
+        Raises:
+            ExperimentError: no trial was evaluated, or the weights of the best one are gone.
+        """
+        best = self.state.best()
+        if best is not None:
+            return best
+        if self.state.records.best() is None:
+            raise ExperimentError(
+                f"experiment {self.name!r}: no trial reached an evaluation, so there is no model yet"
+            )
+        raise ExperimentError(f"experiment {self.name!r}: the weights of its best trial are gone")
+
+    def checkpoint(self, run: TrialRecord) -> AbstractContextManager[Path]:
+        """The best checkpoint of a run that has weights, as a local folder; see `ExperimentFolder.checkpoint`."""
+        return self.folder.checkpoint(str(run.checkpoint))
 
 
 def load_saved(folder: ExperimentFolder) -> SavedExperiment:
@@ -81,9 +109,17 @@ def load_saved(folder: ExperimentFolder) -> SavedExperiment:
     Raises:
         ExperimentError: nothing of it was measured yet, or a file of it is damaged.
     """
-    settings, log = read_settings(folder.path), folder.path / EVENTS_FILE
-    state = read_log(log) if log.is_file() else read_old_state(folder.path, settings)
-    return SavedExperiment(folder, settings, state)
+    old = [folder.path / name for name in (STATE_FILE, RESULTS_FILE)]
+    heard = max((file.stat().st_mtime for file in old if file.is_file()), default=0.0)
+    return parse_saved(folder, folder.read, heard)
+
+
+def parse_saved(folder: ExperimentFolder, read: Read, heard: float) -> SavedExperiment:
+    """The same of any files; `heard` is when those of an earlier version were written, in seconds since the epoch."""
+    settings = parse_settings(read(EXPERIMENT_FILE), folder.path / EXPERIMENT_FILE)
+    if (log := read(EVENTS_FILE)) is None:
+        return SavedExperiment(folder, settings, old_state(folder.path, settings, read, heard))
+    return SavedExperiment(folder, settings, fold(log, folder.path / EVENTS_FILE))
 
 
 def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
@@ -110,46 +146,6 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
     raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")
 
 
-Find: TypeAlias = "Callable[[str, Storage], ExperimentFolder]"
-"""Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""
-
-
-def load_results(folder: ExperimentFolder) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`experiment.yaml` with what the log adds to it, and the results as they stand now.
-
-    Raises:
-        ExperimentError: nothing of it was measured yet, or a file of it is damaged.
-    """
-    saved = load_saved(folder)
-    return full_settings(saved), results_of(folder, saved.state)
-
-
-def best_run(results: Mapping[str, Any], experiment: str) -> dict[str, Any]:
-    """What the results say of the run that is exported.
-
-    Raises:
-        ExperimentError: no trial was evaluated, or the weights of the best one are gone.
-    """
-    best: dict[str, Any] | None = results["best"]
-    if best is not None and best["checkpoint"]:
-        return best
-    if all(trial["best_wer"] is None for trial in results["trials"]):
-        raise ExperimentError(
-            f"experiment {experiment!r}: no trial reached an evaluation, so there is no model yet"
-        )
-    raise ExperimentError(f"experiment {experiment!r}: the weights of its best trial are gone")
-
-
-def full_settings(saved: SavedExperiment) -> dict[str, Any]:
-    """`experiment.yaml` with what the latest session was asked for and what the base model came to."""
-    asked = saved.state.session
-    found = {**saved.settings, "baseline": saved.baseline}
-    if asked is not None:
-        names = ("trials", "finalists", "repeats", "budgets", "keep_checkpoints", "asked_resources")
-        found |= {name: getattr(asked, name) for name in names}
-    return found
-
-
 def old_form_error(folder: ExperimentFolder, option: str, what: str) -> ExperimentError:
     """What is told where an experiment of an earlier version cannot be used."""
     if not (folder.path / STATE_FILE).is_file():
@@ -157,30 +153,13 @@ def old_form_error(folder: ExperimentFolder, option: str, what: str) -> Experime
             f"{option}: its search never began a trial; remove {folder.address} and start it anew"
         )
     try:
-        version = read_settings(folder.path).get("versions", {}).get("tune-whisper", "0.1.0")
+        version = read_settings(folder).versions.get("tune-whisper", "0.1.0")
     except ExperimentError:
         version = "0.1.0"
     return ExperimentError(
         f"{option}: was made by tune-whisper {version}, which kept no {EVENTS_FILE}; {what} with that version "
         f"(pip install tune-whisper=={version}). All else works with this one"
     )
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """`experiment.yaml`.
-
-    Raises:
-        ExperimentError: it cannot be read, or is not the file of an experiment.
-    """
-    path = folder / EXPERIMENT_FILE
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    missing = [key for key in _NEEDED if not isinstance(settings, dict) or key not in settings]
-    if missing:
-        raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
-    return dict(settings)
 
 
 def saved_space(saved: Mapping[str, Any], folder: Path) -> SearchSpace:

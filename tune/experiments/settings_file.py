@@ -1,4 +1,4 @@
-"""`experiment.yaml`: everything that was resolved before the first trial, written once; what happens is in the log."""
+"""What a session writes beside the log: `experiment.yaml`, and the base model's errors by clip."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from tune.experiments.folder import EXPERIMENT_FILE
+from tune.experiments.settings import ExperimentSettings
 from tune.search.budgets import describe_duration
 from tune.search.finalists import ClipErrors
 from tune.util.environment import package_versions
@@ -47,9 +45,9 @@ def write_search_file(
     _write(
         plan,
         base,
-        base.evaluate_at or (),
         data,
-        resources,
+        rungs=base.evaluate_at or (),
+        resources=resources,
         run_again=_command(plan),
         seed=request.seed,
         space=plan.space.to_dict(),
@@ -62,44 +60,30 @@ def write_search_file(
 def write_training_file(
     plan: TrainPlan, points: tuple[int, ...], data: PreparedData, resources: TrialResources
 ) -> None:
-    """Write what a single training resolved: enough to run it again, to go on with it and to export from it.
-
-    `points` are the samples seen at which it is evaluated.
-    """
+    """The same of a single training; `points` are the samples seen at which it is evaluated."""
     base = plan.base
     again = f"tune-whisper train --from {plan.name} --workers {base.workers}{plan.request.storage.option}"
-    more = {"kind": plan.kind, "run_again": again, "seed": base.seed, "space": {}}
-    _write(plan, base, points, data, resources, **more)
+    _write(plan, base, data, rungs=points, resources=resources, run_again=again, seed=base.seed)
 
 
-def _write(
-    plan: Plan,
-    base: TrainConfig,
-    points: tuple[int, ...],
-    data: PreparedData,
-    resources: TrialResources,
-    **more: Any,
-) -> None:
-    rungs = list(points)
+def _write(plan: Plan, base: TrainConfig, data: PreparedData, *, rungs: tuple[int, ...], **more: Any) -> None:
     asked = plan.request.tracking_uri
-    content = {
-        "experiment": plan.name,
-        "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+    ExperimentSettings(
+        experiment=plan.name,
+        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        kind=plan.kind,
+        track=plan.trackers,
+        tracking_uri=without_password(plan.tracking_uri),
+        asked_tracking_uri=None if asked is None else without_password(asked),
+        train_config=base.to_dict(),
+        budget_samples=rungs[-1],
+        rungs=rungs,
+        clips={name: len(split) for name, split in data.splits.items()},
+        dropped=data.drop_counts(),
+        notes=tuple(data.notes),
+        versions=package_versions(),
         **more,
-        "track": list(plan.trackers),
-        "tracking_uri": without_password(plan.tracking_uri),
-        "asked_tracking_uri": None if asked is None else without_password(asked),
-        "train_config": base.to_dict(),
-        "budget_samples": rungs[-1],
-        "rungs": rungs,
-        "resources": dataclasses.asdict(resources),
-        "clips": {name: len(split) for name, split in data.splits.items()},
-        "dropped": data.drop_counts(),
-        "notes": list(data.notes),
-        "versions": package_versions(),
-    }
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    (plan.folder / EXPERIMENT_FILE).write_text(text, encoding="utf-8")
+    ).write(plan.folder)
 
 
 def write_baseline_clips(folder: Path, baseline: Evaluation) -> None:

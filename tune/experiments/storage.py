@@ -10,12 +10,11 @@ import shlex
 import urllib.parse
 from pathlib import Path
 
-from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder
+from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder, feature_cache
 from tune.experiments.object_stores.object_store import QUERY_KEYS, ObjectStore, StorageError
 from tune.util.environment import user_cache
 from tune.util.redact import without_password
 
-FEATURE_CACHE = ".feature-cache"
 DEFAULT_STORAGE = "experiments"
 
 
@@ -67,8 +66,8 @@ class Storage:
 
     @property
     def feature_cache(self) -> Path:
-        """Where features go by default: with the experiments, or in the user's cache."""
-        return user_cache() / "features" if self.folder is None else self.folder / FEATURE_CACHE
+        """Where features go by default."""
+        return feature_cache(self.folder)
 
     def check(self) -> None:
         """Find out in seconds whether experiments can be kept there.

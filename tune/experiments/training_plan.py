@@ -20,9 +20,10 @@ from tune.experiments.plan import (
     new_experiment,
     usual_learning_rate,
 )
-from tune.experiments.saved import Find, find_experiment, load_results
+from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_REPEATS
+from tune.search.records import trial_of
 from tune.util.console import short_path, short_value
 from tune.util.errors import ExperimentError, check_least
 
@@ -207,22 +208,21 @@ def _taken(request: TrainRequest, origin: str, folder: ExperimentFolder) -> tupl
     Raises:
         ExperimentError: there is no such trial, or no trial reached an evaluation.
     """
-    settings, results = load_results(folder)
-    evaluated = [trial for trial in results["trials"] if trial["best_wer"] is not None]
-    # Its weights may be gone: settings are all that is taken.
-    best = results["best"] or min(evaluated, key=lambda trial: float(trial["best_wer"]), default=None)
-    wanted = request.trial.zfill(3) if request.trial else best and best["trial_id"]
+    saved = load_saved(folder)
+    trials = saved.state.records
+    best = saved.state.best() or trials.best()  # its weights may be gone: settings are all that is taken
+    wanted = None if best is None else trial_of(best.trial_id)
+    if request.trial:
+        wanted = request.trial.zfill(3)
     if wanted is None:
         raise ExperimentError(
             f"--from {origin}: no trial of it reached an evaluation; --trial takes one all the same"
         )
-    trials = {trial["trial_id"]: trial for trial in results["trials"]}
     if wanted not in trials:
-        raise ExperimentError(f"--trial {wanted}: experiment {origin!r} has trials {', '.join(trials)}")
-    trained = TrainConfig.from_dict({**settings["train_config"], **trials[wanted]["config"]})
+        known = ", ".join(trial.trial_id for trial in trials.all())
+        raise ExperimentError(f"--trial {wanted}: experiment {origin!r} has trials {known}")
+    trained = saved.config(trials[wanted])
     values = {name: value for name, value in trained.to_dict().items() if name not in _NOT_TAKEN}
-    if not Path(trained.cache_dir).is_dir():  # it ran elsewhere
-        del values["cache_dir"]
     return values, trained.effective_batch_size
 
 

@@ -8,12 +8,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.experiments.saved import Find, find_experiment, load_results
+from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.searcher import EarlierTrial
 from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
+    from tune.experiments.saved import SavedExperiment
+    from tune.experiments.settings import ExperimentSettings
     from tune.experiments.storage import Storage
+    from tune.search.records import TrialRecord
     from tune.space.space import SearchSpace
 
 WARM_START_FILE = "warm_start.json"
@@ -94,54 +97,44 @@ def read_warm_start(
     Raises:
         ExperimentError: there is no such experiment, it has no results, or nothing of it fits.
     """
-    settings, results = load_results(find(name, storage))
-    theirs = settings["train_config"]
-    usable = [trial for trial in results["trials"] if trial["status"] in ("completed", "early_stopped")]
+    saved = load_saved(find(name, storage))
+    theirs, baseline = saved.settings.train_config, saved.baseline["wer"]
     trials: list[EarlierTrial] = []
     outside: Counter[str] = Counter()
-    for trial in usable:
-        params = {key: trial["config"].get(key, theirs.get(key)) for key in space.parameters}
+    for trial in saved.state.records.all():
+        if trial.status not in ("completed", "early_stopped"):
+            continue
+        params = {key: trial.config.get(key, theirs.get(key)) for key in space.parameters}
         wrong = [key for key, parameter in space.parameters.items() if not parameter.contains(params[key])]
         outside.update(wrong)
-        if not wrong and trial["evaluations"]:
-            points = [(row["samples_seen"], row["wer"]) for row in trial["evaluations"]]
-            value = trial["best_wer"] if trial["status"] == "completed" else None
-            trials.append(EarlierTrial(params, points, value, _budget(trial, settings)))
+        if not wrong and trial.evaluations:
+            value = trial.best_wer if trial.status == "completed" else None
+            trials.append(EarlierTrial(params, trial.evaluations, value, _budget(trial, saved.settings)))
     if not trials:
         raise ExperimentError(
-            f"--warm-start {name}: none of its {len(results['trials'])} trials fits the space"
+            f"--warm-start {name}: none of its {len(saved.state.records)} trials fits the space"
             + "".join(f"; {key} is outside in {count}" for key, count in outside.items())
         )
-    return WarmStart(
-        experiment=name,
-        trials=trials,
-        baseline=float(results["baseline"]["wer"]),
-        budget=int(settings["budget_samples"]),
-        notes=_notes(results, trials, outside, settings, space, ours),
-    )
+    notes = _notes(saved, len(trials), outside, space, ours)
+    return WarmStart(name, trials, baseline, saved.settings.budget_samples, notes)
 
 
-def _budget(trial: dict[str, Any], settings: dict[str, Any]) -> int:
+def _budget(trial: TrialRecord, settings: ExperimentSettings) -> int:
     """Samples of a trial's full budget: a budget in steps is more of them with a larger batch."""
-    steps, batch = settings["train_config"].get("max_steps"), trial.get("effective_batch_size")
-    return int(steps * batch if steps and batch else settings["budget_samples"])
+    steps, batch = settings.train_config.get("max_steps"), trial.effective_batch
+    return int(steps * batch) if steps and batch else settings.budget_samples
 
 
 def _notes(
-    results: dict[str, Any],
-    trials: list[EarlierTrial],
-    outside: Counter[str],
-    settings: dict[str, Any],
-    space: SearchSpace,
-    ours: dict[str, Any],
+    saved: SavedExperiment, used: int, outside: Counter[str], space: SearchSpace, ours: dict[str, Any]
 ) -> list[str]:
-    theirs, name = settings["train_config"], results["experiment"]
-    notes = [f"warm start: {len(trials)} of the {len(results['trials'])} trials of {name} are used"]
+    theirs = saved.settings.train_config
+    notes = [f"warm start: {used} of the {len(saved.state.records)} trials of {saved.name} are used"]
     notes += [
         f"warm start: {count} are left out, their {key} is outside the space"
         for key, count in outside.items()
     ]
-    searched_there = set(settings["space"].get("parameters", ()))  # a training has none
+    searched_there = set(saved.settings.space.get("parameters", ()))  # a training has none
     for key in space.parameters:
         if key not in searched_there:
             notes.append(f"warm start: {key} was not searched there, it was {theirs.get(key)}")

@@ -18,7 +18,7 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.pretrained import find_model
 from tune.experiments.plan import usual_learning_rate
-from tune.experiments.saved import Find, best_run, find_experiment, load_results
+from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import CardFacts, Rates, model_card, usage
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from trainer.conversion.formats import Target
     from trainer.data.prepared import PreparedData
     from trainer.train import Evaluation
-    from tune.experiments.folder import ExperimentFolder
     from tune.experiments.storage import Storage
+    from tune.search.records import TrialRecord
 
 SETTINGS_FILE, CARD_FILE = "train_config.json", "README.md"
 TOLERANCE = 0.1
@@ -70,51 +70,33 @@ def export_trial(
     """
     from trainer.conversion.hugging_face import write_model
 
-    folder = find(experiment, storage)
-    settings, results = load_results(folder)
-    trial = _find_trial(results, trial_id, experiment)
-    _check_checkpoint(trial)
-    base = TrainConfig.from_dict(settings["train_config"])
-    if not Path(base.cache_dir).is_dir():  # the search ran elsewhere
-        base = base.replace(cache_dir=str(storage.feature_cache))
-    config = base.replace(**trial["config"])
+    saved = load_saved(find(experiment, storage))
+    trial = _find_trial(saved, trial_id)
+    config = saved.config(trial)
     with (
         new_folder(output.expanduser().absolute()) as partial,
-        folder.checkpoint(trial["checkpoint"]) as checkpoint,
+        saved.checkpoint(trial) as checkpoint,
     ):
         with console.status("writing and measuring the model ..."):
             write_model(config, checkpoint, partial)
             exported = config.replace(model=str(partial))
-            rates, facts = _rates(base, exported, _baseline(folder, settings), trial, console)
+            rates, facts = _rates(saved, exported, trial, console)
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
         summary = {
             "experiment": experiment,
-            "trial_id": trial["trial_id"],
-            "reported_validation_wer": trial["best_wer"],
+            "trial_id": trial.trial_id,
+            "reported_validation_wer": trial.best_wer,
             "evaluations": rates,
             "formats": outcome.to_dict(),
         }
         _write_json(partial / EVALUATION_FILE, summary)
         _write_json(partial / SETTINGS_FILE, config.to_dict())
         facts = dataclasses.replace(facts, formats=outcome.paths())
-        card = model_card(settings, results, trial, config, rates, read_decoding(partial), facts=facts)
+        card = model_card(saved, trial, rates, read_decoding(partial), facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
     _print(console, output, trial, rates)
     print_formats(outcome, console, str(output))
     return outcome
-
-
-def _check_checkpoint(trial: dict[str, Any]) -> None:
-    """Raise `ExperimentError` where a trial's weights are not there."""
-    if trial.get("checkpoint"):
-        return
-    reason = "it never reached an evaluation"
-    if trial["evaluations"]:
-        reason = (
-            "its weights were dropped when the search ended, for all but the best are; a search with "
-            "--keep-checkpoints all keeps them"
-        )
-    raise ExperimentError(f"trial {trial['trial_id']}: has no checkpoint: {reason}")
 
 
 @contextlib.contextmanager
@@ -142,11 +124,6 @@ def new_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _baseline(folder: ExperimentFolder, settings: dict[str, Any]) -> dict[str, Any]:
-    """The base model's error rates on validation, which the search measured."""
-    return {**settings["baseline"], **_interval(baseline_clips(folder.path))}
-
-
 def _interval(clips: ClipErrors | None) -> dict[str, Any]:
     """The WER's 95 % interval, to go with the rates; empty where it is not known."""
     found = None if clips is None else wer_interval([clips])
@@ -154,21 +131,18 @@ def _interval(clips: ClipErrors | None) -> dict[str, Any]:
 
 
 def _rates(
-    base: TrainConfig,
-    exported: TrainConfig,
-    baseline: dict[str, Any],
-    trial: dict[str, Any],
-    console: Console,
+    saved: SavedExperiment, exported: TrainConfig, trial: TrialRecord, console: Console
 ) -> tuple[Rates, CardFacts]:
     """Error rates before and after: measured, or those of the search where the data has gone; and facts of the data."""
     from trainer.data.prepared import prepare
 
+    baseline = {**saved.baseline, **_interval(baseline_clips(saved.folder.path))}
     try:
-        data = prepare(base)
-        return _measure(base, exported, baseline, data), _facts(data)
+        data = prepare(saved.base)
+        return _measure(saved.base, exported, baseline, data), _facts(data)
     except DataError as error:
         say(console, f"warning: not measured again, the figures are those of the search: {error}")
-    reported = {"wer": trial["best_wer"], "cer": trial["best_cer"], "clips": baseline["clips"]}
+    reported = {"wer": trial.best_wer, "cer": trial.best_cer, "clips": baseline["clips"]}
     return {"validation": {"before": baseline, "after": reported}}, CardFacts()
 
 
@@ -209,31 +183,40 @@ def _facts(data: PreparedData) -> CardFacts:
     )
 
 
-def _find_trial(results: dict[str, Any], trial_id: str | None, experiment: str) -> dict[str, Any]:
+def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
+    """The trial or repeat of this name, or the best; raises `ExperimentError` where its weights are not there."""
     if trial_id is None:
-        trial_id = str(best_run(results, experiment)["run"])
-    runs = [*results["trials"], *results.get("repeats", [])]
-    trials: dict[str, dict[str, Any]] = {trial["trial_id"]: trial for trial in runs}
+        return saved.best
+    trials = {run.trial_id: run for run in saved.state.runs}
     trial_id = trial_id.zfill(3)  # 7 is as good as 007
     if trial_id not in trials:
-        raise ExperimentError(f"--trial {trial_id}: experiment {experiment!r} has trials {', '.join(trials)}")
-    return trials[trial_id]
+        raise ExperimentError(f"--trial {trial_id}: experiment {saved.name!r} has trials {', '.join(trials)}")
+    if trials[trial_id].has_weights:
+        return trials[trial_id]
+    reason = "it never reached an evaluation"
+    if trials[trial_id].evaluations:
+        reason = (
+            "its weights were dropped when the search ended, for all but the best are; a search with "
+            "--keep-checkpoints all keeps them"
+        )
+    raise ExperimentError(f"trial {trial_id}: has no checkpoint: {reason}")
 
 
-def _print(console: Console, output: Path, trial: dict[str, Any], rates: Rates) -> None:
+def _print(console: Console, output: Path, trial: TrialRecord, rates: Rates) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("split", "clips", "WER before", "WER after", "CER before", "CER after"):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split, pair in rates.items():
         figures = [pair[when][rate] for rate in ("wer", "cer") for when in ("before", "after")]
         table.add_row(split, str(pair["after"]["clips"]), *(f"{figure:.2f} %" for figure in figures))
-    say(console, f"exported trial {trial['trial_id']} to {output}")
+    say(console, f"exported trial {trial.trial_id} to {output}")
     console.print(table)
-    drift = abs(rates["validation"]["after"]["wer"] - trial["best_wer"])
+    reported = float(trial.best_wer or 0.0)
+    drift = abs(rates["validation"]["after"]["wer"] - reported)
     if drift > TOLERANCE:
         say(
             console,
-            f"warning: the search reported a validation WER of {trial['best_wer']:.2f} %; here it is {drift:.2f} "
+            f"warning: the search reported a validation WER of {reported:.2f} %; here it is {drift:.2f} "
             "points off, as other hardware or precision can make it",
         )
     say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')

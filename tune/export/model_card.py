@@ -18,9 +18,14 @@ from trainer.conversion.decoding import Decoding
 from trainer.conversion.usage import PLACE, how_to_use
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
+from tune.experiments.results import status_of
+from tune.util.console import short_source
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
+
+    from tune.experiments.saved import SavedExperiment
+    from tune.search.records import Outcome, TrialRecord
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 _USAGE = Path(__file__).with_name("usage.md.jinja")
@@ -51,7 +56,7 @@ _DROPPED = {
     "unreadable_audio": "unreadable",
 }
 """In words; other reasons stand as they are, without their underscores."""
-_STATUS = {
+_STATUS: dict[Outcome, str] = {
     "completed": "went to the end",
     "early_stopped": "were stopped early",
     "diverged": "diverged",
@@ -79,64 +84,58 @@ class CardFacts:
 
 
 def model_card(
-    settings: dict[str, Any],
-    results: dict[str, Any],
-    trial: dict[str, Any],
-    config: TrainConfig,
-    rates: Rates,
-    decoding: Decoding,
-    *,
-    facts: CardFacts | None = None,
+    saved: SavedExperiment, trial: TrialRecord, rates: Rates, decoding: Decoding, facts: CardFacts
 ) -> ModelCard:
     """The card, as it stands in the model's folder.
 
     Args:
-        settings: the experiment's `experiment.yaml`.
-        results: its `results.json`.
-        trial: the exported trial's entry in it.
-        config: the exported trial's full settings.
+        saved: the experiment.
+        trial: of it, the exported one.
         rates: error rates by split, `before` and `after`.
         decoding: how the exported model decodes.
         facts: what else is known.
     """
     from huggingface_hub import ModelCard
 
-    facts = facts or CardFacts()
-    source, data = config.model_source, config.data
-    standings = (results.get("finalists") or {}).get("standings", [])
-    counts = Counter(each["status"] for each in results["trials"])
-    versions = settings.get("versions", {})
+    settings, state, config = saved.settings, saved.state, saved.config(trial)
+    source = config.model_source
+    verdict = state.verdict or {}
+    standings = verdict.get("standings", [])
+    counts = Counter(status_of(run) for run in state.records.all())
     card: ModelCard = ModelCard.from_template(
-        _metadata(config, rates, results["experiment"]),
+        _metadata(config, rates, saved.name),
         template_path=str(_TEMPLATE),
         settings=settings,
-        results=results,
+        experiment=saved.name,
+        trials=len(state.records),
+        repeats=len(state.repeats),
+        verdict=verdict,
         trial=trial,
         config=config,
         rates=rates,
         decoding=decoding,
         facts=facts,
-        alone=settings.get("kind") == "training",
+        alone=saved.is_training,
         language=language_name(config.language or "en"),
         base_model=source if _is_hub_id(source) else None,
         base_name=_short_name(source),
-        standing=next((found for found in standings if trial["trial_id"] in found["runs"]), None),
-        is_best=results["best"] is not None and results["best"].get("run") == trial["trial_id"],
+        standing=next((found for found in standings if trial.trial_id in found["runs"]), None),
+        is_best=state.best() is trial,
         normalizer_text=describe_normalizer(config)[1],
         unit=unit_note(config),
         intervals=any("wer_interval" in found for pair in rates.values() for found in pair.values()),
         judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
         usage=usage(decoding, facts.formats),
-        data=data.rstrip("/").rsplit("/", 1)[-1] if data.startswith("/") else data,
+        data=short_source(config.data),
         reasons=_DROPPED,
-        parameters=defaultdict(dict, settings.get("space", {}).get("parameters", {})),
-        fixed=_fixed_settings(config, trial["config"]),
+        parameters=defaultdict(dict, settings.space.get("parameters", {})),
+        fixed=_fixed_settings(config, trial.config),
         outcomes=[(counts[status], words) for status, words in _STATUS.items() if counts[status]],
-        cost=_cost(settings, [*results["trials"], *results.get("repeats", [])]),
+        cost=_cost(saved),
         tools=", ".join(
-            f"{name} {versions[name]}"
+            f"{name} {settings.versions[name]}"
             for name in ("transformers", "torch", "ray", "optuna")
-            if name in versions
+            if name in settings.versions
         ),
     )
     return card
@@ -254,11 +253,9 @@ def _fixed_settings(config: TrainConfig, searched: Mapping[str, Any]) -> list[tu
     ]
 
 
-def _cost(settings: Mapping[str, Any], runs: list[dict[str, Any]]) -> str:
+def _cost(saved: SavedExperiment) -> str:
     """Time that all runs held their devices."""
-    resources = settings.get("resources") or {}
-    seconds = sum(run.get("seconds") or 0.0 for run in runs)
-    gpus = float(resources.get("gpus") or 0.0)
-    each, device = (gpus, "GPU") if gpus else (float(resources.get("cpus") or 1.0), "CPU")
+    resources, seconds = saved.settings.resources, sum(run.seconds for run in saved.state.runs)
+    each, device = (resources.gpus, "GPU") if resources.gpus else (resources.cpus, "CPU")
     hours = each * seconds / 3600
     return f"{hours:.1f} {device}-hours" if hours >= 2 else f"{60 * hours:.1f} {device}-minutes"

@@ -11,20 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.mlflow_store import (
     absolute_tracking_uri,
     check_store,
     default_artifact_root,
     is_server,
-    read_tracking_uri,
 )
+from tune.experiments.results import run_ids
 from tune.experiments.saved import Find, find_experiment
+from tune.experiments.settings import read_tracking_uri
 from tune.registry.facts import ModelFacts
 from tune.registry.model_store import ModelStore
 from tune.util.console import say
 from tune.util.errors import ConfigError
-from tune.util.files import read_object
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def _tracking_uri(
     given: str | None, folder: ExperimentFolder | None, facts: ModelFacts, storage: Storage
 ) -> str:
     if given is None and folder is not None:
-        return read_tracking_uri(folder.path)
+        return read_tracking_uri(folder)
     uri = given or os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
         missing = "names no experiment"
@@ -145,9 +144,7 @@ def _tracking_uri(
 
 def _run_of(folder: ExperimentFolder, facts: ModelFacts) -> str | None:
     """The MLflow run of the model's trial."""
-    results = read_object(folder.path / RESULTS_FILE)
-    runs = [*results.get("trials", []), *results.get("repeats", [])]
-    return next((run.get("mlflow_run_id") for run in runs if run["trial_id"] == facts.trial), None)
+    return run_ids(folder.path).get(str(facts.trial))
 
 
 def register_model(

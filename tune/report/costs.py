@@ -81,9 +81,8 @@ class Costs:
 
 def find_costs(experiment: Experiment) -> Costs:
     """Add up the time that each run held its devices."""
-    resources, trials = experiment.settings["resources"], experiment.trials
-    gpus = float(resources["gpus"])
-    each = gpus or float(resources["cpus"])
+    resources, trials = experiment.settings.resources, experiment.trials
+    each = resources.gpus or resources.cpus
     groups = [(name, [t for t in trials if t.status == outcome]) for outcome, name in OUTCOMES.items()]
     groups.append((FINALISTS, experiment.repeats))
     shares = [
@@ -92,7 +91,9 @@ def find_costs(experiment: Experiment) -> Costs:
         if runs
     ]
     seconds = _whole_seconds(trials, experiment.repeats)
-    return Costs("GPU" if gpus else "CPU", each, shares, None if seconds is None else each * seconds / 3600)
+    return Costs(
+        "GPU" if resources.gpus else "CPU", each, shares, None if seconds is None else each * seconds / 3600
+    )
 
 
 def _whole_seconds(trials: Sequence[TrialRecord], repeats: Sequence[TrialRecord]) -> float | None:

@@ -14,11 +14,12 @@ from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
-from tune.experiments.saved import SavedExperiment, full_settings, load_saved
+from tune.experiments.saved import SavedExperiment, load_saved
 from tune.experiments.settings_file import DROPPED_FILE
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Verdict, choose_finalists
 from tune.search.records import TrialRecord, trial_of
+from tune.util.console import short_source
 from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 """`failed`: it ended without a result, or because trials failed.
 `unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
-_NEEDED = ("trials", "rungs", "resources", "clips", "baseline")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Experiment(SavedExperiment):
     @property
     def train_config(self) -> dict[str, Any]:
         """The settings that all trials share, also where another version wrote some that this one does not know."""
-        return dict(self.settings["train_config"])
+        return self.settings.train_config
 
     @property
     def budget(self) -> int:
@@ -155,11 +155,6 @@ class Experiment(SavedExperiment):
         return [run for run in self.repeats if run.trial_id in names]
 
 
-def short_source(source: str) -> str:
-    """A model or data set as people know it: a folder or file by its name, all else as it is."""
-    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
-
-
 def last_line(error: str | None) -> str:
     """The line of an error that says what it was."""
     lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
@@ -179,9 +174,13 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
         ExperimentError: one of its files is missing or cannot be read.
     """
     saved = load_saved(folder)
-    settings = full_settings(saved)
-    missing = [key for key in _NEEDED if not settings.get(key)]
-    missing += ["space"] if "space" not in settings else []  # empty in a training
+    known: dict[str, Any] = {
+        "trials": saved.state.session,
+        "rungs": saved.rungs,
+        "clips": saved.settings.clips,
+    }
+    known["space"] = saved.is_training or saved.settings.space
+    missing = [name for name, found in {**known, "baseline": saved.baseline}.items() if not found]
     if missing:
         path = folder.path / EXPERIMENT_FILE
         raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
@@ -191,7 +190,7 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
             _close(run)
     experiment = Experiment(
         folder=folder,
-        settings=settings,
+        settings=saved.settings,
         state=saved.state,
         stage=stage,
         dropped=_read_dropped(folder.path / DROPPED_FILE),

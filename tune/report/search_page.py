@@ -48,10 +48,10 @@ def draw_search(analysis: Analysis) -> dict[str, Any]:
 def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
     """The page as HTML."""
     experiment = analysis.experiment
-    created, language = experiment.settings.get("created"), experiment.train_config.get("language")
+    created, language = experiment.settings.created, experiment.train_config.get("language")
     lead = f"Search for fine-tuning {experiment.model} on {experiment.data}, {language} · {state_text(experiment)}"
     if created:
-        lead += f" · begun {str(created)[:16].replace('T', ' ')}"
+        lead += f" · begun {created[:16].replace('T', ' ')}"
     few = ""
     if not analysis.importances and len(experiment.parameters) > 1:
         few = (
@@ -197,12 +197,12 @@ def _pieces(text: str) -> list[Cell | str]:
 
 def _about(experiment: Experiment) -> list[list[str]]:
     settings, config = experiment.settings, experiment.train_config
-    versions, resources = settings.get("versions", {}), settings["resources"]
-    steps, clips = config.get("max_steps"), int(settings["clips"].get("train", 0))
+    versions, resources = settings.versions, settings.resources
+    steps, clips = config.get("max_steps"), settings.clips.get("train", 0)
     budget = f"{steps} steps" if steps else f"{experiment.budget / max(1, clips):.3g} epochs"
-    gpus = f"{resources['gpus']:g} GPU and " if resources["gpus"] else ""
-    workers = f" for {resources['workers']} workers" if resources.get("workers", 1) > 1 else ""
-    held = f"{gpus}{resources['cpus']:g} CPU a trial{workers}, {resources['concurrent']} at a time"
+    gpus = f"{resources.gpus:g} GPU and " if resources.gpus else ""
+    workers = f" for {resources.workers} workers" if resources.workers > 1 else ""
+    held = f"{gpus}{resources.cpus:g} CPU a trial{workers}, {resources.concurrent} at a time"
     rungs = ", ".join(f"{rung:,}" for rung in experiment.rungs)
     return [
         ["model", str(config["model"])],
@@ -211,7 +211,7 @@ def _about(experiment: Experiment) -> list[list[str]]:
         ["rungs", f"{rungs} samples seen: where trials are measured, and the worse ones stopped"],
         ["hardware", f"{held}; {versions.get('platform', '')}".rstrip("; ")],
         ["versions", ", ".join(f"{name} {versions[name]}" for name in _NAMED_VERSIONS if name in versions)],
-        ["seed", str(settings.get("seed"))],
+        ["seed", str(settings.seed)],
     ]
 
 

@@ -19,7 +19,7 @@ def state_text(experiment: Experiment) -> str:
     """How far it is: `finished, 32 of 32 trials ended in 3:20:11`."""
     state, trials = experiment.state, experiment.trials
     ended = sum(trial.status not in ("running", "interrupted") for trial in trials)
-    asked = experiment.settings["trials"]
+    asked = state.session.trials if state.session else 0
     stage = experiment.stage.replace("unfinished", "not finished")
     text = f"{stage}, {ended} of {asked} trials ended in {clock(state.seconds)}"
     if state.end:
@@ -55,17 +55,17 @@ def test_tiles(experiment: Experiment) -> list[tuple[str, str]]:
 def shared_parts(experiment: Experiment) -> dict[str, Any]:
     """Footer, data and commands, as the templates name them."""
     settings, dropped = experiment.settings, experiment.dropped
-    version = settings.get("versions", {}).get("tune-whisper", "")
+    version = settings.versions.get("tune-whisper", "")
     now = datetime.datetime.now().astimezone()
-    clips = ", ".join(f"{count:,} {name}" for name, count in settings["clips"].items())
+    clips = ", ".join(f"{count:,} {name}" for name, count in settings.clips.items())
     title = f"The {len(dropped):,} clips"
     if len(dropped) > _MOST_DROPPED:
         title = f"The first {_MOST_DROPPED} of {len(dropped):,} clips; dropped_clips.jsonl has all"
     return {
         "footer": f"Written by tune-whisper {version} on {now:%Y-%m-%d at %H:%M}; this file needs nothing else.",
         "data": f"{experiment.data}: {clips} clips. {_rates_note(experiment)}",
-        "notes": [str(note).removeprefix("WARNING: ") for note in settings.get("notes") or []],
-        "left_out": [[_words(key), f"{count:,}"] for key, count in (settings.get("dropped") or {}).items()],
+        "notes": [note.removeprefix("WARNING: ") for note in settings.notes],
+        "left_out": [[_words(key), f"{count:,}"] for key, count in settings.dropped.items()],
         "dropped_title": title,
         "dropped": [
             [drop["name"], drop["split"], _words(drop["reason"]), drop["detail"]]

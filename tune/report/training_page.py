@@ -32,7 +32,7 @@ def training_page(experiment: Experiment, trained: Contender | None) -> str:
             interval = f", 95 % interval {trained.interval[0]:.2f} to {trained.interval[1]:.2f}"
         tiles.insert(0, (f"{trained.wer:.2f} %", f"WER after training{interval}"))
         tiles += [gain_tile(base, trained.wer), *test_tiles(experiment)]
-    clips = max(1, int(experiment.settings["clips"].get("train", 0)))
+    clips = max(1, experiment.settings.clips.get("train", 0))
     rows: list[list[str]] = []
     best: list[int] = []
     if trial is not None:

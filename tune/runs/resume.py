@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import ASKED_RESOURCES, TRACKERS, RunRequest, SearchPlan, SearchRequest, check_auto
-from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error, read_settings
+from tune.experiments.plan import ASKED_RESOURCES, TRACKERS, SearchPlan, SearchRequest, check_auto
+from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error
+from tune.experiments.settings import read_settings
 from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
 from tune.experiments.warm_start import WarmStart
 from tune.runs.finish import is_owed
@@ -19,8 +19,8 @@ from tune.search.budgets import Budgets
 from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from trainer.config import TrainConfig
     from tune.experiments.events import SessionStarted
+    from tune.experiments.settings import ExperimentSettings
     from tune.experiments.state import SearchState
     from tune.experiments.storage import Storage
 
@@ -93,12 +93,12 @@ def load_training(request: TrainRequest, name: str) -> ResumedTraining:
             raise ExperimentError(
                 f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
             )
-        base = _with_cache(saved.base, request)
+        base = saved.base
         request.resources(base.workers).check_gpus()
         request = dataclasses.replace(
             request,
-            tracking_uri=request.tracking_uri or saved.settings.get("asked_tracking_uri"),
-            track=tuple(saved.settings["track"]),
+            tracking_uri=request.tracking_uri or saved.settings.asked_tracking_uri,
+            track=saved.settings.track,
         )
         plan = TrainPlan(
             request=request,
@@ -119,8 +119,8 @@ def _opened(
     has_log = (folder.path / EVENTS_FILE).is_file()
     if not has_log and kind == "search":
         raise old_form_error(folder, f"--resume {name}", "go on with it")
-    settings = read_settings(folder.path)
-    if settings.get("kind", "search") != kind:
+    settings = read_settings(folder)
+    if settings.kind != kind:
         raise ExperimentError(
             f"--resume {name}: is a training; use tune-whisper train --resume {name}"
             if kind == "search"
@@ -133,13 +133,6 @@ def _opened(
         stack.callback(experiment.close)
         yield SavedExperiment(folder, settings, experiment.log.state), experiment
         stack.pop_all()
-
-
-def _with_cache(base: TrainConfig, request: RunRequest) -> TrainConfig:
-    """The settings with a feature cache that is here: the experiment may have begun on another machine."""
-    if Path(base.cache_dir).is_dir():
-        return base
-    return base.replace(cache_dir=str(request.storage.feature_cache))
 
 
 def _load(
@@ -162,21 +155,21 @@ def _load(
     request = dataclasses.replace(
         request,
         trials=wanted,
-        seed=int(settings["seed"]),
+        seed=settings.seed,
         experiment=name,
-        workers_per_trial=int(settings["resources"]["workers"]),
-        tracking_uri=request.tracking_uri or settings.get("asked_tracking_uri"),
+        workers_per_trial=settings.resources.workers,
+        tracking_uri=request.tracking_uri or settings.asked_tracking_uri,
         **_as_before(asked, settings, request, given),
     )
     request.resources.check_gpus(begun=True)
-    check_auto(request, settings["train_config"].get("deepspeed"))
+    check_auto(request, saved.base.deepspeed)
     base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
     plan = SearchPlan(
         request=request,
         name=name,
         experiment_folder=saved.folder,
         space=saved.space,
-        base=_with_cache(base, request),
+        base=base,
         warm_start=WarmStart.load(saved.folder.path),
     )
     left = _left(state, request)
@@ -186,28 +179,26 @@ def _load(
         )
     # The test split is measured by workers, which takes a whole session.
     chosen = state.chosen.run if state.chosen else None
-    measured = "test" not in settings["clips"] or (
-        state.held_out is not None and state.held_out.run == chosen
-    )
+    measured = "test" not in settings.clips or (state.held_out is not None and state.held_out.run == chosen)
     return ResumedSearch(
         plan,
         experiment,
         saved.rungs,
-        bool(settings.get("trials_full_window", True)),
+        settings.trials_full_window,
         only_finish=not left and measured and is_owed(state),
     )
 
 
 def _as_before(
-    asked: SessionStarted, settings: dict[str, Any], request: SearchRequest, given: Collection[str]
+    asked: SessionStarted, settings: ExperimentSettings, request: SearchRequest, given: Collection[str]
 ) -> dict[str, Any]:
     """Options of the session before, but for those that are given anew."""
     before: dict[str, Any] = {
         "finalists": asked.finalists,
         "repeats": asked.repeats,
         "keep_checkpoints": asked.keep_checkpoints,
-        "optuna_storage": settings.get("optuna_storage"),
-        "track": tuple(name for name in settings["track"] if name in TRACKERS),
+        "optuna_storage": settings.optuna_storage,
+        "track": tuple(name for name in settings.track if name in TRACKERS),
         **{name: asked.asked_resources.get(name) for name in ASKED_RESOURCES},
     }
     found = {name: value for name, value in before.items() if f"--{name.replace('_', '-')}" not in given}

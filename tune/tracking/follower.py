@@ -23,8 +23,9 @@ from typing import Any
 
 from tune.experiments.events import Entry, SearchEnded, SessionStarted
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.log import EVENTS_FILE, PROGRESS_FILE, parse, parse_progress, read_log
-from tune.experiments.saved import SavedExperiment, read_settings
+from tune.experiments.log import EVENTS_FILE, PROGRESS_FILE, parse, parse_progress
+from tune.experiments.saved import SavedExperiment, load_saved
+from tune.experiments.settings import ExperimentSettings, read_settings
 from tune.experiments.state import SearchState
 from tune.tracking.tracker import (
     TRACKERS,
@@ -61,7 +62,7 @@ class Tail:
     """An experiment's log as one store has heard it."""
 
     def __init__(self, folder: ExperimentFolder) -> None:
-        self.saved = SavedExperiment(folder, {}, SearchState())
+        self.saved = SavedExperiment(folder, ExperimentSettings(), SearchState())
         """The state is what the log folds to up to the last event taken."""
         self._events = folder.path / EVENTS_FILE
         self._progress = folder.path / PROGRESS_FILE
@@ -112,7 +113,7 @@ class Tail:
         try:
             for entry, line in zip(entries, lines, strict=False):
                 if isinstance(entry.event, SessionStarted):
-                    settings = read_settings(self.saved.folder.path)
+                    settings = read_settings(self.saved.folder)
                     self.saved = dataclasses.replace(self.saved, settings=settings)
                 self.saved.state.apply(entry)
                 taken.append(entry)
@@ -287,8 +288,8 @@ class StoreFollower:
 def _as_it_is(folder: ExperimentFolder) -> SavedExperiment:
     """The experiment with all of its log, which may not be there yet."""
     if not _size(folder.path / EVENTS_FILE):
-        return SavedExperiment(folder, {}, SearchState())
-    return SavedExperiment(folder, read_settings(folder.path), read_log(folder.path / EVENTS_FILE))
+        return SavedExperiment(folder, ExperimentSettings(), SearchState())
+    return load_saved(folder)
 
 
 def _size(path: Path) -> int:

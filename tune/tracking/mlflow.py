@@ -266,9 +266,9 @@ def attach_folder(folder: ExperimentFolder, files: Path) -> int:
         ExperimentError: `experiment.yaml` or the log cannot be read.
         TrackingError: the store cannot be reached, has no run of this experiment, or the run's artifacts are gone.
     """
-    from tune.experiments.mlflow_store import read_tracking_uri
+    from tune.experiments.settings import read_tracking_uri
 
-    uri = read_tracking_uri(folder.path)
+    uri = read_tracking_uri(folder)
     check_store(uri)
     store = TrackingStore(uri, folder.name, None)
     store.connect(create=False)
@@ -288,10 +288,11 @@ def attach_folder(folder: ExperimentFolder, files: Path) -> int:
 def _own_run(store: TrackingStore, folder: ExperimentFolder) -> str:
     """The id of an experiment's own run; raises `TrackingError` where it is not known."""
     from tune.experiments.saved import SavedExperiment
+    from tune.experiments.settings import ExperimentSettings
 
     log, older = folder.path / EVENTS_FILE, folder.path / "state.json"
     if log.exists():
-        run = find_parent(store, SavedExperiment(folder, {}, read_log(log)))
+        run = find_parent(store, SavedExperiment(folder, ExperimentSettings(), read_log(log)))
         if run is not None:
             return run.run_id
     elif older.exists():  # of tune-whisper 0.1

@@ -124,7 +124,7 @@ class Translation:
 
     @functools.cached_property
     def _base(self) -> TrainConfig:
-        return self._saved.base
+        return self._saved.settings.base
 
     @functools.cached_property
     def _shared(self) -> dict[str, str]:
@@ -296,17 +296,17 @@ def experiment_key(saved: SavedExperiment) -> str:
 
 def parent_params(saved: SavedExperiment) -> dict[str, str]:
     """Params of the search's run: all settings that its trials share, and what is searched."""
-    base, space, settings = saved.base, saved.space, saved.settings
+    base, space, settings = saved.settings.base, saved.space, saved.settings
     if space is None:
         return param_texts({**base.to_dict(), "effective_batch_size": base.effective_batch_size})
-    asked, resources = saved.state.session, settings["resources"]
+    asked, resources = saved.state.session, settings.resources
     return param_texts(
         {
             "trials": asked.trials if asked else None,
-            "seed": settings.get("seed"),
+            "seed": settings.seed,
             "space": space.path.name,
-            "gpus_per_trial": f"{resources.get('gpus', 0):g}",
-            "cpus_per_trial": f"{resources.get('cpus', 0):g}",
+            "gpus_per_trial": f"{resources.gpus:g}",
+            "cpus_per_trial": f"{resources.cpus:g}",
             **{f"search.{name}": text for name, text in space.describe()},
             **base.to_dict(),
         }
@@ -316,7 +316,7 @@ def parent_params(saved: SavedExperiment) -> dict[str, str]:
 def first_files(saved: SavedExperiment) -> list[tuple[Path, str | None]]:
     """What is stored with the experiment's run from the beginning on."""
     versions, space = saved.folder.path / TRACKING_FOLDER / "versions.json", saved.folder.path / "space.yaml"
-    versions.write_text(json.dumps(saved.settings.get("versions", {}), indent=2) + "\n", encoding="utf-8")
+    versions.write_text(json.dumps(saved.settings.versions, indent=2) + "\n", encoding="utf-8")
     return [(path, None) for path in (versions, space) if path.is_file()]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.scoring.normalizers import rates_note
 from tune.search.budgets import describe_duration
 from tune.search.finalists import Verdict, describe_lowest, describe_mean
-from tune.util.console import clock, key_settings
+from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line
 
 if TYPE_CHECKING:
@@ -243,16 +243,11 @@ def _space(saved: SavedExperiment) -> list[str]:
 def _what(base: TrainConfig) -> str:
     language = f", language `{base.language}`" if base.language else ""
     task = "" if base.task == "transcribe" else f", task {base.task}"
-    return f"{_model(base)} on `{_short(base.data)}`{language}{task}"
+    return f"{_model(base)} on `{short_source(base.data)}`{language}{task}"
 
 
 def _model(base: TrainConfig) -> str:
-    return f"`{_short(base.model)}`"
-
-
-def _short(source: str) -> str:
-    """A folder or file by its name only, all else as it is."""
-    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
+    return f"`{short_source(base.model)}`"
 
 
 def _settings(record: TrialRecord) -> str:

@@ -139,7 +139,7 @@ class OptunaTracker:
             return self._create(storage, saved)
         attributes = storage.get_study_user_attrs(self._study)
         trials = storage.get_all_trials(self._study, deepcopy=False)
-        if attributes.get(_CREATED) != str(saved.settings.get("created")):
+        if attributes.get(_CREATED) != saved.settings.created:
             # An empty one is what a kill in the middle of `_create` leaves.
             if self._url is not None and (trials or attributes):
                 raise _taken(self._url, saved.name)
@@ -153,7 +153,7 @@ class OptunaTracker:
         from optuna.study import StudyDirection
 
         self._study, self._held = storage.create_new_study([StudyDirection.MINIMIZE], saved.name), {}
-        storage.set_study_user_attr(self._study, _CREATED, str(saved.settings.get("created")))
+        storage.set_study_user_attr(self._study, _CREATED, saved.settings.created)
         return 0
 
     def _write(

@@ -8,7 +8,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -139,11 +139,6 @@ def make_tracker(name: str, orders: Orders) -> Tracker:
     except ImportError as error:
         raise TrackingError(f"--track {name}: cannot be used here: {error}") from error
     return tracker
-
-
-def trackers_of(settings: Mapping[str, Any]) -> list[str]:
-    """The stores that an experiment is told to, by its `experiment.yaml`."""
-    return list(settings.get("track") or DEFAULT_TRACKERS)
 
 
 @dataclasses.dataclass

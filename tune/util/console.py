@@ -41,6 +41,11 @@ def short_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
+def short_source(source: str) -> str:
+    """A model or data set as people know it: a folder or file by its name, all else as it is."""
+    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
+
+
 def say(console: Console, text: str) -> None:
     """Print one line as it is: paths and names may hold what rich takes for markup, and are not broken."""
     console.print(text, markup=False, soft_wrap=True)

@@ -23,9 +23,10 @@ from s3_server import KEYS, S3Server, s3_server
 
 from tune.cli import main
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, read_tracking_uri
+from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
-from tune.experiments.saved import find_experiment, read_settings
+from tune.experiments.saved import find_experiment
+from tune.experiments.settings import read_settings, read_tracking_uri
 from tune.experiments.storage import Storage
 from tune.runs.uploader import Uploader
 from tune.util.errors import ExperimentError
@@ -184,7 +185,7 @@ def test_another_machine_gets_all_but_the_checkpoints(
     move_to_machine("second", monkeypatch, tmp_path)
     there = find_experiment("one", storage)
     assert str(tmp_path / "second") in str(there.path)
-    assert read_settings(there.path)["experiment"] == "one"
+    assert read_settings(there).experiment == "one"
     assert json.loads((there.path / "results.json").read_text())["trials"] == []
     assert wers(there.path) == [42.0]
     names = {str(path.relative_to(there.path)) for path in there.path.rglob("*") if path.is_file()}
@@ -194,12 +195,12 @@ def test_another_machine_gets_all_but_the_checkpoints(
     assert ".hidden.partial" not in names
     # As this machine sees it: the file of the first one is not there.
     (tmp_path / "first").rename(tmp_path / "gone")
-    client = mlflow.MlflowClient(read_tracking_uri(there.path))
+    client = mlflow.MlflowClient(read_tracking_uri(there))
     (run,) = client.search_runs(["1"], filter_string="tags.role = 'experiment'")
     assert "experiment.yaml" in {item.path for item in client.list_artifacts(run.info.run_id)}
-    with there.checkpoint("s3://elsewhere/x/one/trials/001/checkpoint_000000") as checkpoint:
+    with there.checkpoint("trials/001/checkpoint_000000") as checkpoint:
         assert [path.name for path in checkpoint.iterdir()] == ["config.json"]
-    lost = there.checkpoint("s3://experiments/moved/one/trials/001/checkpoint_000009")
+    lost = there.checkpoint("trials/001/checkpoint_000009")
     with pytest.raises(ExperimentError, match="is gone from s3://experiments/moved/one"), lost:
         pass
 

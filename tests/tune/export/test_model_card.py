@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,15 @@ from trainer.conversion.decoding import Decoding
 from trainer.conversion.usage import PLACE
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
+from tune.cluster.resources import TrialResources
 from tune.commands.export import export_parser
-from tune.export.model_card import CardFacts, model_card
+from tune.experiments.events import FinalistsCompared
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.saved import SavedExperiment
+from tune.experiments.settings import ExperimentSettings
+from tune.experiments.state import SearchState
+from tune.export.model_card import CardFacts, Rates, model_card
+from tune.search.records import TrialRecord
 
 CONFIG = TrainConfig(
     model="openai/whisper-small",
@@ -29,44 +38,24 @@ CONFIG = TrainConfig(
     weight_decay=0.01,
     seed=7,
 )
-SETTINGS: dict[str, Any] = {
-    "experiment": "fleurs-be",
-    "budget_samples": 9_000,
-    "resources": {"gpus": 0.5, "cpus": 4.0, "concurrent": 2, "workers": 1},
-    "clips": {"train": 2_400, "validation": 300, "test": 900},
-    "dropped": {"too_long_audio": 12, "empty_text": 1},
-    "notes": ["WARNING: 3 texts are in train and in test"],
-    "versions": {
-        "python": "3.11.7",
-        "ray": "2.47.1",
-        "torch": "2.13.0",
-        "transformers": "5.23.0",
-        "optuna": "5.0.0",
-    },
-    "space": {
+SETTINGS = ExperimentSettings(
+    budget_samples=9_000,
+    resources=TrialResources(gpus=0.5, cpus=4.0, concurrent=2),
+    clips={"train": 2_400, "validation": 300, "test": 900},
+    dropped={"too_long_audio": 12, "empty_text": 1},
+    notes=("WARNING: 3 texts are in train and in test",),
+    versions={"ray": "2.47.1", "torch": "2.13.0", "transformers": "5.23.0", "optuna": "5.0.0"},
+    space={
         "parameters": {
             "learning_rate": {"type": "float", "low": 1e-6, "high": 1e-4, "log": True},
             "train_batch_size": {"type": "choice", "values": [8, 16]},
         },
         "fixed": {"weight_decay": 0.01},
     },
-}
-TRIAL: dict[str, Any] = {
-    "trial_id": "004",
-    "status": "completed",
-    "config": {"learning_rate": 3.5e-5, "train_batch_size": 16},
-    "best_samples_seen": 6_000,
-    "seconds": 7_200.0,
-}
-RESULTS: dict[str, Any] = {
-    "experiment": "fleurs-be",
-    "best": {"trial_id": "004", "run": "004"},
-    "trials": [TRIAL, {"trial_id": "005", "status": "early_stopped", "seconds": 1_800.0}],
-    "repeats": [],
-}
+)
 BEFORE = {"wer": 61.254, "cer": 20.0, "wer_orthographic": 70.0, "clips": 300}
 AFTER = {"wer": 24.126, "cer": 6.5, "wer_orthographic": 31.0, "clips": 300}
-RATES = {"validation": {"before": BEFORE, "after": AFTER}, "test": {"before": BEFORE, "after": AFTER}}
+RATES: Rates = {"validation": {"before": BEFORE, "after": AFTER}, "test": {"before": BEFORE, "after": AFTER}}
 
 
 def decoding(config: TrainConfig, **changes: Any) -> Decoding:
@@ -75,23 +64,37 @@ def decoding(config: TrainConfig, **changes: Any) -> Decoding:
     return Decoding(**{**given, "suppresses_symbols": True, "window_seconds": 30.0, **changes})
 
 
-def card(**changes: Any) -> str:
-    """The card of one trial, with some of what it is made from changed."""
-    given: dict[str, Any] = {
-        "config": CONFIG,
-        "settings": SETTINGS,
-        "rates": RATES,
-        "results": RESULTS,
-        "facts": None,
-        "window": 30.0,
-    }
-    given |= changes
-    config = given["config"].replace(**TRIAL["config"])
-    heard = decoding(config, window_seconds=given["window"])
-    made = model_card(
-        given["settings"], given["results"], TRIAL, config, given["rates"], heard, facts=given["facts"]
+def trial(name: str, seconds: float) -> TrialRecord:
+    return TrialRecord(
+        name,
+        {"learning_rate": 3.5e-5, "train_batch_size": 16},
+        status="completed",
+        best_wer=24.1,
+        best_samples_seen=6_000,
+        seconds=seconds,
+        checkpoint=f"trials/{name}/checkpoint_000000",
     )
-    return str(made)
+
+
+def card(
+    config: TrainConfig = CONFIG,
+    settings: ExperimentSettings = SETTINGS,
+    rates: Rates = RATES,
+    facts: CardFacts | None = None,
+    window: float = 30.0,
+    others: Sequence[TrialRecord] = (TrialRecord("005", {}, status="early_stopped", seconds=1_800.0),),
+    verdict: dict[str, Any] | None = None,
+) -> str:
+    """The card of trial 004, with some of what it is made from changed."""
+    settings = dataclasses.replace(settings, train_config=config.to_dict())
+    saved = SavedExperiment(ExperimentFolder("fleurs-be", Path("fleurs-be")), settings, SearchState())
+    chosen = trial("004", 7_200.0)
+    for run in (chosen, *others):
+        (saved.state.repeats if "-r" in run.trial_id else saved.state.records).add(run)
+    if verdict is not None:
+        saved.state.compared = FinalistsCompared(verdict=verdict)
+    heard = decoding(saved.config(chosen), window_seconds=window)
+    return str(model_card(saved, chosen, rates, heard, facts or CardFacts()))
 
 
 def metadata(text: str) -> dict[str, Any]:
@@ -269,14 +272,13 @@ def test_how_it_was_found() -> None:
     )
     assert "It took 75.0 GPU-minutes." in text  # half a GPU for two and a half hours
     assert "transformers 5.23.0, torch 2.13.0, ray 2.47.1, optuna 5.0.0" in text
-    cpus = SETTINGS | {"resources": {"gpus": 0.0, "cpus": 4.0}}
+    cpus = dataclasses.replace(SETTINGS, resources=TrialResources(gpus=0.0, cpus=4.0, concurrent=2))
     assert "It took 10.0 CPU-hours." in section(card(settings=cpus), "How it was found")
 
 
 def test_a_training_without_a_search() -> None:
-    settings = SETTINGS | {"kind": "training", "space": {}}
-    results = RESULTS | {"trials": [TRIAL], "best": {"trial_id": "004"}, "finalists": None}
-    text = card(settings=settings, results=results, rates={"validation": RATES["validation"]})
+    settings = dataclasses.replace(SETTINGS, kind="training", space={})
+    text = card(settings=settings, others=(), rates={"validation": RATES["validation"]})
     assert "the training `fleurs-be`" in text
     assert "One training, without a search. It took 60.0 GPU-minutes." in text
     assert "Given to the training" in text
@@ -287,8 +289,8 @@ def test_a_training_without_a_search() -> None:
 def test_finalists() -> None:
     standing = {"trial_id": "004", "runs": ["004", "004-r1"], "wers": [24.1, 24.5], "mean": 24.3, "sd": 0.28}
     verdict = {"winner": "004", "tie": False, "standings": [standing]}
-    text = card(results=RESULTS | {"finalists": verdict, "repeats": [TRIAL | {"trial_id": "004-r1"}]})
-    assert "the winner of the search `fleurs-be` (2 trials). With 2 seeds" in text
+    text = card(others=[trial("004-r1", 60.0)], verdict=verdict)
+    assert "the winner of the search `fleurs-be` (1 trials). With 2 seeds" in text
     assert "24.30 ± 0.28 %" in text
     assert "trained again with other seeds" in text
 

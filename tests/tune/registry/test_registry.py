@@ -32,11 +32,11 @@ from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWrit
 from tune.experiments.mlflow_store import (
     default_artifact_root,
     default_tracking_uri,
-    read_tracking_uri,
     relocate_artifacts,
 )
 from tune.experiments.results import write_results
 from tune.experiments.saved import find_experiment
+from tune.experiments.settings import read_tracking_uri
 from tune.experiments.storage import Storage
 from tune.registry.register import Registered, check_names, register_model
 from tune.util.errors import ConfigError, ModelError, TrackingError
@@ -487,7 +487,7 @@ def test_an_experiment_in_an_object_store(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
         found = find_experiment("spring", storage)
         shutil.rmtree(tmp_path / "second")
-        uri = read_tracking_uri(found.path)
+        uri = read_tracking_uri(found)
         assert uri == f"sqlite:///{found.path}/mlflow.db"
         model = load(f"models:/{NAME}@champion", uri)
         assert model.predict(clips(1)[0]) == heard(shop.model, clips(1))

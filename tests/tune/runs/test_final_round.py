@@ -22,7 +22,7 @@ from tune.experiments.events import (
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.plan import SearchRequest
-from tune.experiments.saved import load_results
+from tune.experiments.saved import load_saved
 from tune.runs import finish as finish_module
 from tune.runs.final_round import plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish
@@ -280,7 +280,7 @@ def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
     assert read_log(search.folder / EVENTS_FILE).seconds == pytest.approx(before), (
         "the time between is no search's"
     )
-    assert load_results(folder)[1]["best"]["run"] == "001"
+    assert load_saved(folder).best.trial_id == "001"
     assert json.loads((search.folder / RESULTS_FILE).read_text())["interrupted"] is False
     assert search.weights() == {"001"}
     with pytest.raises(ExperimentError, match="all its 2 trials have ended"):
@@ -290,9 +290,10 @@ def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
 def test_something_can_be_exported_while_it_runs(tmp_path: Path) -> None:
     search = Search(tmp_path)
     search.train("001", 30.0, open_=True)
-    best = load_results(find_finished("x", search.storage))[1]["best"]
-    assert best["run"] == "001"
-    assert (Path(best["checkpoint"]) / "model.safetensors").is_file()
+    saved = load_saved(find_finished("x", search.storage))
+    assert saved.best.trial_id == "001"
+    with saved.checkpoint(saved.best) as checkpoint:
+        assert (checkpoint / "model.safetensors").is_file()
     assert read_log(search.folder / EVENTS_FILE).ended is None, "it runs: nobody finished it"
 
 

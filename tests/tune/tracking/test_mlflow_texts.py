@@ -243,7 +243,8 @@ def test_what_is_counted_is_told(
     told: str,
     saved: SavedExperiment,
 ) -> None:
-    settings = {**saved.settings, "train_config": {**saved.settings["train_config"], **changes}}
+    train = {**saved.settings.train_config, **changes}
+    settings = dataclasses.replace(saved.settings, train_config=train)
     text = describe(dataclasses.replace(saved, settings=settings), OPTION)
     assert [line for line in text.splitlines() if told in line]
 

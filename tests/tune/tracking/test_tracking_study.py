@@ -20,6 +20,7 @@ from studies import held, in_one_go, journal, place_of, study, tracker_of
 
 from tune.experiments.events import TrialProposed
 from tune.experiments.saved import SavedExperiment
+from tune.experiments.settings import ExperimentSettings
 from tune.experiments.state import SearchState
 from tune.tracking.follower import StoreFollower
 from tune.tracking.optuna_study import OptunaTracker, check_study
@@ -67,7 +68,7 @@ def test_a_log_without_events_leaves_nothing_behind(tmp_path: Path, kind: str) -
     """A follower is there before the first of them, and before `experiment.yaml`."""
     made = MadeLog(tmp_path)
     tracker = tracker_of(made, kind)
-    nothing = SavedExperiment(made.folder, {}, SearchState())
+    nothing = SavedExperiment(made.folder, ExperimentSettings(), SearchState())
     assert tracker.open(nothing) == Position()
     assert not journal(made).exists()
     made.four()

@@ -18,6 +18,7 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from tune.experiments.saved import SavedExperiment
+from tune.experiments.settings import ExperimentSettings
 from tune.experiments.state import SearchState
 from tune.tracking.tensorboard import FOLDER, TensorBoardTracker
 from tune.tracking.tracker import Position
@@ -103,7 +104,7 @@ def test_its_own_reader_finds_what_the_log_says(tmp_path: Path) -> None:
 def test_a_follower_that_is_there_before_the_first_event(tmp_path: Path) -> None:
     made = MadeLog(tmp_path)
     tracker = TensorBoardTracker()
-    assert tracker.open(SavedExperiment(made.folder, {}, SearchState())) == Position()
+    assert tracker.open(SavedExperiment(made.folder, ExperimentSettings(), SearchState())) == Position()
     assert not (made.folder.path / FOLDER).exists()
     made.four()
     tracker.deliver(made.entries, made.saved())

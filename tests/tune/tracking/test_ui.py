@@ -21,7 +21,9 @@ from mlflow_server import DIRECT, running_ui, search_runs
 
 from tune.commands import ui
 from tune.experiments.events import ResultsWritten
-from tune.experiments.mlflow_store import default_tracking_uri, read_tracking_uri
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.mlflow_store import default_tracking_uri
+from tune.experiments.settings import read_tracking_uri
 from tune.experiments.storage import Storage
 from tune.util.errors import ExperimentError, TrackingError
 
@@ -50,7 +52,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_experiment(folder: Path, uri: str) -> None:
     folder.mkdir()
-    (folder / "experiment.yaml").write_text(yaml.safe_dump({"experiment": folder.name, "tracking_uri": uri}))
+    (folder / "experiment.yaml").write_text(yaml.safe_dump({"tracking_uri": uri, "train_config": {}}))
 
 
 def free_port() -> int:
@@ -128,10 +130,11 @@ def test_which_experiment(storage: Path, tmp_path: Path) -> None:
 
 def test_a_folder_that_was_moved(tmp_path: Path) -> None:
     write_experiment(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db")
+    moved = ExperimentFolder("moved", tmp_path / "moved")
     with pytest.raises(ExperimentError, match=r"its MLflow store .*before/mlflow.db is gone"):
-        read_tracking_uri(tmp_path / "moved")
-    (tmp_path / "moved" / "mlflow.db").touch()
-    assert read_tracking_uri(tmp_path / "moved") == default_tracking_uri(tmp_path / "moved")
+        read_tracking_uri(moved)
+    (moved.path / "mlflow.db").touch()
+    assert read_tracking_uri(moved) == default_tracking_uri(moved.path)
 
 
 @pytest.mark.parametrize("content", ["{", "a list\n", "trials: 8\n", "tracking_uri: 5\n"])

@@ -162,7 +162,7 @@ def few_clips(analysis: Analysis) -> Iterator[Advice]:
     half = (winner.interval[1] - winner.interval[0]) / 2
     if half < _WIDE * winner.wer or half < analysis.pair_noise:
         return
-    clips = int(analysis.experiment.settings["clips"]["validation"])
+    clips = analysis.experiment.settings.clips["validation"]
     yield Advice(
         f"{clips:,} validation clips tell the {analysis.who}'s WER only to ± {half:.1f} points.",
         "More of them would tell settings apart that look alike now.",
@@ -174,7 +174,7 @@ def short_window(analysis: Analysis) -> Iterator[Advice]:
     experiment = analysis.experiment
     train, verdict = experiment.train_config, experiment.verdict
     window = train.get("audio_window")
-    fixed = experiment.settings["space"].get("fixed") or {}
+    fixed = experiment.settings.space.get("fixed") or {}
     if verdict is None or window == WHOLE_SECONDS or "full_window_evaluation" in fixed:
         return
     if "audio_window" in experiment.parameters:  # each finalist has its own

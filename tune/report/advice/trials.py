@@ -101,8 +101,8 @@ def stopping_saved(analysis: Analysis) -> Iterator[Advice]:
 def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
     """A good part of the data could not be used."""
     settings = analysis.experiment.settings
-    dropped = sum(settings.get("dropped", {}).values())
-    total = dropped + sum(settings["clips"].values())
+    dropped = sum(settings.dropped.values())
+    total = dropped + sum(settings.clips.values())
     if not dropped or dropped < _DROPPED_SHARE * total:
         return
     yield Advice(

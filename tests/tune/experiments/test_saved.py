@@ -1,0 +1,61 @@
+"""What is saved of an experiment, as every command that goes on from one reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made_experiments import made_trial, write_experiment
+from made_logs import MadeLog, training_settings
+from old_experiments import change
+
+from tune.experiments.plan import SearchRequest
+from tune.experiments.saved import find_experiment, load_saved
+from tune.experiments.storage import Storage
+from tune.experiments.training_plan import TrainRequest, make_train_plan
+from tune.runs.resume import load_search, load_training
+
+
+def resumed_search(storage: Storage) -> str:
+    resumed = load_search(SearchRequest(space="", trials=3, storage=storage), "made", ["--trials"])
+    resumed.experiment.close()
+    return resumed.plan.base.cache_dir
+
+
+def resumed_training(storage: Storage) -> str:
+    log = MadeLog(storage.experiment("alone").path, **training_settings())
+    log.session(kind="training", trials=1)
+    log.begin("001")
+    log.close()
+    move(log.folder)
+    resumed = load_training(TrainRequest(storage=storage), "alone")
+    resumed.experiment.close()
+    return resumed.plan.base.cache_dir
+
+
+def training_from(storage: Storage) -> str:
+    return make_train_plan(TrainRequest(storage=storage, origin="made")).base.cache_dir
+
+
+def exported(storage: Storage) -> str:
+    saved = load_saved(find_experiment("made", storage))
+    return saved.config(saved.best).cache_dir
+
+
+def move(folder: Path) -> None:
+    """Leave an experiment as on a machine where it did not begin: the folder of the features is not there."""
+    settings = load_saved(Storage.parse(folder.parent).experiment(folder.name)).settings
+    change(
+        folder / "experiment.yaml", train_config={**settings.train_config, "cache_dir": "/elsewhere/cache"}
+    )
+
+
+@pytest.mark.parametrize("command", [resumed_search, resumed_training, training_from, exported])
+def test_on_another_machine_features_go_where_they_can(
+    command: Callable[[Storage], str], tmp_path: Path
+) -> None:
+    trials = [made_trial(1, [50.0, 30.0, 12.0]), made_trial(2, [55.0])]
+    move(write_experiment(tmp_path, trials, asked=3, state="interrupted").path)
+    storage = Storage.parse(tmp_path)
+    assert command(storage) == str(storage.feature_cache)
