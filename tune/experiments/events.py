@@ -13,7 +13,7 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from tune.search.records import Outcome, Stop
 
@@ -24,7 +24,12 @@ _SUM = b', "sum": "'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SessionStarted:
+class Event:
+    """Something that happened; each kind is a class below this one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SessionStarted(Event):
     """A process begins to run the experiment, or goes on with it; what it was asked for holds from here on."""
 
     session: int
@@ -51,7 +56,7 @@ class SessionStarted:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataPrepared:
+class DataPrepared(Event):
     """The clips that are trained on and measured."""
 
     features_key: str
@@ -63,7 +68,7 @@ class DataPrepared:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BaselineMeasured:
+class BaselineMeasured(Event):
     """The untouched base model on the validation split."""
 
     rates: dict[str, float]
@@ -73,7 +78,7 @@ class BaselineMeasured:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrialProposed:
+class TrialProposed(Event):
     """The searcher has chosen settings; or the final round trains those of a finalist again."""
 
     trial_id: str
@@ -83,7 +88,7 @@ class TrialProposed:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrialStarted:
+class TrialStarted(Event):
     """A process trains it; also after a failure, and when the search goes on."""
 
     trial_id: str
@@ -92,7 +97,7 @@ class TrialStarted:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluated:
+class Evaluated(Event):
     """A trial was measured at a rung, and what was decided on it."""
 
     trial_id: str
@@ -113,7 +118,7 @@ class Evaluated:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrialRecovered:
+class TrialRecovered(Event):
     """A trial's process failed, and it is tried again."""
 
     trial_id: str
@@ -121,7 +126,7 @@ class TrialRecovered:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrialEnded:
+class TrialEnded(Event):
     """Nothing more comes of a trial."""
 
     trial_id: str
@@ -133,7 +138,7 @@ class TrialEnded:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrialsOver:
+class TrialsOver(Event):
     """No further trials are begun; `reason` is None where all that were asked for have ended."""
 
     reason: EndReason | None = None
@@ -141,7 +146,7 @@ class TrialsOver:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinalRoundPlanned:
+class FinalRoundPlanned(Event):
     """The best trials are trained again with other seeds."""
 
     finalists: list[str]
@@ -150,7 +155,7 @@ class FinalRoundPlanned:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinalRoundCut:
+class FinalRoundCut(Event):
     """No further repeats are begun in this session, although some are left."""
 
     reason: EndReason
@@ -158,7 +163,7 @@ class FinalRoundCut:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinalistsCompared:
+class FinalistsCompared(Event):
     """What the repeats came to."""
 
     verdict: dict[str, Any] | None
@@ -168,7 +173,7 @@ class FinalistsCompared:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportChosen:
+class ExportChosen(Event):
     """The run that is exported. Only behind this event may the best weights of other runs go."""
 
     run: str
@@ -179,14 +184,14 @@ class ExportChosen:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WeightsDropped:
+class WeightsDropped(Event):
     """The weights of these runs are removed."""
 
     runs: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldOutMeasured:
+class HeldOutMeasured(Event):
     """A run, and the base model, on the test split, which chose nothing."""
 
     run: str
@@ -195,7 +200,7 @@ class HeldOutMeasured:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchEnded:
+class SearchEnded(Event):
     """The session is over."""
 
     status: SearchStatus
@@ -205,39 +210,19 @@ class SearchEnded:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResultsWritten:
+class ResultsWritten(Event):
     """`results.json` and the report say what the log says so far."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UnknownEvent:
+class UnknownEvent(Event):
     """An event of a later version."""
 
     name: str
     version: int
 
 
-Event: TypeAlias = (
-    SessionStarted
-    | DataPrepared
-    | BaselineMeasured
-    | TrialProposed
-    | TrialStarted
-    | Evaluated
-    | TrialRecovered
-    | TrialEnded
-    | TrialsOver
-    | FinalRoundPlanned
-    | FinalRoundCut
-    | FinalistsCompared
-    | ExportChosen
-    | WeightsDropped
-    | HeldOutMeasured
-    | SearchEnded
-    | ResultsWritten
-    | UnknownEvent
-)
-_CLASSES: dict[str, Any] = {kind.__name__: kind for kind in Event.__args__ if kind is not UnknownEvent}
+_CLASSES = {kind.__name__: kind for kind in Event.__subclasses__() if kind is not UnknownEvent}
 _FIELDS = {
     name: frozenset(field.name for field in dataclasses.fields(kind)) for name, kind in _CLASSES.items()
 }
@@ -299,5 +284,4 @@ def _event(name: str, version: int, data: Mapping[str, Any]) -> Event:
     values = dict(data) if data.keys() <= known else {key: data[key] for key in data if key in known}
     if values.get("stop"):
         values["stop"] = Stop(**values["stop"])
-    event: Event = kind(**values)
-    return event
+    return kind(**values)

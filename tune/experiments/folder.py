@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tune.experiments.log import EVENTS_FILE
 from tune.experiments.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
 from tune.experiments.object_stores.lease import LEASE_FILE
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
-from tune.experiments.object_stores.segments import EVENTS_FILE, EVENTS_FOLDER
+from tune.experiments.object_stores.segments import EVENTS_FOLDER
 from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
 from tune.util.files import take_lock, write_whole

@@ -127,7 +127,7 @@ def _in_store(storage: Storage) -> list[tuple[ExperimentLine, float]]:
         changed = max([0.0, *times.values()])
         place = ExperimentFolder(name, Path(f"{store.address}/{name}"), store)
         try:
-            log = b"".join(line + b"\n" for line in read_segments(store, name)) or None
+            log = read_segments(store, name) or None
         except ExperimentError as error:
             return ExperimentLine(name=name, state="damaged", note=str(error)), changed
         if log is None and not times:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from trainer.model.pretrained import find_model
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.util.errors import ModelError
+from tune.util.files import read_object
 
 if TYPE_CHECKING:
     from tune.experiments.storage import Storage
@@ -106,13 +106,13 @@ def _folder(word: str, path: Path) -> NamedModel:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The settings that `export` wrote beside the model; of other folders the language that they decode in."""
-    settings = _read(folder / "train_config.json")
+    settings = read_object(folder / "train_config.json")
     if settings:
         try:
             return TrainConfig.from_dict(settings).to_dict()
         except ConfigError:  # of a later version, or of another program
             pass
-    generation = _read(folder / "generation_config.json")
+    generation = read_object(folder / "generation_config.json")
     language, task = generation.get("language"), generation.get("task")
     found = {}
     if isinstance(language, str):
@@ -121,11 +121,3 @@ def _settings(folder: Path) -> dict[str, Any]:
     if task in ("transcribe", "translate"):
         found["task"] = task
     return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import json
 import re
 import threading
 from pathlib import Path
-from typing import Any
 
+from tune.experiments.events import LineError, SessionStarted, decode
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.util.errors import ExperimentError
 from tune.util.files import write_whole
 
-EVENTS_FILE = "events.jsonl"
 EVENTS_FOLDER = "events"
 SEGMENT_BYTES = 1 << 20
-_SESSION = "SessionStarted"
 _READERS = 8
 
 
@@ -88,8 +85,8 @@ class SegmentUploader:
                     self._number += 1
 
 
-def read_segments(store: ObjectStore, name: str) -> list[bytes]:
-    """All events of an experiment as lines without their ends, by number from 1 on; none where there is no log.
+def read_segments(store: ObjectStore, name: str) -> bytes:
+    """The whole log of an experiment; empty where there is none.
 
     Raises:
         ExperimentError: a line is damaged, an event is missing, or two machines wrote the same session.
@@ -121,7 +118,7 @@ def download(store: ObjectStore, name: str, path: Path) -> int:
         StorageError: the store cannot be read.
         OSError: the local file cannot be written.
     """
-    content = b"".join(line + b"\n" for line in read_segments(store, name))
+    content = read_segments(store, name)
     if content and not (path.exists() and path.read_bytes().startswith(content)):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content, sync=True)
@@ -147,27 +144,21 @@ class _Written:
             )
         for index, line in enumerate(lines, start=1):
             try:
-                event = json.loads(line)
-                number = int(event["n"])
-                self.session = _session(event, self.owner) if self.session is None else self.session
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                entry = decode(line)
+            except LineError as error:
                 raise ExperimentError(
-                    f"{where}: line {index} is damaged ({error or type(error).__name__}); bring the whole one back"
+                    f"{where}: line {index} is damaged, {error}; bring the whole one back"
                 ) from error
-            if self.lines.setdefault(number, line) != line:
+            event = entry.event
+            if isinstance(event, SessionStarted) and event.owner == self.owner and self.session is None:
+                self.session = event.session
+            if self.lines.setdefault(entry.number, line) != line:
                 raise ExperimentError(
-                    f"{where}: line {index} is another event {number} than an earlier line has"
+                    f"{where}: line {index} is another event {entry.number} than an earlier line has"
                 )
 
 
-def _session(event: dict[str, Any], owner: str) -> int | None:
-    """The number of the session where an event begins one of this owner."""
-    if event["event"] != _SESSION or event["data"]["owner"] != owner:
-        return None
-    return int(event["data"]["session"])
-
-
-def _join(written: list[_Written], where: str) -> list[bytes]:
+def _join(written: list[_Written], where: str) -> bytes:
     """The lines of all sessions by number, each up to where a later one begins."""
     begun = {each.session: each for each in written if each.session is not None}
     for each in written:
@@ -187,4 +178,4 @@ def _join(written: list[_Written], where: str) -> list[bytes]:
                 f"{where}: event {expected} is missing, events up to {max(lines)} are there; bring the segment that "
                 "had it back, or resume on the machine that wrote it"
             )
-    return [lines[number] for number in sorted(lines)]
+    return b"".join(lines[number] + b"\n" for number in sorted(lines))
