@@ -108,22 +108,6 @@ def test_how_it_had_ended(
     assert note in (line.note or "")
 
 
-@pytest.mark.parametrize(
-    ("ended_by", "state"), [(None, "failed"), ({"reason": "time_budget", "text": "spent"}, "finished")]
-)
-def test_how_one_without_any_evaluation_had_ended(
-    ended_by: dict[str, str] | None, state: str, tmp_path: Path
-) -> None:
-    """A budget of the user's own that ended it is no failure."""
-    folder = old(tmp_path, repeats={})
-    blank = {"evaluations": [], "losses": [], "best_wer": None, "wer": None, "checkpoint": None}
-    for name in ("state.json", "results.json"):
-        trials = json.loads((folder.path / name).read_text())["trials"]
-        change(folder.path / name, trials=[{**trial, **blank} for trial in trials])
-    change(folder.path / "results.json", best=None, ended_by=ended_by)
-    assert line_of(folder).state == state
-
-
 def test_trials_that_came_after_its_results_were_written(made: ExperimentFolder, tmp_path: Path) -> None:
     folder = copied(made, tmp_path)
     state = json.loads((folder.path / "state.json").read_text())
@@ -146,7 +130,6 @@ def test_one_that_was_broken_off(state: str, tmp_path: Path) -> None:
 
 DAMAGES = {
     "half a state": ("state.json", lambda text: text[:300]),
-    "half results": ("results.json", lambda text: '{"trials": ['),
     "a list": ("results.json", lambda text: "[1, 2]"),
     "trials of something else": (
         "state.json",

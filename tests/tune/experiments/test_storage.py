@@ -6,8 +6,6 @@ import json
 import os
 import pickle
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -62,13 +60,10 @@ def move_to_machine(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     [
         ("s3:/bucket/prefix", "an address begins with s3://"),
         ("s3://", "names no bucket"),
-        ("gs:///prefix", "names no bucket"),
         ("s3://key:hush@bucket/prefix", "holds credentials"),
         ("s3://key:hu/sh@bucket/prefix", "holds credentials"),
         ("gs://bucket/p?endpoint_override=http://me:hush@host", "holds credentials"),
         ("memory://bucket/p?sig=hush", "holds credentials"),
-        ("s3:///?secret_key=hush", "names no bucket"),
-        ("ftps3://bucket/p?sig=hush", "ftps3:// cannot be used here"),
         ("s3://bucket/p?access_key=hush", "endpoint_override, scheme, region"),
         ("ftps3://bucket/prefix", "ftps3:// cannot be used here"),
         ("", "is empty"),
@@ -314,8 +309,7 @@ def test_a_store_through_fsspec() -> None:
     "address",
     [
         "http://127.0.0.1:9/x",  # cannot be written
-        "webhdfs://127.0.0.1:9/x",  # away
-        "ftp://127.0.0.1:9/x",
+        "ftp://127.0.0.1:9/x",  # away
         "dbfs://box/x",  # an address that lacks what the client must have
         "filecache://box/x",
     ],
@@ -336,15 +330,3 @@ def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
     for name in ("../x", "/etc/passwd", "a/../../b", ""):
         with pytest.raises(StorageError, match="leads out"):
             inside(tmp_path, name)
-
-
-def tune_whisper(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tune", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
-    )
