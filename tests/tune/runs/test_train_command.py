@@ -18,7 +18,7 @@ from trainer.config import TrainConfig
 from tune.cli import main
 from tune.commands.train import read_request, train_parser
 from tune.experiments.training_plan import TRIAL, TrainPlan, make_train_plan
-from tune.workers.ray_train import checkpoint_name, checkpoints_kept
+from tune.workers.ray_train import checkpoint_name, checkpoints_kept, use_train_v2
 
 FROZEN = {
     **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},
@@ -135,6 +135,7 @@ def results(folder: Path, name: str) -> dict[str, Any]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The working folder of a finished training `one` on two workers, and what it printed."""
     folder = tmp_path_factory.mktemp("train")
+    use_train_v2()  # so the command is not forked from a process that has imported ray.train already
     done = tune_whisper("train", "--workers", "2", "--name", "one", "--epochs", "1", *SMALL, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr
