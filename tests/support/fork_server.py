@@ -70,6 +70,8 @@ class Server:
         gc.freeze()  # pages that nobody writes stay shared
         while os.getppid() == self._parent:
             for key, _ in self._selector.select(1.0):
+                if self._selector.get_map().get(key.fd) is not key:
+                    continue  # its process and who had asked for it died together, and this was the other's end too
                 if request := key.data(key.fileobj):
                     return request
         return {}

@@ -167,12 +167,12 @@ def ray_command() -> list[str]:
     code = "import sys, forks, pathlib; forks.start_rays_with(pathlib.Path(sys.argv.pop(1)));"
     code += "sys.path.pop(1); from ray.scripts.scripts import main; sys.exit(main())"
     python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(HERE)!r}); {code}"]
-    return [*python, str(_ready_workers())]
+    return [*python, str(ready_workers())]
 
 
 def fork_workers() -> None:
     """Have the workers forked of the Ray that this process itself starts."""
-    start_rays_with(_ready_workers())
+    start_rays_with(ready_workers())
 
 
 @functools.cache
@@ -203,7 +203,7 @@ def servers() -> Path:
 
 
 @functools.cache
-def _ready_workers() -> Path:
+def ready_workers() -> Path:
     """The servers' folder, once that of the workers has begun: Ray waits half a minute for some of its processes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as question:
         question.connect(str(servers() / "workers"))
@@ -300,9 +300,16 @@ def family(process: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in process.children(recursive=True):
         found.append(child)
-        with contextlib.suppress(psutil.NoSuchProcess, ValueError):
-            name = child.name()
-            if name.startswith(PREFIX) and child.status() != psutil.STATUS_ZOMBIE:
-                forked = psutil.Process(int(name.removeprefix(PREFIX)))
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for forked in stood_for(child):
                 found += [forked, *family(forked)]
     return found
+
+
+def stood_for(process: psutil.Process) -> list[psutil.Process]:
+    """The forked worker that a process stands for, if it does."""
+    import psutil
+
+    number = process.name().removeprefix(PREFIX)
+    ended = process.status() == psutil.STATUS_ZOMBIE  # another process may have that number by now
+    return [psutil.Process(int(number))] if number.isdigit() and not ended else []
