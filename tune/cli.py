@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
 
 from trainer.config import ConfigError, UserError
-from tune.cluster.ray_token import use_token_if_there
-from tune.commands.export import export_parser
-from tune.commands.options import Parser, add_storage
-from tune.commands.search import search, search_parser
+from tune.commands.search import search
+from tune.util.environment import use_ray_token
 from tune.util.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
-
-__all__ = ["COMMANDS", "export_parser", "main", "search_parser", "ui_parser"]
-
-
-def ui_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper ui`."""
-    parser = Parser(
-        prog="tune-whisper ui",
-        description="Open the MLflow UI on an experiment, on this machine only.",
-    )
-    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name (default: the newest)")
-    add_storage(parser)
-    parser.add_argument("--port", type=int, metavar="P", help="port (default: 5000, or the next free one)")
-    return parser
-
 
 COMMANDS = {
     "inspect": "tune.commands.inspect:inspect",
@@ -35,7 +17,7 @@ COMMANDS = {
     "evaluate": "tune.commands.evaluate:evaluate",
     "export": "tune.commands.export:export",
     "register": "tune.commands.register:register",
-    "ui": "tune.cli:_ui",
+    "ui": "tune.commands.ui:ui",
     "report": "tune.commands.report:report",
     "sync": "tune.commands.sync:sync",
     "transcribe": "tune.commands.transcribe:transcribe",
@@ -62,7 +44,7 @@ def _find_command(word: str) -> Callable[[list[str]], int] | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; mistakes of the user are one line each and exit code 2."""
     words = list(sys.argv[1:] if argv is None else argv)
-    use_token_if_there()
+    use_ray_token()
     command = _find_command(words[0]) if words else None
     try:
         if words and command is None and not words[0].startswith("-"):
@@ -77,10 +59,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-
-
-def _ui(words: list[str]) -> int:
-    arguments = ui_parser().parse_args(words)
-    from tune.commands.ui import run_ui
-
-    return run_ui(arguments.experiment, arguments.storage, arguments.port)

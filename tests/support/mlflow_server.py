@@ -112,11 +112,9 @@ def running_ui(
     storage: Path, port: int | None = None, name: str = "new one"
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command in a process of its own, as a terminal starts it, and the address that it prints."""
-    code = "from tune.experiments.storage import Storage; from tune.commands.ui import run_ui; import sys\n"
-    code += f"port = {port}\n"
-    code += f"sys.exit(run_ui(None, Storage.parse({str(storage)!r}), port))"
+    words = ["ui", "--storage", str(storage), *(["--port", str(port)] if port else [])]
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-m", "tune", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

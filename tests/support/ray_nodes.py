@@ -18,7 +18,11 @@ from ray_cluster import free_port
 
 
 class Nodes:
-    """A head and worker nodes, each a `ray start --block` with processes of its own, which can be killed."""
+    """A head and worker nodes, each a `ray start --block` with processes of its own, which can be killed.
+
+    Every node has an address of its own. Ray 2.47 would attach a search to any of several nodes with one address, and
+    it would end with that node. Where a search is started there Ray reads in a file, so that keeps the head's.
+    """
 
     def __init__(self, *, cpus: int = 0, gpus: int = 0, folder: str = "/tmp") -> None:
         # Ray's sockets lie below: their paths must be short.
@@ -54,15 +58,19 @@ class Nodes:
 
     def add(self, *, cpus: int = 0, gpus: int = 0) -> subprocess.Popen[bytes]:
         """Start a worker node and wait until it is up."""
-        return self._start([f"--address={self.address}"], cpus, gpus)
+        (here,) = self.folder.glob("session_2*/node_ip_address.json")
+        of_head = here.read_text()
+        node = self._start([f"--address={self.address}"], cpus, gpus)
+        here.write_text(of_head)
+        return node
 
     def _start(self, words: list[str], cpus: int, gpus: int) -> subprocess.Popen[bytes]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        log = self.folder / f"node-{len(self.nodes)}.log"
+        log, ip = self.folder / f"node-{len(self.nodes)}.log", f"127.0.0.{len(self.nodes) + 1}"
         resources = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--object-store-memory=150000000"]
         ports = ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
         node = subprocess.Popen(
-            [*ray_command(), "start", *words, *resources, *ports, "--node-ip-address=127.0.0.1", "--block"],
+            [*ray_command(), "start", *words, *resources, *ports, f"--node-ip-address={ip}", "--block"],
             stdout=log.open("wb"),
             stderr=subprocess.STDOUT,
             env={
@@ -100,7 +108,7 @@ class Nodes:
     def resources(self) -> tuple[dict[str, float], dict[str, float]]:
         """CPUs and GPUs that the cluster has, and those that are free, as another process sees them."""
         code = (
-            "from tune.cluster.ray_token import use_token_if_there; use_token_if_there()\n"
+            "from tune.util.environment import use_ray_token; use_ray_token()\n"
             "import json, logging, ray\n"
             f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
             "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"

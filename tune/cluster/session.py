@@ -1,4 +1,4 @@
-"""Starting or joining Ray, and what its nodes have."""
+"""Starting or joining Ray, noticing when its head is gone, and what its nodes have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import logging
 import os
 import signal
 import socket
+import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,15 +17,21 @@ from typing import Any
 
 from rich.console import Console
 
-from tune.cluster.head_node import attached_to_head
 from tune.cluster.resources import Node
 from tune.util.console import say
 from tune.util.environment import worker_environment
-from tune.util.errors import ResourceError
+from tune.util.errors import EXIT_FAILED, ResourceError
 from tune.util.redact import hide_password
 
 _PROBE_SECONDS = 5.0
-_LOOK_SECONDS = 60.0
+_SHARED_SECONDS = 60.0
+"""Nodes that have not looked for a file within it are not waited for."""
+_LOOK_SECONDS = 1.0
+"""From one look for the head to the next."""
+_PATIENCE = 30.0
+"""A head that is restarted with its state elsewhere (Ray's fault tolerance of the GCS) comes back within it."""
+_OWN_PATIENCE = 5.0
+"""The head that a search has started for itself does not come back."""
 
 
 @contextlib.contextmanager
@@ -128,7 +137,7 @@ def _join(address: str, console: Console) -> None:
     how: dict[str, Any] = {"include_dashboard": False} if local else {"runtime_env": {"env_vars": variables}}
     with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
         try:
-            with _environment(variables if local else {}), attached_to_head():
+            with _environment(variables if local else {}):
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         except (ConnectionError, RuntimeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -154,6 +163,52 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def head_watched(advice: str, *, own: bool) -> Iterator[None]:
+    """End this process with one line on stderr where Ray's head does not answer during the block.
+
+    Any call to a head that is lost stands still inside of Ray, out of reach of Python's exceptions and signals,
+    until Ray itself aborts the process after a minute, with words about its own insides. So a thread ends it, as
+    SIGKILL would: all that a search needs to go on is on disk at any moment.
+
+    Args:
+        advice: what to do, the line's end.
+        own: whether this process has started the head.
+    """
+    import ray
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    done = threading.Event()
+    patience = _OWN_PATIENCE if own else _PATIENCE
+    watch = threading.Thread(
+        target=_watch_head, args=(host, int(port), patience, advice, done), name="head-watch", daemon=True
+    )
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _watch_head(host: str, port: int, patience: float, advice: str, done: threading.Event) -> None:
+    answered = time.monotonic()
+    while not done.wait(_LOOK_SECONDS):
+        if _answers(host, port):
+            answered = time.monotonic()
+        elif time.monotonic() - answered >= patience:
+            print(f"error: Ray's head at {host}:{port} is gone; {advice}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(EXIT_FAILED)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host.strip("[]"), port), timeout=10.0):
+            return True
+    except OSError:
+        return False
 
 
 def alive_nodes() -> list[Node]:
@@ -186,7 +241,7 @@ def check_shared(folder: Path, storage: str) -> None:
         for node, address in others.items()
     }
     try:
-        done, _ = ray.wait(list(looks), num_returns=len(looks), timeout=_LOOK_SECONDS)
+        done, _ = ray.wait(list(looks), num_returns=len(looks), timeout=_SHARED_SECONDS)
         blind = []
         for look in done:
             with contextlib.suppress(ray.exceptions.RayError):  # a node that is just leaving

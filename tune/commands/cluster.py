@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tune.commands.options import Parser, add_vertex
+from tune.util.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tune.remote.vertex import ClusterName
     from tune.remote.view import ClusterView
 
+_PRICES = "https://cloud.google.com/vertex-ai/pricing"
 _EPILOG = """\
 on Vertex AI (pip install 'tune-whisper[vertex]'):
   tune-whisper cluster create FILE.yaml                            create a cluster
@@ -101,34 +103,35 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 def cluster(words: list[str]) -> int:
     """Run `tune-whisper cluster ...`; returns the exit code."""
-    actions = {"scale": _scale, "create": _create, "delete": _delete}
-    if words and words[0] in actions:
-        return actions[words[0]](words[1:])
-    return _show(cluster_parser().parse_args(words))
+    from tune.util.console import make_console
+
+    actions = {
+        "scale": (scale_parser, _scale),
+        "create": (create_parser, _create),
+        "delete": (delete_parser, _delete),
+    }
+    action = words[0] if words else ""
+    parser, run = actions.get(action, (cluster_parser, _show))
+    run(parser().parse_args(words[action in actions :]), make_console())
+    return 0
 
 
 def _address(arguments: argparse.Namespace) -> str:
-    from tune.remote.joining import ClusterError
-
     address = arguments.address or os.environ.get("RAY_ADDRESS")
     if not address:
-        raise ClusterError(
+        raise ConfigError(
             "--address: missing; give http://HEAD:8265, vertex_ray://NAME, HEAD:6379 or auto, or set RAY_ADDRESS"
         )
     return str(address)
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    from tune.util.console import make_console
-
+def _show(arguments: argparse.Namespace, console: Console) -> None:
+    """What a cluster has; on Vertex AI also its state, versions and pools, and these alone where it does not run."""
     address = _address(arguments)
-    console = make_console()
     if address.startswith("vertex_ray://"):
         _show_vertex(address, arguments, console)
-        return 0
-
-    from tune.remote.joining import read_by_joining
-    from tune.remote.view import print_cluster, read_dashboard
+        return
+    from tune.remote.view import print_cluster, read_dashboard, read_joined
 
     if "://" in address:
         from tune.remote.client import cluster_address, connect
@@ -136,23 +139,20 @@ def _show(arguments: argparse.Namespace) -> int:
         address = cluster_address(address)
         view = read_dashboard(connect(address), address)
     else:
-        view = read_by_joining(address)
+        from rich.console import Console
+
+        from tune.cluster.session import ray_session
+
+        with ray_session(Console(quiet=True), address):
+            view = read_joined(address)
     if arguments.json:
-        print_json(view.as_json())
+        print(json.dumps(view.as_json(), indent=2))
     else:
         print_cluster(view, console)
-    return 0
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """Print for programs."""
-    print(json.dumps(value, indent=2))
 
 
 def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) -> None:
-    """What a cluster on Vertex AI is: state, versions, pools; and where it runs, Ray's own view of its nodes."""
     from tune.remote.vertex import cluster_name, get_cluster, version_difference
-    from tune.remote.vertex_clusters import PRICES, pool_lines
     from tune.remote.view import print_cluster
     from tune.util.console import say
 
@@ -163,22 +163,20 @@ def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) 
     dashboard = f"https://{cluster.dashboard_address}" if cluster.dashboard_address else None
     pools = [cluster.head_node_type, *cluster.worker_node_types]
     if arguments.json:
-        print_json(
-            {
-                **dataclasses.asdict(name),
-                **{"state": cluster.state, "ray_version": ray_version, "python_version": python_version},
-                **{"dashboard": dashboard, "pools": [_pool_json(pool) for pool in pools]},
-                **{"ray": view.as_json() if view else None, "ray_problem": problem},
-            }
-        )
+        shown = {
+            **dataclasses.asdict(name),
+            **{"state": cluster.state, "ray_version": ray_version, "python_version": python_version},
+            **{"dashboard": dashboard, "pools": [_pool_json(pool) for pool in pools]},
+            **{"ray": view.as_json() if view else None, "ray_problem": problem},
+        }
+        print(json.dumps(shown, indent=2))
         return
-    say(console, f"cluster   {name.name} in {name.project}, {name.location}: {cluster.state}")
+    say(console, f"cluster   {name}: {cluster.state}")
     image = " (by its image, which is custom)" if ray_version is None else ""
     say(console, f"versions  Ray {ray_version or 'unknown'}, Python {python_version or 'unknown'}{image}")
     say(console, f"dashboard {dashboard or 'none yet'}")
-    for line in pool_lines(pools[0], pools[1:]):
-        say(console, line)
-    say(console, f"prices: {PRICES}")
+    _say_pools(console, *pools)
+    say(console, _prices_line(None))
     if view is not None:
         say(console, "")
         print_cluster(view, console)
@@ -191,7 +189,6 @@ def _nodes(name: ClusterName, cluster: Cluster) -> tuple[ClusterView | None, str
     """Ray's own view; else why there is none. Looking needs no equal versions, unlike sending a job."""
     from tune.remote.vertex import dashboard_client
     from tune.remote.view import read_dashboard
-    from tune.util.errors import UserError
 
     if cluster.state != "RUNNING":
         return None, f"the cluster is {cluster.state}"
@@ -202,7 +199,7 @@ def _nodes(name: ClusterName, cluster: Cluster) -> tuple[ClusterView | None, str
 
 
 def _pool_json(pool: Resources) -> dict[str, Any]:
-    from tune.remote.vertex_clusters import fewest_nodes, most_nodes
+    from tune.remote.vertex import fewest_nodes, most_nodes
 
     return {
         **{"machine_type": pool.machine_type, "accelerator_type": pool.accelerator_type},
@@ -212,15 +209,34 @@ def _pool_json(pool: Resources) -> dict[str, Any]:
     }
 
 
+def _say_pools(console: Console, head: Resources, *workers: Resources) -> None:
+    """A line for each pool, as `  workers  4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each, 200 GB disk each`."""
+    from tune.remote.vertex import describe_pool
+    from tune.util.console import say
+
+    for pool in (head, *workers):
+        role = "head" if pool is head else "workers"
+        say(console, f"  {role:<8} {describe_pool(pool)}, {pool.boot_disk_size_gb} GB disk each")
+
+
+def _prices_line(per_hour: float | None, *machines: int) -> str:
+    """Where prices are; where the user gave one of a machine, what so many cost."""
+    if per_hour is None:
+        return f"prices: {_PRICES}"
+    if not 0 <= per_hour < 1e6:
+        raise ConfigError(f"--price-per-hour {per_hour:g}: must be dollars an hour, as 1.25")
+    costs = " → ".join(f"${per_hour * count:.2f} an hour" for count in machines)
+    return f"cost: {costs}, by the price that you gave"
+
+
 def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
-    """Ask y/N on a terminal, and say where nothing is done; raises `VertexError` where there is none to ask on."""
-    from tune.remote.vertex import VertexError
+    """Ask y/N on a terminal, and say where nothing is done; raises `ConfigError` where there is none to ask on."""
     from tune.util.console import say
 
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise VertexError(f"{question} Nobody can be asked here; nothing was done; add --yes to do it")
+        raise ConfigError(f"{question} Nobody can be asked here; nothing was done; add --yes to do it")
     say(console, f"{question} [y/N]")
     agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
     if not agreed:
@@ -228,74 +244,88 @@ def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
     return agreed
 
 
-def _scale(words: list[str]) -> int:
+def _scale(arguments: argparse.Namespace, console: Console) -> None:
     """Give a worker pool another number of machines and wait until it has them."""
-    arguments = scale_parser().parse_args(words)
-    from tune.remote.vertex import cluster_name, get_cluster, open_sdk, quiet_sdk, sdk_errors
-    from tune.remote.vertex_clusters import check_workers, describe_pool, find_pool, prices_line
-    from tune.util.console import make_console, say
+    from tune.remote.vertex import cluster_name, describe_pool, get_cluster, vertex_sdk
+    from tune.util.console import say
 
     name = cluster_name(_address(arguments), arguments.project, arguments.location)
-    cluster = get_cluster(name)
-    pools, workers, console = list(cluster.worker_node_types), arguments.workers, make_console()
-    index = find_pool(pools, arguments.pool)
-    check_workers(cluster, pools[index], workers)
+    cluster, workers = get_cluster(name), arguments.workers
+    pools = list(cluster.worker_node_types)
+    index = _pool_index(pools, arguments.pool)
+    _check_workers(cluster, pools[index], workers)
     before, machines = describe_pool(pools[index]), pools[index].node_count
-    prices = prices_line(arguments.price_per_hour, machines, workers)
+    prices = _prices_line(arguments.price_per_hour, machines, workers)
     if workers == machines:
         say(console, f"{name.name} has {before} already; nothing to do")
-        return 0
+        return
     pools[index] = dataclasses.replace(pools[index], node_count=workers)
     after = describe_pool(pools[index])
     say(console, f"{name.name}: {before} → {after}\n{prices}")
     if _confirmed(console, f"Scale {name.name} ({before} → {after})?", yes=arguments.yes):
         say(console, "scaling; this takes minutes ...")
-        vertex_ray = open_sdk(name.project, name.location)
-        with sdk_errors(name), quiet_sdk():
+        with vertex_sdk(name) as vertex_ray:
             vertex_ray.update_ray_cluster(name.resource, pools)
         say(console, f"{name.name} has {after} now")
-    return 0
 
 
-def _create(words: list[str]) -> int:
+def _pool_index(pools: list[Resources], number: int | None) -> int:
+    """The index of the pool that `--pool` names, by default the only one."""
+    from tune.remote.vertex import describe_pool
+
+    listed = "; ".join(f"{i}: {describe_pool(pool)}" for i, pool in enumerate(pools, start=1))
+    if not pools:
+        # Google's SDK compares the pools before and after, so it cannot add the first one.
+        raise ConfigError("--workers: the cluster has no worker pool to scale; create it anew with workers")
+    if number is None and len(pools) > 1:
+        raise ConfigError(f"--pool: missing; the cluster has several ({listed})")
+    if number is not None and not 1 <= number <= len(pools):
+        raise ConfigError(f"--pool {number}: there is none; the cluster has {listed}")
+    return (number or 1) - 1
+
+
+def _check_workers(cluster: Cluster, pool: Resources, workers: int) -> None:
+    """Refuse a number of machines that the pool cannot have."""
+    from tune.remote.vertex import describe_pool, most_nodes
+
+    if cluster.state != "RUNNING":
+        problem = f"the cluster is {cluster.state}; only a RUNNING one can be scaled"
+    elif most_nodes(pool):
+        problem = f"the pool scales itself ({describe_pool(pool)}); nothing to set by hand"
+    elif workers < 1:
+        # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
+        problem = "a pool keeps at least 1 machine; to stop all cost delete the cluster"
+    else:
+        return
+    raise ConfigError(f"--workers {workers}: {problem}")
+
+
+def _create(arguments: argparse.Namespace, console: Console) -> None:
     """Create a cluster and wait until it runs."""
-    arguments = create_parser().parse_args(words)
     from tune.remote.vertex import (
-        SCHEME,
-        ClusterName,
-        find_location,
-        find_project,
-        open_sdk,
-        quiet_sdk,
-        sdk_errors,
-    )
-    from tune.remote.vertex_clusters import (
+        checked_versions,
+        cluster_name,
         describe_pool,
-        pool_lines,
-        prices_line,
         read_cluster_file,
-        versions_of,
+        vertex_sdk,
     )
-    from tune.util.console import make_console, say
+    from tune.util.console import say
 
-    prices, console = prices_line(arguments.price_per_hour, 1), make_console()
+    prices = _prices_line(arguments.price_per_hour, 1)
     file = read_cluster_file(Path(arguments.file))
-    project = find_project(arguments.project or file.project)
-    name = ClusterName(project, find_location(arguments.location or file.location), file.name)
-    vertex_ray = open_sdk(name.project, name.location)
-    ray_version, python_version = versions_of(file)
-    place = f"{name.name} in {name.project}, {name.location}"
-    say(console, f"cluster {place}: Ray {ray_version}, Python {python_version}")
-    for line in (*pool_lines(file.head, file.workers), prices):
-        say(console, line)
+    name = cluster_name(file.name, arguments.project or file.project, arguments.location or file.location)
+    ray_version, python_version = checked_versions(file.ray_version, file.python_version)
+    say(console, f"cluster {name}: Ray {ray_version}, Python {python_version}")
+    _say_pools(console, file.head, *file.workers)
+    say(console, prices)
     pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
     question = f"Create {name.name} ({pools}), which costs until it is deleted?"
     if not _confirmed(console, question, yes=arguments.yes):
-        return 0
+        return
     end = f"tune-whisper cluster delete {name.name} --project {name.project} --location {name.location}"
     say(console, "creating; this takes 10 to 20 minutes ...")
     try:
-        with sdk_errors(name), quiet_sdk(progress=True):
+        with vertex_sdk(name, progress=True) as vertex_ray:
             vertex_ray.create_ray_cluster(
                 head_node_type=file.head,
                 worker_node_types=file.workers,
@@ -309,30 +339,25 @@ def _create(words: list[str]) -> int:
     except KeyboardInterrupt:
         say(console, f"the cluster is still being created and will cost; {end} deletes it")
         raise
-    say(console, f"running; use it with --address {SCHEME}{name.name}; {end} ends the cost")
-    return 0
+    say(console, f"running; use it with --address vertex_ray://{name.name}; {end} ends the cost")
 
 
-def _delete(words: list[str]) -> int:
+def _delete(arguments: argparse.Namespace, console: Console) -> None:
     """Delete a cluster, whatever runs on it."""
-    arguments = delete_parser().parse_args(words)
-    from tune.remote.vertex import VertexError, cluster_name, get_cluster, open_sdk, quiet_sdk, sdk_errors
-    from tune.remote.vertex_clusters import describe_pool
-    from tune.util.console import make_console, say
+    from tune.remote.vertex import cluster_name, describe_pool, get_cluster, vertex_sdk
+    from tune.util.console import say
 
     # Not from RAY_ADDRESS: what is deleted is named.
     named = [text for text in (arguments.name, arguments.address) if text]
     if len(named) != 1:
-        raise VertexError("NAME or --address: give one of them, the cluster to delete")
+        raise ConfigError("NAME or --address: give one of them, the cluster to delete")
     name = cluster_name(named[0], arguments.project, arguments.location)
-    cluster, console = get_cluster(name), make_console()
+    cluster = get_cluster(name)
     workers = ", ".join(map(describe_pool, cluster.worker_node_types)) or "no workers"
     pools = f"{describe_pool(cluster.head_node_type)} and {workers}"
-    say(console, f"{name.name} in {name.project}, {name.location}: {cluster.state}, {pools}")
+    say(console, f"{name}: {cluster.state}, {pools}")
     say(console, "what it costs ends; so do searches on it, and what is on its disks is lost")
     if _confirmed(console, f"Delete {name.name} ({pools})?", yes=arguments.yes):
-        vertex_ray = open_sdk(name.project, name.location)
-        with sdk_errors(name), quiet_sdk():
+        with vertex_sdk(name) as vertex_ray:
             vertex_ray.delete_ray_cluster(name.resource)
         say(console, f"{name.name} is being deleted; it takes minutes until it is gone")
-    return 0

@@ -20,8 +20,8 @@ from tune.util.errors import ConfigError, option_name
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _BUDGET = ("epochs", "max_steps")
-_SETTINGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed", "set")
-"""Options of both commands that are settings, and so part of the resolved YAML."""
+_RESOLVED = ("model", "data", "language", "epochs", "max_steps", "deepspeed", "set", "space", "storage")
+"""Options that are part of the resolved YAML, or told anew."""
 
 
 def read_request(words: Sequence[str], name: str | None) -> JobRequest:
@@ -42,11 +42,10 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
             "submit: nothing to run; give the search's arguments after --, as in "
             "tune-whisper submit --address http://HEAD:8265 -- --space lr_batch --storage /mnt/shared/experiments"
         )
-    for i, word in enumerate(words):
-        option = word if word.startswith("--") else words[i - 1]
-        refuse_password(
-            option.partition("=")[0] if option.startswith("--") else "the arguments after --", word
-        )
+    option = "the arguments after --"
+    for word in words:
+        option = word.partition("=")[0] if word.startswith("--") else option
+        refuse_password(option, word)
     training = words[0] == "train"
     if not training and not words[0].startswith("-"):
         raise ConfigError(f"{words[0]!r}: cannot be sent; a search (--space ...) or train ... can")
@@ -70,22 +69,20 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
     from tune.space.space import load_space
 
     arguments = _parse(search_parser(), words)
-    asked = read_search(arguments, words)
-    options = _options(arguments, words)
+    asked, options = read_search(arguments, words), _options(arguments, words)
+    metadata = {"command": "search"}
     if arguments.resume:
-        request = JobRequest(words=options, name=name or arguments.resume, experiment=arguments.resume)
-        request.metadata = {"command": "search", "experiment": arguments.resume, "resumed": "yes"}
+        experiment, metadata["resumed"] = arguments.resume, "yes"
     else:
         space = load_space(arguments.space, asked.settings)
         experiment = arguments.experiment or name or dated_name(space.path.stem)
-        request = JobRequest(words=options, name=name or experiment, experiment=experiment)
-        request.metadata = {
-            **{"command": "search", "experiment": experiment},
-            **{"space": space.path.name, "trials": str(arguments.trials)},
-        }
+        metadata |= {"space": space.path.name, "trials": str(arguments.trials)}
+    metadata["experiment"] = experiment
+    request = JobRequest(words=options, name=name or experiment, experiment=experiment, metadata=metadata)
+    if not arguments.resume:
+        request.words = ["--space", _resolve(request, space.path, space.to_dict(), space.fixed), *options]
         if arguments.experiment is None:
             request.words.append(f"--experiment={experiment}")
-        request.words[:0] = ["--space", _resolve(request, space.path, space.to_dict(), space.fixed)]
     _check_tracking(request, arguments.tracking_uri)
     if not arguments.dry_run:
         _place(request, arguments)
@@ -99,7 +96,7 @@ def _training(words: Sequence[str], name: str | None) -> JobRequest:
 
     arguments = _parse(train_parser(), words)
     asked = read_training(arguments)
-    settings = dict(asked.settings)
+    settings, file = dict(asked.settings), asked.config or Path("train.yaml")
     if asked.config is not None:
         given = given_settings(asked.config)
         if any(settings.get(budget) is not None for budget in _BUDGET):
@@ -107,11 +104,9 @@ def _training(words: Sequence[str], name: str | None) -> JobRequest:
         settings = given | settings
     stem = f"train-{asked.config.stem}" if asked.config else "train"
     request = JobRequest(words=["train"], name=name or dated_name(stem), experiment=None)
-    request.metadata = {"command": "train"}
-    if asked.config is not None:
-        request.metadata["config"] = asked.config.name
+    request.metadata = {"command": "train", **({"config": file.name} if asked.config else {})}
     if settings:
-        request.words.append(_resolve(request, asked.config or Path("train.yaml"), settings, settings))
+        request.words.append(_resolve(request, file, settings, settings))
     request.words += _options(arguments, words)
     _check_tracking(request, arguments.tracking_uri)
     _place(request, arguments)
@@ -128,19 +123,17 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
 
 
 def _options(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
-    """The options that were given and are no settings, as words again."""
+    """The options that were given and are not resolved, as words again."""
     given = {word.partition("=")[0] for word in words}
     options = []
     for name, value in vars(arguments).items():
         option = "--from" if name == "origin" else option_name(name)
-        if option not in given or name in (*_SETTINGS, "space", "storage"):
+        if option not in given or name in _RESOLVED:
             continue
-        if value is True:
-            options.append(option)
-        elif isinstance(value, list):
+        if isinstance(value, list):
             options += [option, *map(str, value)]
         else:
-            options.append(f"{option}={value}")
+            options.append(option if value is True else f"{option}={value}")
     return options
 
 
@@ -153,28 +146,23 @@ def _resolve(request: JobRequest, file: Path, content: Mapping[str, Any], settin
 
     text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
     refuse_password(str(file), text)
-    name = f"{file.stem}.yaml"
-    request.settings[name] = text
+    request.settings = {f"{file.stem}.yaml": text}
     request.deepspeed = settings.get("deepspeed") is not None
     for key in ("data", "model"):
         _check_source(request, f"--{key}", settings.get(key))
-    return name
+    return f"{file.stem}.yaml"
 
 
 def _place(request: JobRequest, arguments: argparse.Namespace) -> None:
-    """Where the results go: not into the job's working directory.
-
-    Raises:
-        JobError: the place given would be deleted with that directory.
-    """
+    """Where the results go; raises `JobError` where that is the job's working directory, which Ray deletes."""
+    request.storage = given = _HOME_STORAGE if arguments.storage is None else arguments.storage.text
+    request.words.append(f"--storage={given}")
     if arguments.storage is None:
         request.notes.append(
             f"--storage is not given: results go to {_HOME_STORAGE} on the head's machine; on a cluster of several "
             "nodes give a folder that all of them share, s3://BUCKET/... or gs://BUCKET/..."
         )
-    request.storage = given = _HOME_STORAGE if arguments.storage is None else arguments.storage.text
-    request.words.append(f"--storage={given}")
-    if "://" not in given and not given.startswith(("/", "~")):
+    elif "://" not in given and not given.startswith(("/", "~")):
         raise JobError(
             f"--storage {given}: is relative to the job's working directory, which Ray deletes with the job; give a "
             "folder that all nodes share (/mnt/...; any absolute path on a cluster of one node), s3://BUCKET/... or "
@@ -196,17 +184,16 @@ def _check_source(request: JobRequest, option: str, value: Any) -> None:
 
 
 def _check_tracking(request: JobRequest, uri: str | None) -> None:
+    """An MLflow store that the job could not find or would lose with its working directory."""
     if uri is None:
         if os.environ.get("MLFLOW_TRACKING_URI"):
             request.notes.append(
                 "MLFLOW_TRACKING_URI is set here and is not sent; to use that store give --tracking-uri after --"
             )
-        return
-    path = uri.removeprefix("sqlite:///")
-    if path != uri and not path.startswith("/"):
+    elif uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         raise JobError(
             f"--tracking-uri {uri}: is relative to the job's working directory, which Ray deletes with the job; "
             "leave it out (the store is then in the experiment) or give sqlite:////ABSOLUTE/PATH or a server"
         )
-    if urllib.parse.urlsplit(uri).hostname in ("localhost", "127.0.0.1", "::1"):
+    elif urllib.parse.urlsplit(uri).hostname in ("localhost", "127.0.0.1", "::1"):
         request.notes.append(f"--tracking-uri {uri}: means the cluster's head node itself, not this machine")

@@ -17,26 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from tune.commands.options import Parser, add_dashboard
+from tune.remote import jobs as cluster_jobs
 from tune.remote.client import check_versions, cluster_address, connect
-from tune.remote.jobs import (
-    ENDED,
-    ENVIRONMENT,
-    STOP_SECONDS,
-    find_job,
-    follow_logs,
-    job_name,
-    job_state,
-    read_logs,
-    send,
-    stop_job,
-)
-from tune.remote.jobs import list_jobs as find_jobs
+from tune.remote.jobs import ENDED, STOP_SECONDS, find_job, job_name, job_state
 from tune.util.console import clock, make_console, say
 from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
+    from rich.console import Console
 
     from tune.remote.jobs import JobRequest
 
@@ -144,7 +134,7 @@ def _client(arguments: argparse.Namespace) -> JobSubmissionClient:
 def submit(words: list[str]) -> int:
     """Send a search as a job; returns the exit code."""
     cut = words.index("--") if "--" in words else len(words)
-    if "--" not in words and not {"-h", "--help"} & set(words):
+    if cut == len(words) and not {"-h", "--help"} & set(words):
         raise ConfigError(
             "submit: put -- before the search's arguments: tune-whisper submit --address URL -- --space ..."
         )
@@ -152,7 +142,7 @@ def submit(words: list[str]) -> int:
     from tune.commands.job_request import read_request
     from tune.remote.package import check_environment, pinned_requirements, stage
 
-    environment = check_environment(arguments.env, tuple(ENVIRONMENT))
+    environment = check_environment(arguments.env)
     request = read_request(words[cut + 1 :], arguments.name)
     address = cluster_address(arguments.address)
     console = make_console()
@@ -162,7 +152,7 @@ def submit(words: list[str]) -> int:
         client = _client(arguments)
         if not arguments.allow_version_mismatch:
             check_versions(client)
-        submission_id = send(client, request, Path(folder), requirements, environment)
+        submission_id = cluster_jobs.send(client, request, Path(folder), requirements, environment)
     for note in request.notes:
         say(console, f"note: {note}")
     sent = ", ".join([f"the program ({program} files)", *request.settings, *map(str, arguments.file)])
@@ -172,27 +162,23 @@ def submit(words: list[str]) -> int:
     return _follow(client, submission_id, address) if arguments.follow else 0
 
 
-def _say_next(request: JobRequest, given: str | None, console: Any) -> None:
+def _say_next(request: JobRequest, given: str | None, console: Console) -> None:
     address = f" --address {hide_password(given)}" if given else ""
-    if request.experiment and request.storage:
+    results = request.experiment and request.storage
+    if results:
         say(console, f"experiment {request.experiment} in {request.storage}")
     say(console, f"follow  tune-whisper logs {request.name} --follow{address}")
     say(console, f"state   tune-whisper status {request.name}{address}")
     say(console, f"stop    tune-whisper stop {request.name}{address}")
-    if request.experiment and request.storage:
-        place = f"{request.experiment} --storage {shlex.quote(request.storage)}"
+    if results:
+        place = f"{request.experiment} --storage {shlex.quote(str(request.storage))}"
         say(console, f"export  tune-whisper export {place} --output my-model")
 
 
 def _follow(client: JobSubmissionClient, submission_id: str, address: str) -> int:
     """Show the output until the job ends; Ctrl-C ends the showing only."""
-
-    def write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
     try:
-        job = follow_logs(client, submission_id, write)
+        job = cluster_jobs.follow_logs(client, submission_id, lambda text: print(text, end="", flush=True))
     except KeyboardInterrupt:
         print(
             f"\nno longer following; the job goes on: tune-whisper logs {submission_id} --follow "
@@ -223,8 +209,8 @@ def status(words: list[str]) -> int:
             say(console, f"{key:<11} {job.metadata[key]}")
     say(console, f"entrypoint  {hide_password(job.entrypoint or '')}")
     if job_state(job) == "failed" and job.message:
-        first = next((line for line in hide_password(job.message).splitlines() if line.strip()), "")
-        say(console, f"reason      {first[:300]}; see tune-whisper logs {job_name(job)}")
+        reason = hide_password(job.message).strip().partition("\n")[0]
+        say(console, f"reason      {reason[:300]}; see tune-whisper logs {job_name(job)}")
     return 0
 
 
@@ -236,7 +222,7 @@ def logs(words: list[str]) -> int:
     submission_id = str(find_job(client, arguments.job).submission_id)
     if arguments.follow:
         return _follow(client, submission_id, address)
-    sys.stdout.write(read_logs(client, submission_id))
+    sys.stdout.write(cluster_jobs.read_logs(client, submission_id))
     return 0
 
 
@@ -250,14 +236,14 @@ def stop(words: list[str]) -> int:
         say(console, f"{job.submission_id} had ended already: {_state_and_times(job)}")
         return 0
     with console.status(f"stopping {job.submission_id} ..."):
-        job = stop_job(client, job, wait=arguments.wait)
+        job = cluster_jobs.stop_job(client, str(job.submission_id), wait=arguments.wait)
     say(console, f"{job.submission_id} {_state_and_times(job)}")
     return 0
 
 
 def list_jobs(arguments: argparse.Namespace) -> int:
     """List a cluster's jobs, by the arguments of `tune-whisper list`; returns the exit code."""
-    jobs = find_jobs(_client(arguments), everyone=arguments.all)
+    jobs = cluster_jobs.list_jobs(_client(arguments), everyone=arguments.all)
     if arguments.json:
         print(json.dumps([_as_dict(job) for job in jobs], indent=2))
         return 0
@@ -300,18 +286,17 @@ def _as_dict(job: JobDetails) -> dict[str, Any]:
 def _iso(milliseconds: int | None) -> str | None:
     if not milliseconds:
         return None
-    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.timezone.utc)
-    return moment.isoformat(timespec="seconds")
+    return datetime.datetime.fromtimestamp(milliseconds // 1000, datetime.timezone.utc).isoformat()
 
 
 def _moment(milliseconds: int | None) -> str:
-    return f"{datetime.datetime.fromtimestamp(milliseconds / 1000):%Y-%m-%d %H:%M:%S}" if milliseconds else ""
+    return str(datetime.datetime.fromtimestamp(milliseconds // 1000)) if milliseconds else ""
 
 
 def _took(job: JobDetails) -> str:
     if not job.start_time:
         return ""
-    return clock(max(0.0, (job.end_time or time.time() * 1000) / 1000 - job.start_time / 1000))
+    return clock(max(0.0, (job.end_time or time.time() * 1000) - job.start_time) / 1000)
 
 
 def _state_and_times(job: JobDetails) -> str:

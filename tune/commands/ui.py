@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -16,8 +17,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from tune.commands.options import Parser, add_storage
 from tune.experiments.mlflow_store import default_artifact_root, is_server, trials_page
 from tune.experiments.saved import find_experiment
 from tune.experiments.settings import read_tracking_uri
@@ -25,11 +27,8 @@ from tune.util.environment import CREDENTIAL_VARIABLES
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password, without_password
 
-if TYPE_CHECKING:
-    from tune.experiments.storage import Storage
-
-HOST = "127.0.0.1"
-FIRST_PORT = 5000
+_HOST = "127.0.0.1"
+_FIRST_PORT = 5000
 _START_SECONDS = 120.0
 _STOP_SECONDS = 5.0
 _LOG_NAME = "mlflow_ui.log"
@@ -38,26 +37,36 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """A proxy of the environment cannot reach this machine's localhost."""
 
 
-def run_ui(experiment: str | None, storage: Storage, port: int | None) -> int:
+def ui_parser() -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper ui`."""
+    parser = Parser(
+        prog="tune-whisper ui",
+        description="Open the MLflow UI on an experiment, on this machine only.",
+    )
+    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name (default: the newest)")
+    add_storage(parser)
+    parser.add_argument("--port", type=int, metavar="P", help="port (default: 5000, or the next free one)")
+    return parser
+
+
+def ui(words: list[str]) -> int:
     """Serve the MLflow UI of an experiment until Ctrl-C; for a tracking server, only print its address.
 
-    Args:
-        experiment: name of the experiment; None takes the newest in `storage`.
-        storage: place of all experiments; from an object store the MLflow store is shown as it was last uploaded.
-        port: port on localhost; None takes 5000 or the next free one.
+    From an object store the MLflow store is shown as it was last uploaded.
 
     Raises:
         ExperimentError: no such experiment, or its store is gone.
         StorageError: the object store cannot be read.
         TrackingError: the port is taken, or the store cannot be reached or served.
     """
-    found = find_experiment(experiment, storage)
+    arguments = ui_parser().parse_args(words)
+    found = find_experiment(arguments.experiment, arguments.storage)
     folder, uri = found.path, read_tracking_uri(found)
     if is_server(uri):
         print(f"MLflow UI for {folder.name}: {_server_page(uri, folder.name)}")
         return 0
     try:
-        with _serve(uri, folder, _choose_port(port)) as (server, url):
+        with _serve(uri, folder, _choose_port(arguments.port)) as (server, url):
             print(f"MLflow UI for {folder.name}: {_local_page(url, folder.name)}", flush=True)
             print("Ctrl-C ends it.", file=sys.stderr, flush=True)
             server.wait()
@@ -72,21 +81,20 @@ def _choose_port(port: int | None) -> int:
     Raises:
         TrackingError: the port cannot be used.
     """
-    for candidate in range(FIRST_PORT, FIRST_PORT + 100) if port is None else [port]:
-        if not 0 < candidate < 65536:
-            raise TrackingError(f"--port {candidate}: must be from 1 to 65535")
+    if port is not None and not 0 < port < 65536:
+        raise TrackingError(f"--port {port}: must be from 1 to 65535")
+    for candidate in range(_FIRST_PORT, _FIRST_PORT + 100) if port is None else [port]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
             try:
-                probe.bind((HOST, candidate))
+                probe.bind((_HOST, candidate))
+                return candidate
             except (
                 OSError
             ) as error:  # taken, or not ours to take: the next one, or an error where it was given
                 reason = error.strerror
-                continue
-        return candidate
     if port is None:
-        raise TrackingError(f"no free port from {FIRST_PORT} to {FIRST_PORT + 99}; name one with --port")
+        raise TrackingError(f"no free port from {_FIRST_PORT} to {_FIRST_PORT + 99}; name one with --port")
     raise TrackingError(f"--port {port}: {reason}; choose another, or leave it out to take the next free one")
 
 
@@ -97,8 +105,8 @@ def _serve(uri: str, folder: Path, port: int) -> Iterator[tuple[subprocess.Popen
     Raises:
         TrackingError: the server did not come up.
     """
-    url = f"http://{HOST}:{port}"
-    words = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    url = f"http://{_HOST}:{port}"
+    words = [sys.executable, "-m", "mlflow", "server", "--host", _HOST, "--port", str(port), "--workers", "1"]
     words += ["--artifacts-destination", default_artifact_root(folder).as_uri()]
     log = folder / _LOG_NAME
     try:
@@ -127,13 +135,13 @@ def _serve(uri: str, folder: Path, port: int) -> Iterator[tuple[subprocess.Popen
 def _environment(uri: str) -> dict[str, str]:
     """The server's environment, with the store's address: as an argument, all could see its password."""
     environment = {name: value for name, value in os.environ.items() if name not in CREDENTIAL_VARIABLES}
-    environment |= {
+    return environment | {
         "MLFLOW_BACKEND_STORE_URI": uri,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
+        # Seven processes for jobs that we do not have; without them the server is up in half the time.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
-    # Seven processes for jobs that we do not have; without them the server is up in half the time.
-    return environment | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 def _leave(number: int, frame: Any) -> NoReturn:

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tune.util.errors import UserError
+from tune.util.errors import UserError, first_line
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
@@ -63,12 +63,8 @@ def connect(address: str) -> JobSubmissionClient:
         requests.get(f"{address}/api/version", timeout=timeout, allow_redirects=False).close()
         from ray.job_submission import JobSubmissionClient
 
-        for name in (
-            "dashboard.modules.dashboard_sdk",
-            "dashboard.modules.job.sdk",
-            "_private.runtime_env.packaging",
-        ):
-            logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
+        for name in ("ray.dashboard", "ray._private"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         # It takes `RAY_ADDRESS` before the address that it is given, which we have chosen already.
         kept = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
         try:
@@ -92,43 +88,42 @@ def _headers() -> Any:
 @contextlib.contextmanager
 def cluster_errors(address: str) -> Iterator[None]:
     """One line for what Ray's client raises in the block: its messages hold whole pages and tracebacks."""
-    import requests
     from ray.exceptions import RayError
+    from requests import RequestException
 
-    shown = f"--address {hide_password(address)}"
     try:
         yield
-    except requests.exceptions.JSONDecodeError as error:
-        raise JobError(f"{shown}: answers, but is no dashboard of a Ray cluster") from error
-    except requests.exceptions.HTTPError as error:
-        status = error.response.status_code if error.response is not None else "unknown"
-        raise JobError(_explain(shown, f"status code {status}")) from error
-    except requests.exceptions.SSLError as error:
-        raise JobError(f"{shown}: TLS failed; is it http:// or https://?") from error
-    except requests.exceptions.Timeout as error:
-        raise JobError(
-            f"{shown}: no answer within {_ANSWER_SECONDS} s; is the cluster running, and can this machine reach it "
-            "(a port-forward or an SSH tunnel may be needed)?"
-        ) from error
-    except (requests.exceptions.RequestException, ConnectionError, UnicodeError) as error:
-        raise JobError(
-            f"{shown}: cannot be reached; is the cluster running with its dashboard (ray start --head "
-            "--dashboard-host 0.0.0.0), and is it this host and port?"
-        ) from error
-    except (RuntimeError, KeyError, RayError) as error:  # newer Rays raise their own AuthenticationError
-        raise JobError(_explain(shown, str(error))) from error
+    except (RequestException, ConnectionError, UnicodeError, RuntimeError, KeyError, RayError) as error:
+        raise JobError(f"--address {hide_password(address)}: {_explain(error)}") from error
 
 
-def _explain(shown: str, text: str) -> str:
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    if first.startswith("Authentication") or "status code 401" in first or "status code 403" in first:
+def _explain(error: Exception) -> str:
+    from requests import exceptions
+
+    said, unreachable = first_line(error), (exceptions.RequestException, ConnectionError, UnicodeError)
+    if isinstance(error, exceptions.SSLError):
+        return "TLS failed; is it http:// or https://?"
+    if isinstance(error, exceptions.Timeout):
         return (
-            f"{shown}: does not let us in; with Ray's token authentication set RAY_AUTH_MODE=token and "
+            f"no answer within {_ANSWER_SECONDS} s; is the cluster running, and can this machine reach it "
+            "(a port-forward or an SSH tunnel may be needed)?"
+        )
+    if isinstance(error, exceptions.HTTPError) and error.response is not None:
+        said = f"status code {error.response.status_code}"
+    elif isinstance(error, unreachable) and not isinstance(error, exceptions.JSONDecodeError):
+        return (
+            "cannot be reached; is the cluster running with its dashboard (ray start --head --dashboard-host "
+            "0.0.0.0), and is it this host and port?"
+        )
+    # Newer Rays raise an AuthenticationError of their own.
+    if said.startswith("Authentication") or "status code 401" in said or "status code 403" in said:
+        return (
+            "does not let us in; with Ray's token authentication set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN here, behind a proxy RAY_JOB_HEADERS"
         )
-    if "status code" in first and "404" not in first:
-        return f"{shown}: the cluster answers with an error: {hide_password(first)[:300]}"
-    return f"{shown}: answers, but not as the dashboard of a Ray cluster does: {hide_password(first)[:200]}"
+    if "status code" in said and "404" not in said:
+        return f"the cluster answers with an error: {hide_password(said)[:300]}"
+    return f"answers, but not as the dashboard of a Ray cluster does: {hide_password(said)[:200]}"
 
 
 def cluster_versions(client: JobSubmissionClient) -> tuple[str, str | None]:

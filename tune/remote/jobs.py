@@ -70,46 +70,33 @@ def send(
         environment: further variables.
 
     Returns:
-        The submission id.
+        The submission id: the job's name, with a number where it was used before, since Ray never takes one twice.
 
     Raises:
         JobError: the cluster does not take it, or a job of this name is waiting or running.
     """
-    submission_id = _free_submission_id(client, request.name)
+    jobs = list_jobs(client, everyone=True)
+    for job in jobs:
+        if job_name(job) == request.name and job_state(job) not in ENDED:
+            raise JobError(
+                f"{request.name}: a job of this name is {job_state(job)} on the cluster; choose another --experiment "
+                f"or --name, or stop it with tune-whisper stop {request.name}"
+            )
+    first, taken = _PREFIX + request.name, {job.submission_id for job in jobs}
+    names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     runtime_env: dict[str, Any] = {"working_dir": str(folder), "env_vars": {**environment, **ENVIRONMENT}}
     if requirements:
         runtime_env["pip"] = list(requirements)
     with cluster_errors(client.get_address()):
-        try:
-            client.submit_job(
-                entrypoint=shlex.join(["python", "-m", "tune.job_driver", *request.words]),
-                submission_id=submission_id,
-                runtime_env=runtime_env,
-                metadata=dict(request.metadata),
-                entrypoint_num_cpus=0,
-                entrypoint_num_gpus=0,
-            )
-        except RuntimeError as error:
-            if "already exists" not in str(error):
-                raise
-            raise JobError(
-                f"{submission_id}: the cluster has got a job of this name just now; choose another --name"
-            ) from error
-    return submission_id
-
-
-def _free_submission_id(client: JobSubmissionClient, name: str) -> str:
-    """A submission id for a job of this name: Ray never takes one twice, also not after a failure."""
-    jobs = list_jobs(client, everyone=True)
-    for job in jobs:
-        if job_name(job) == name and job_state(job) not in ENDED:
-            raise JobError(
-                f"{name}: a job of this name is {job_state(job)} on the cluster; choose another --experiment "
-                f"or --name, or stop it with tune-whisper stop {name}"
-            )
-    taken = {job.submission_id for job in jobs}
-    names = itertools.chain([_PREFIX + name], (f"{_PREFIX}{name}-{number}" for number in itertools.count(2)))
-    return next(each for each in names if each not in taken)
+        sent = client.submit_job(
+            entrypoint=shlex.join(["python", "-m", "tune.job_driver", *request.words]),
+            submission_id=next(name for name in names if name not in taken),
+            runtime_env=runtime_env,
+            metadata=request.metadata,
+            entrypoint_num_cpus=0,
+            entrypoint_num_gpus=0,
+        )
+    return str(sent)
 
 
 def list_jobs(client: JobSubmissionClient, *, everyone: bool = False) -> list[JobDetails]:
@@ -147,15 +134,15 @@ def job_name(job: JobDetails) -> str:
 
 def job_state(job: JobDetails) -> str:
     """`pending`, `running`, `succeeded`, `failed` or `stopped`."""
-    return str(getattr(job.status, "value", job.status)).lower()
+    return str(job.status.value).lower()
 
 
-def stop_job(client: JobSubmissionClient, job: JobDetails, *, wait: float) -> JobDetails:
+def stop_job(client: JobSubmissionClient, submission_id: str, *, wait: float) -> JobDetails:
     """Ask a job to end, and wait until it has.
 
     Args:
         client: of the job's cluster.
-        job: one of its jobs.
+        submission_id: of one of its jobs.
         wait: seconds to wait at most; the job gets `STOP_SECONDS` before it is killed.
 
     Returns:
@@ -164,20 +151,17 @@ def stop_job(client: JobSubmissionClient, job: JobDetails, *, wait: float) -> Jo
     Raises:
         JobError: it has not ended in time.
     """
-    submission_id = str(job.submission_id)
     deadline = time.monotonic() + wait
     with cluster_errors(client.get_address()):
         client.stop_job(submission_id)
-        while True:
-            now = client.get_job_info(submission_id)
-            if job_state(now) in ENDED:
-                return now
+        while job_state(job := client.get_job_info(submission_id)) not in ENDED:
             if time.monotonic() > deadline:
                 raise JobError(
-                    f"{submission_id}: was asked to stop {wait:.0f} s ago and is still {job_state(now)}; "
+                    f"{submission_id}: was asked to stop {wait:.0f} s ago and is still {job_state(job)}; "
                     "ask again later with tune-whisper status"
                 )
             time.sleep(0.5)
+    return job
 
 
 def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
@@ -198,8 +182,7 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
     Raises:
         JobError: the cluster has not answered for two minutes.
     """
-    written = 0
-    answered = time.monotonic()
+    written, answered = 0, time.monotonic()
     while True:
         asked = time.monotonic()
         try:
@@ -207,7 +190,7 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
                 job = client.get_job_info(
                     submission_id
                 )  # before the log, which is whole if the job had ended
-            text = read_logs(client, submission_id)
+                text = client.get_job_logs(submission_id)
         except JobError:
             if time.monotonic() - answered > _LOST_SECONDS:
                 raise

@@ -12,7 +12,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tune.util.errors import UserError
+from tune.remote.client import JobError
+from tune.remote.jobs import ENVIRONMENT
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("tune", "trainer", "search_spaces")
@@ -28,14 +29,6 @@ _SECRET_NAME = re.compile(
 _HINT = "set it on the cluster itself (as the nodes' environment or a Kubernetes secret)"
 
 
-class PackageError(UserError):
-    """A file cannot be sent along with a job."""
-
-
-class SecretError(UserError):
-    """A secret would have been sent; the message never shows it."""
-
-
 def stage(folder: Path, settings: dict[str, str], files: Sequence[Path] = ()) -> int:
     """Fill an empty folder, the job's working directory, with what the job needs.
 
@@ -48,7 +41,7 @@ def stage(folder: Path, settings: dict[str, str], files: Sequence[Path] = ()) ->
         How many files of the program are in it.
 
     Raises:
-        PackageError: a file cannot be read, is too large, or has the name of another one.
+        JobError: a file cannot be read, is too large, or has the name of another one.
     """
     for package in _PACKAGES:
         shutil.copytree(_ROOT / package, folder / package, ignore=_not_ours)
@@ -57,14 +50,14 @@ def stage(folder: Path, settings: dict[str, str], files: Sequence[Path] = ()) ->
         (folder / name).write_text(text, encoding="utf-8")
     for path in files:
         if (folder / path.name).exists():
-            raise PackageError(f"--file {path}: the job has another file of this name; rename it")
+            raise JobError(f"--file {path}: the job has another file of this name; rename it")
         try:
             size = path.stat().st_size
             shutil.copyfile(path, folder / path.name)
         except OSError as error:
-            raise PackageError(f"--file {path}: cannot be read: {error.strerror}") from error
+            raise JobError(f"--file {path}: cannot be read: {error.strerror}") from error
         if size > _MOST_BYTES:
-            raise PackageError(
+            raise JobError(
                 f"--file {path}: {size / 1e6:.0f} MB is too much to send with a job (at most "
                 f"{_MOST_BYTES / 1e6:.0f} MB); put it where every node sees it and give that path"
             )
@@ -75,14 +68,12 @@ def _not_ours(folder: str, names: list[str]) -> list[str]:
     """What stays here of a folder of the program: caches, hidden files, links, and what is no source or demo."""
     demo = Path(folder).is_relative_to(_ROOT / "trainer" / "demo")
     suffixes = {*_SOURCES, *(_DEMO if demo else ())}
-    paths = [Path(folder, name) for name in names]
-    return [
-        path.name
-        for path in paths
-        if path.name.startswith((".", "__pycache__"))
-        or path.is_symlink()
-        or not (path.is_dir() or path.suffix in suffixes)
-    ]
+
+    def ours(path: Path) -> bool:
+        hidden = path.name.startswith((".", "__pycache__")) or path.is_symlink()
+        return not hidden and (path.is_dir() or path.suffix in suffixes)
+
+    return [name for name in names if not ours(Path(folder, name))]
 
 
 def pinned_requirements(*, deepspeed: bool) -> list[str]:
@@ -91,7 +82,7 @@ def pinned_requirements(*, deepspeed: bool) -> list[str]:
     Ray is not among them: the cluster has its own. Builds (`+cpu`, `+cu128`) are left to the cluster's machines.
 
     Raises:
-        PackageError: the program itself was not installed, so its dependencies are unknown.
+        JobError: the program itself was not installed, so its dependencies are unknown.
     """
     from packaging.requirements import Requirement
     from packaging.version import Version
@@ -99,21 +90,21 @@ def pinned_requirements(*, deepspeed: bool) -> list[str]:
     try:
         declared = importlib.metadata.requires("tune-whisper") or []
     except importlib.metadata.PackageNotFoundError as error:
-        raise PackageError(
+        raise JobError(
             "tune-whisper: is not installed here, so its requirements are unknown; pip install it, or use --no-install"
         ) from error
-    extras = ["", "deepspeed"] if deepspeed else [""]
     pinned = []
     for requirement in map(Requirement, declared):
-        marker = requirement.marker
-        wanted = marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
-        if not wanted or requirement.name == "ray":
-            continue
-        try:
-            version = Version(importlib.metadata.version(requirement.name)).public
-            pinned.append(f"{requirement.name}=={version}")
-        except importlib.metadata.PackageNotFoundError:
-            pinned.append(str(requirement).partition(";")[0].strip())
+        extras = ("", "deepspeed") if deepspeed else ("",)
+        wanted = not requirement.marker or any(
+            requirement.marker.evaluate({"extra": each}) for each in extras
+        )
+        if wanted and requirement.name != "ray":
+            try:
+                version = Version(importlib.metadata.version(requirement.name)).public
+                pinned.append(f"{requirement.name}=={version}")
+            except importlib.metadata.PackageNotFoundError:
+                pinned.append(f"{requirement.name}{requirement.specifier}")
     return sorted(pinned)
 
 
@@ -121,34 +112,34 @@ def refuse_password(where: str, text: str) -> None:
     """Refuse a text with an address that has a password or a key in it.
 
     Raises:
-        SecretError: it has; the message says where, not what.
+        JobError: it has; the message says where, not what.
     """
     if _PASSWORD.search(text):
-        raise SecretError(
+        raise JobError(
             f"{where}: holds a password or key in an address, and everybody on the cluster can read a job's settings; "
             f"give the address without it and {_HINT}: MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY ..."
         )
 
 
-def check_environment(items: Sequence[str], reserved: Sequence[str] = ()) -> dict[str, str]:
-    """The variables of `--env NAME=VALUE`; `reserved` are names that the job itself decides.
+def check_environment(items: Sequence[str]) -> dict[str, str]:
+    """The variables of `--env NAME=VALUE`.
 
     Raises:
-        SecretError: a name says that it holds a secret, or a variable cannot be set this way.
+        JobError: a name says that it holds a secret, or a variable cannot be set this way.
     """
     found = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             # The item itself is not shown: it may be a value that was given without its name.
-            raise SecretError("--env: must be NAME=VALUE, as in HF_HUB_OFFLINE=1")
+            raise JobError("--env: must be NAME=VALUE, as in HF_HUB_OFFLINE=1")
         if _SECRET_NAME.search(name.upper()):
-            raise SecretError(
+            raise JobError(
                 f"--env {name}: looks like a secret, and everybody on the cluster can read a job's environment; {_HINT}"
             )
-        if name in reserved or name.startswith("MLFLOW_TRACKING_"):
+        if name in ENVIRONMENT or name.startswith("MLFLOW_TRACKING_"):
             mend = "use --tracking-uri after --" if name == "MLFLOW_TRACKING_URI" else "leave it out"
-            raise SecretError(f"--env {name}: is decided by the job; {mend}")
+            raise JobError(f"--env {name}: is decided by the job; {mend}")
         refuse_password(f"--env {name}", value)
         found[name] = value
     return found

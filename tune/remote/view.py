@@ -1,12 +1,13 @@
 """What a Ray cluster has: its nodes with their CPUs and GPUs, what is free, and whether its versions are ours.
 
-Read from the dashboard's REST API with Ray's own job client, which carries Ray's token. tune/remote/joining.py reads
-the same on a machine that is part of the cluster.
+Read from the dashboard's REST API with Ray's own job client, which carries Ray's token, or on a machine that is part of
+the cluster from the Ray that this process has joined.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import platform
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from tune.remote.client import cluster_errors, cluster_versions, version_differences
 from tune.util.console import say
 from tune.util.redact import hide_password
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 _HIDDEN_NODES = 10_000
 """Nodes that the dashboard lists at most, dead ones included."""
+_USAGE = re.compile(
+    r"^\s*([\d.]+)/[\d.]+ (CPU|GPU)(?: \(([\d.]+) used of ([\d.]+) reserved in placement groups\))?$",
+    re.MULTILINE,
+)
+"""A line of the dashboard's text, as `1.0/2.0 CPU` or `1.0/4.0 GPU (0.0 used of 2.0 reserved in placement groups)`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +68,6 @@ class ClusterView:
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs."""
-        from tune.remote.client import version_differences
-
         names = ("cpus", "gpus", "memory", "free_cpus", "free_gpus")
         return {
             "address": hide_password(self.address),
@@ -74,18 +79,29 @@ class ClusterView:
         }
 
 
-def versions_line(view: ClusterView) -> str:
-    """One line: the same versions, or what differs and what to do."""
-    from tune.remote.client import version_differences
+def read_joined(address: str) -> ClusterView:
+    """The cluster that this process has joined, at what the user calls its address."""
+    import ray
 
-    python = ".".join((view.python_version or "").split(".")[:2])
-    there = f"Ray {view.ray_version}" + (f" and Python {python}" if python else "")
-    differences = version_differences(view.ray_version, view.python_version)
-    if not differences:
-        return f"{there} there, the same here"
-    here = " and ".join(f"{what} {ours}" for what, _, ours in differences)
-    needed = " and ".join(f"{what} {theirs}" for what, theirs, _ in differences)
-    return f"{there} there, but {here} here: searches will not run; use an environment with {needed}"
+    # Ray has no public call for what is free on each node; this one is in 2.47 and 2.60.
+    from ray._private.state import available_resources_per_node
+
+    available = available_resources_per_node()
+    nodes = []
+    for each in ray.nodes():
+        resources, free = each["Resources"] or {}, available.get(each["NodeID"])
+        nodes.append(
+            _node(
+                (each["NodeID"], each["NodeManagerAddress"]),
+                resources,
+                {name: resources.get(name, 0.0) - free.get(name, 0.0) for name in resources}
+                if free is not None
+                else None,
+                head="node:__internal_head__" in resources,
+                alive=bool(each["Alive"]),
+            )
+        )
+    return ClusterView(address, ray.__version__, platform.python_version(), tuple(nodes))
 
 
 def read_dashboard(client: JobSubmissionClient, address: str) -> ClusterView:
@@ -98,18 +114,26 @@ def read_dashboard(client: JobSubmissionClient, address: str) -> ClusterView:
     Raises:
         UserError: the dashboard does not answer as Ray's does, or does not accept our credentials.
     """
-    from tune.remote.client import cluster_errors, cluster_versions
-
     ray_version, python = cluster_versions(client)
     with cluster_errors(address):
         states = _get(client, f"/api/v0/nodes?detail=1&limit={_HIDDEN_NODES}")["result"]["result"]
         summary = _get(client, "/nodes?view=summary")
-    free = summary.get("nodeLogicalResources") or {}
-    cards = {
-        (entry.get("raylet") or {}).get("nodeId"): _card(entry.get("gpus"))
-        for entry in summary.get("summary", [])
-    }
-    nodes = [_node(state, free.get(state["node_id"]), cards.get(state["node_id"])) for state in states]
+    usage = summary.get("nodeLogicalResources") or {}
+    gpus = {(each.get("raylet") or {}).get("nodeId"): each.get("gpus") for each in summary.get("summary", [])}
+    nodes = []
+    for state in states:
+        node_id = state["node_id"]
+        names = {gpu["name"] for gpu in gpus.get(node_id) or [] if isinstance(gpu, dict) and gpu.get("name")}
+        nodes.append(
+            _node(
+                (node_id, state["node_ip"]),
+                state.get("resources_total") or {},
+                _taken(usage[node_id]) if node_id in usage else None,
+                head=bool(state["is_head_node"]),
+                alive=state["state"] == "ALIVE",
+                gpu_names=names,
+            )
+        )
     return ClusterView(address, ray_version, python, tuple(nodes))
 
 
@@ -120,57 +144,57 @@ def _get(client: JobSubmissionClient, path: str) -> Any:
     return response.json()["data"]
 
 
-def _node(state: Mapping[str, Any], usage: str | None, card: str | None) -> Node:
-    resources = state.get("resources_total") or {}
-    used = _used(usage) if usage is not None else None
-    alive = state["state"] == "ALIVE"
-    cpus, gpus = float(resources.get("CPU", 0)), float(resources.get("GPU", 0))
+def _taken(usage: str) -> dict[str, float]:
+    """What is taken of a node, from the dashboard's text; what a placement group reserves is taken too."""
+    return {
+        name: float(used) + (float(reserved) - float(used_in_groups) if reserved else 0.0)
+        for used, name, used_in_groups, reserved in _USAGE.findall(usage)
+    }
+
+
+def _node(
+    place: tuple[str, str],
+    resources: Mapping[str, float],
+    taken: Mapping[str, float] | None,
+    *,
+    head: bool,
+    alive: bool,
+    gpu_names: set[str] | None = None,
+) -> Node:
+    """A node from its id and address, what Ray counts there and what is taken of it."""
+
+    def free(name: str) -> float | None:
+        total = float(resources.get(name, 0.0))
+        if not alive or (total and taken is None):
+            return None
+        return max(0.0, total - (taken or {}).get(name, 0.0))
+
+    # Ray marks a node with `accelerator_type:T4` where it knows its GPUs.
+    marks = {name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")}
+    gpus = float(resources.get("GPU", 0.0))
     return Node(
-        node_id=state["node_id"],
-        ip=state["node_ip"],
-        head=bool(state["is_head_node"]),
+        *place,
+        head=head,
         alive=alive,
-        cpus=cpus,
+        cpus=float(resources.get("CPU", 0.0)),
         gpus=gpus,
-        gpu_type=gpu_type(resources) or (card if gpus else None),
-        memory=float(resources.get("memory", 0)),
-        free_cpus=_free(cpus, "CPU", used) if alive else None,
-        free_gpus=_free(gpus, "GPU", used) if alive else None,
+        gpu_type=", ".join(sorted(marks or (gpu_names if gpus and gpu_names else ()))) or None,
+        memory=float(resources.get("memory", 0.0)),
+        free_cpus=free("CPU"),
+        free_gpus=free("GPU"),
     )
 
 
-def _free(total: float, name: str, used: Mapping[str, float] | None) -> float | None:
-    if not total:
-        return 0.0
-    return None if used is None else max(0.0, total - used.get(name, 0.0))
-
-
-_USAGE = re.compile(
-    r"^\s*([\d.]+)/[\d.]+ (CPU|GPU)(?: \(([\d.]+) used of ([\d.]+) reserved in placement groups\))?$",
-    re.MULTILINE,
-)
-
-
-def _used(usage: str) -> dict[str, float]:
-    """What is taken of a node, from the dashboard's text; what a placement group reserves is taken too.
-
-    The text has a resource a line, as `1.0/2.0 CPU` or `1.0/4.0 GPU (0.0 used of 2.0 reserved in placement groups)`.
-    """
-    taken = {}
-    for used, name, used_in_groups, reserved in _USAGE.findall(usage):
-        taken[name] = float(used) + (float(reserved) - float(used_in_groups) if reserved else 0.0)
-    return taken
-
-
-def gpu_type(resources: Mapping[str, Any]) -> str | None:
-    """Ray marks a node with `accelerator_type:T4` where it knows its GPUs."""
-    marks = [name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")]
-    return ", ".join(sorted(marks)) or None
-
-
-def _card(gpus: Any) -> str | None:
-    names = {gpu["name"] for gpu in gpus or [] if isinstance(gpu, dict) and gpu.get("name")}
-    return ", ".join(sorted(names)) or None
+def versions_line(view: ClusterView) -> str:
+    """One line: the same versions, or what differs and what to do."""
+    python = ".".join((view.python_version or "").split(".")[:2])
+    there = f"Ray {view.ray_version}" + (f" and Python {python}" if python else "")
+    differences = version_differences(view.ray_version, view.python_version)
+    if not differences:
+        return f"{there} there, the same here"
+    here = " and ".join(f"{what} {ours}" for what, _, ours in differences)
+    needed = " and ".join(f"{what} {theirs}" for what, theirs, _ in differences)
+    return f"{there} there, but {here} here: searches will not run; use an environment with {needed}"
 
 
 def print_cluster(view: ClusterView, console: Console) -> None:
@@ -187,18 +211,20 @@ def print_cluster(view: ClusterView, console: Console) -> None:
             node.ip,
             node.node_id[:8],
             "head" if node.head else "worker",
-            *(_number(value) for value in (node.cpus, node.free_cpus, node.gpus, node.free_gpus)),
+            *map(_number, (node.cpus, node.free_cpus, node.gpus, node.free_gpus)),
             (node.gpu_type or "unknown") if node.gpus else "",
             _gib(node.memory),
         )
     console.print(table)
-    gone = len(view.nodes) - len(view.alive)
     count = len(view.alive)
+    gone = len(view.nodes) - count
+    cpus, free_cpus, gpus, free_gpus = (
+        _number(view.total(name)) for name in ("cpus", "free_cpus", "gpus", "free_gpus")
+    )
     say(
         console,
-        f"total: {count} node{'' if count == 1 else 's'}, {_number(view.total('cpus'))} CPUs "
-        f"({_number(view.total('free_cpus'))} free), {_number(view.total('gpus'))} GPUs "
-        f"({_number(view.total('free_gpus'))} free), {_gib(view.total('memory') or 0)}"
+        f"total: {count} node{'' if count == 1 else 's'}, {cpus} CPUs ({free_cpus} free), "
+        f"{gpus} GPUs ({free_gpus} free), {_gib(view.total('memory') or 0)}"
         + (f"; {gone} more left or died" if gone else ""),
     )
     say(console, versions_line(view))

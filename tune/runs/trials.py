@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import ray.tune
 from rich.markup import escape
 
-from tune.cluster.head_watch import head_watched
 from tune.cluster.progress_channel import MailboxReader, start_mailbox
 from tune.cluster.resources import TrialResources
-from tune.cluster.session import alive_nodes, joined_address
+from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.events import FinalRoundCut, FinalRoundPlanned, TrialsOver
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.runs.callback import SearchCallback

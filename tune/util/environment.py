@@ -43,6 +43,17 @@ def worker_environment() -> dict[str, str]:
     return {name: "" for name in CREDENTIAL_VARIABLES if name in os.environ}
 
 
+def use_ray_token() -> None:
+    """Send Ray's token (Ray 2.52 and newer) with everything, where there is one and nobody decided otherwise.
+
+    Ray itself does so only for a cluster that it finds or starts on this machine, not for an address that it is
+    given; a cluster that wants no token ignores it. Must come before Ray is imported.
+    """
+    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if named or (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
 def package_versions() -> dict[str, str]:
     """Python and the packages that shape a result; one that is not installed is left out."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}

@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 import pytest
-from forks import Command, ready_workers, stood_for
+from forks import ready_workers, stood_for
 from ray_nodes import Nodes
-from search_process import ROOT, finish, search_nodes, state, trials
+from search_process import finish, search_nodes, state, trials
 
 
 def running(log: Path) -> list[dict[str, Any]]:
@@ -62,25 +62,6 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
         while (found := nodes.resources()) != (one, one) and time.monotonic() < deadline:
             time.sleep(3)
         assert found == (one, one)
-
-
-def test_of_several_nodes_on_one_machine_a_search_joins_the_head(tmp_path: Path) -> None:
-    """It would end with any other."""
-    code = (
-        "from tune.cluster.ray_token import use_token_if_there; use_token_if_there()\n"
-        "import sys, ray\n"
-        "from tune.cluster.session import ray_session\n"
-        "from tune.util.console import make_console\n"
-        "with ray_session(make_console(), sys.argv[1]):\n"
-        "    here = ray.get_runtime_context().get_node_id()\n"
-        "    node = next(node for node in ray.nodes() if node['NodeID'] == here)\n"
-        "    print('head' if 'node:__internal_head__' in node['Resources'] else 'another')\n"
-    )
-    with Nodes(cpus=0) as nodes:
-        for _ in range(2):
-            nodes.add(cpus=1)
-            printed, _ = Command(nodes.address, program=("-c", code), cwd=ROOT).communicate(300)
-            assert printed.splitlines()[-1] == "head"
 
 
 def test_addresses_that_a_search_cannot_join(capsys: pytest.CaptureFixture[str]) -> None:

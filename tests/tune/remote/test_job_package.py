@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,18 +12,17 @@ import pytest
 import trainer
 from tune.cli import main
 from tune.commands.job_request import read_request
-from tune.commands.jobs import logs_parser, status_parser, stop_parser, submit_parser
-from tune.commands.list import list_parser
 from tune.experiments.training_plan import given_settings
 from tune.remote.client import JobError, cluster_address
-from tune.remote.package import SecretError, check_environment, pinned_requirements, refuse_password, stage
+from tune.remote.package import check_environment, pinned_requirements, refuse_password, stage
 from tune.space.overrides import parse_set
 from tune.space.space import load_space
 from tune.util.errors import UserError
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\n"
 PASSWORD = "hunter2hunter2"
-STORAGE = ["--storage", "/mnt/shared/experiments"]
+PLACE = "/mnt/shared/experiments"
+STORAGE = ["--storage", PLACE]
 
 
 @pytest.fixture
@@ -40,85 +38,46 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-PLACE = {"--address": None, "--project": None, "--location": None}
-FROZEN = {
-    "submit": {
-        **PLACE,
-        **{"--name": None, "--follow": False, "--file": [], "--env": []},
-        **{"--no-install": False, "--allow-version-mismatch": False},
-    },
-    "status": {**PLACE, "job": None, "--json": False},
-    "logs": {**PLACE, "job": None, "--follow": False},
-    "stop": {**PLACE, "job": None, "--wait": 90.0},
-    "list": {"--storage": None, "--json": False, **PLACE, "--all": False},
-}
-
-
-def test_arguments_are_frozen() -> None:
-    parsers = (submit_parser(), status_parser(), logs_parser(), stop_parser(), list_parser())
-    for (name, expected), parser in zip(FROZEN.items(), parsers, strict=True):
-        actions = [action for action in parser._actions if action.dest != "help"]
-        found = {(action.option_strings or [action.dest])[0]: action.default for action in actions}
-        assert found == expected, name
-
-
 def test_the_package_holds_the_program_the_settings_and_the_named_files_only(here: Path) -> None:
     request = read_request(["--space", "space.yaml", *STORAGE], None)
-    program = stage(here / "staged", request.settings, [here / "data.csv"])
-    staged = {
-        str(path.relative_to(here / "staged")) for path in (here / "staged").rglob("*") if path.is_file()
-    }
+    there = here / "staged"
+    program = stage(there, request.settings, [here / "data.csv"])
+    staged = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
     root = Path(trainer.__file__).resolve().parent.parent
-    expected = {
-        "tune/cli.py",
-        "trainer/train.py",
-        "trainer/demo/model/model.safetensors",
-        "space.yaml",
-        "data.csv",
-    }
-    assert expected | {f"search_spaces/{path.name}" for path in root.glob("search_spaces/*.yaml")} <= staged
-    templates = {str(path.relative_to(root)) for path in root.glob("tune/*/templates/*")}
-    assert {f"tune/pages/templates/page.{kind}" for kind in ("html", "css", "js")} <= templates <= staged
+    patterns = (
+        "search_spaces/*.yaml",
+        "tune/*/templates/*",
+        "tune/**/*.py",
+        "trainer/demo/model/*.safetensors",
+    )
+    expected = {str(path.relative_to(root)) for pattern in patterns for path in root.glob(pattern)}
+    assert {"tune/cli.py", "tune/pages/templates/page.css"} <= expected
+    assert expected | {"space.yaml", "data.csv"} <= staged
     assert len(staged) == program + 2
     assert {place.split("/")[0] for place in staged} == {
-        "tune",
-        "trainer",
-        "search_spaces",
-        "space.yaml",
-        "data.csv",
+        *("tune", "trainer", "search_spaces", "space.yaml", "data.csv")
     }
     assert not [place for place in staged if "__pycache__" in place or "/." in place or place.startswith(".")]
-    assert sum((here / "staged" / place).stat().st_size for place in staged) < 20_000_000
+    assert sum((there / place).stat().st_size for place in staged) < 20_000_000
+
+    code = "import tune.cli, trainer, tune.space.space as s; print(tune.cli.__file__, s.packaged_spaces())"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=there, env=environment, capture_output=True, text=True, check=True)
+    assert str(there) in done.stdout and "lr_batch" in done.stdout, "it runs by itself"
 
 
 def test_what_lies_about_in_a_checkout_stays_here(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "staged").mkdir()
-    (here / "checkout").mkdir()
     for package in ("tune", "trainer", "search_spaces"):
-        (here / "checkout" / package).mkdir()
+        folder = here / "checkout" / package
+        folder.mkdir(parents=True)
         for name in ("code.py", ".env", "id_rsa", "auth.pem", "notes.txt"):
-            (here / "checkout" / package / name).write_text(PASSWORD)
-        (here / "checkout" / package / "link.py").symlink_to(here / ".env")
+            (folder / name).write_text(PASSWORD)
+        (folder / "link.py").symlink_to(here / ".env")
     monkeypatch.setattr("tune.remote.package._ROOT", here / "checkout")
     assert stage(here / "staged", {}) == 3
     assert {path.name for path in (here / "staged").rglob("*") if path.is_file()} == {"code.py"}
-
-
-def test_the_packaged_program_runs_by_itself(here: Path) -> None:
-    (here / "staged").mkdir()
-    stage(here / "staged", {})
-    code = "import tune.cli, trainer, tune.space.space as s; print(tune.cli.__file__, s.packaged_spaces())"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=here / "staged",
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert str(here / "staged") in done.stdout
-    assert "lr_batch" in done.stdout
 
 
 def test_requirements_are_pinned_without_ray_and_builds() -> None:
@@ -133,12 +92,11 @@ def test_requirements_are_pinned_without_ray_and_builds() -> None:
 def test_a_search_gets_its_name_here(here: Path) -> None:
     request = read_request(["--space", "lr_batch", *STORAGE], None)
     assert request.experiment is not None and request.experiment.startswith("lr_batch-20")
-    storage = "--storage=/mnt/shared/experiments"
-    assert request.words == ["--space", "lr_batch.yaml", f"--experiment={request.experiment}", storage]
+    place = f"--storage={PLACE}"
+    assert request.words == ["--space", "lr_batch.yaml", f"--experiment={request.experiment}", place]
     named = read_request(["--space", "lr_batch", "--experiment", "mine", *STORAGE], None)
-    assert (named.name, named.words) == ("mine", ["--space", "lr_batch.yaml", "--experiment=mine", storage])
+    assert (named.name, named.words) == ("mine", ["--space", "lr_batch.yaml", "--experiment=mine", place])
     assert named.metadata["experiment"] == "mine"
-    assert json.loads(json.dumps(named.metadata)) == named.metadata
     assert read_request(["--space", "lr_batch", *STORAGE], "job").experiment == "job"
     (here / "tune").write_text(SPACE)  # the name of one of the program's folders
     assert read_request(["--space", "./tune", *STORAGE], None).words[:2] == ["--space", "tune.yaml"]
@@ -150,7 +108,7 @@ def test_a_search_that_goes_on_keeps_its_name(here: Path) -> None:
     assert (request.name, request.experiment, request.settings) == ("mine", "mine", {})
     assert request.words == [  # also what is the default: the experiment may have begun with something else
         *("--resume=mine", "--trials=8", "--track", "mlflow", "tensorboard", "--take-over"),
-        "--storage=/mnt/shared/experiments",
+        f"--storage={PLACE}",
     ]
 
 
@@ -187,79 +145,68 @@ def test_deepspeed_settings_go_along(here: Path) -> None:
         request = read_request(["--space", "space.yaml", *STORAGE, *words], None)
         assert '"stage": 2' in request.settings["space.yaml"] and "zero.json" not in " ".join(request.words)
         assert request.deepspeed
-    assert read_request(["--deepspeed", "--space", "lr_batch", *STORAGE], None).deepspeed
     assert not read_request(["--space", "lr_batch", *STORAGE], None).deepspeed
-    with pytest.raises(UserError, match=r"none\.json.*: cannot be read"):
-        read_request(["--space", "lr_batch", *STORAGE, "--deepspeed", "none.json"], None)
 
 
 def test_a_training_takes_its_settings_along(here: Path) -> None:
     (here / "small.yaml").write_text("learning_rate: 1e-4\nmax_steps: 8\nseed: 3\n")
     given = ["train", "small.yaml", "--from", "mine", *STORAGE, "--epochs", "2", "--set", "seed=4"]
     request = read_request(given, None)
-    assert request.words == ["train", "small.yaml", "--from=mine", "--storage=/mnt/shared/experiments"]
+    assert request.words == ["train", "small.yaml", "--from=mine", f"--storage={PLACE}"]
     assert request.name.startswith("train-small-20")
     (here / "sent.yaml").write_text(request.settings["small.yaml"])
     assert given_settings(here / "sent.yaml") == {"learning_rate": 1e-4, "epochs": 2.0, "seed": 4}
     without = read_request(["train", "--model", "small", *STORAGE], None)
-    assert (without.words[:2], without.settings) == (
-        ["train", "train.yaml"],
-        {"train.yaml": "model: small\n"},
-    )
+    assert without.words[:2] == ["train", "train.yaml"]
+    assert without.settings == {"train.yaml": "model: small\n"}
     assert read_request(["train", "--resume", "mine", *STORAGE], None).settings == {}
-    with pytest.raises(JobError, match="job's working directory"):
-        read_request(["train", "small.yaml", "--storage", "model"], None)
 
 
 def test_what_the_user_should_know(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
-    request = read_request(["--space", "lr_batch", *STORAGE, "--data", "/mnt/shared/data.csv"], None)
+    request = read_request(["--space", "lr_batch", "--data", "/mnt/shared/data.csv"], None)
     assert "every node must see it" in request.notes[0]
     assert "is not sent" in request.notes[1] and "mlflow:5000" not in request.notes[1]
+    assert "--storage is not given: results go to ~/experiments on the head's machine" in request.notes[2]
+    assert (request.words[-1], request.storage) == ("--storage=~/experiments", "~/experiments")
     local = read_request(["--space", "lr_batch", *STORAGE, "--tracking-uri", "http://localhost:5000"], None)
     assert "head node" in local.notes[0]
 
 
+SEARCH = ["--space", "lr_batch"]
 REFUSED = {
     "nothing": ([], "nothing to run"),
     "another command": (["ui"], "cannot be sent"),
     "a space that is not there": (["--space", "lr_bach", *STORAGE], "lr_bach: no such file"),
-    "an unknown setting": (["--space", "lr_batch", *STORAGE, "--set", "epoch=3"], "epoch"),
-    "an impossible number": (["--space", "lr_batch", *STORAGE, "--trials", "0"], "--trials 0"),
+    "an unknown setting": ([*SEARCH, *STORAGE, "--set", "epoch=3"], "epoch"),
+    "an impossible number": ([*SEARCH, *STORAGE, "--trials", "0"], "--trials 0"),
     "neither space nor experiment": (STORAGE, "--space: is missing"),
-    "a relative storage": (
-        ["--space", "lr_batch", "--storage", "experiments"],
-        "--storage experiments: is relative",
-    ),
-    "data of this machine": (
-        ["--space", "lr_batch", *STORAGE, "--data", "data.csv"],
-        "--data data.csv: is not sent",
+    "a relative storage": ([*SEARCH, "--storage", "experiments"], "--storage experiments: is relative"),
+    "also of a training": (["train", "--storage", "model"], "--storage model: is relative"),
+    "data of this machine": ([*SEARCH, *STORAGE, "--data", "data.csv"], "--data data.csv: is not sent"),
+    "DeepSpeed's settings": (
+        [*SEARCH, *STORAGE, "--deepspeed", "none.json"],
+        "--deepspeed 'none.json': cannot be read",
     ),
     "a relative store": (
-        ["--space", "lr_batch", *STORAGE, "--tracking-uri", "sqlite:///mlflow.db"],
+        [*SEARCH, *STORAGE, "--tracking-uri", "sqlite:///mlflow.db"],
         "--tracking-uri sqlite:///mlflow.db: is relative",
     ),
-    "the cluster twice": (["--space", "lr_batch", "--address", "auto"], "belongs before --"),
-    "a name that is none": (["--space", "lr_batch", *STORAGE, "--experiment", "a b"], "--experiment 'a b'"),
+    "the cluster twice": ([*SEARCH, "--address", "auto"], "belongs before --"),
+    "a name that is none": ([*SEARCH, *STORAGE, "--experiment", "a b"], "--experiment 'a b'"),
     "a password in the store": (
-        ["--space", "lr_batch", "--tracking-uri", f"http://me:{PASSWORD}@mlflow:5000"],
+        [*SEARCH, "--tracking-uri", f"http://me:{PASSWORD}@mlflow:5000"],
         "--tracking-uri: holds a password or key in an address",
     ),
-    "a token in the address": (
-        ["--space", "lr_batch", f"--data=https://x/y?token={PASSWORD}"],
-        "--data: holds",
-    ),
-    "the same as a setting": (
-        ["--space", "lr_batch", "--set", f"data=https://me:{PASSWORD}@x/y"],
-        "--set: holds a password",
-    ),
+    "a token in the address": ([*SEARCH, f"--data=https://x/y?token={PASSWORD}"], "--data: holds"),
+    "a password as a setting": ([*SEARCH, "--set", f"data=https://me:{PASSWORD}@x/y"], "--set: holds"),
+    "a password in the space": (["--space", "secret.yaml"], "secret.yaml: holds a password"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_before_anything_is_sent(
-    here: Path, capsys: pytest.CaptureFixture[str], case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_before_anything_is_sent(here: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    (here / "secret.yaml").write_text(f"{SPACE}data: https://me:{PASSWORD}@host/x\n")
     words, message = REFUSED[case]
     assert main(["submit", "--address", "http://127.0.0.1:9", "--", *words]) == 2
     printed = capsys.readouterr()
@@ -268,42 +215,30 @@ def test_refused_before_anything_is_sent(
     assert PASSWORD not in printed.err
 
 
-def test_a_password_among_the_settings_is_refused(here: Path) -> None:
-    (here / "space.yaml").write_text(f"{SPACE}data: https://me:{PASSWORD}@host/x\n")
-    with pytest.raises(UserError, match=r"space\.yaml: holds a password") as caught:
-        read_request(["--space", "space.yaml", *STORAGE], None)
-    assert PASSWORD not in str(caught.value)
-
-
-def test_files_that_cannot_go_along(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--file", "none.csv"], "--file none.csv: cannot be read: No such file"),
+        (["--file", "."], "--file .: the job has another file of this name"),
+        (["--file", "large.csv"], "10 MB is too much to send with a job"),
+        (["--file", "space.yaml"], "another file of this name"),
+        (["--env", f"HF_TOKEN={PASSWORD}"], "--env HF_TOKEN: looks like a secret"),
+        (["--env", f"apiKey={PASSWORD}"], "--env apiKey: looks like a secret"),
+        (["--env", f"db_password={PASSWORD}"], "--env db_password: looks like a secret"),
+        (["--env", "MLFLOW_TRACKING_URI=http://x"], "use --tracking-uri after --"),
+        (["--env", "RAY_JOB_STOP_WAIT_TIME_S=1"], "is decided by the job"),
+        (["--env", f"PROXY=http://me:{PASSWORD}@host"], "--env PROXY: holds a password"),
+        (["--env", PASSWORD], "must be NAME=VALUE"),
+    ],
+)
+def test_files_and_variables_that_cannot_go_along(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     (here / "large.csv").write_bytes(b"x" * 10_000_001)
-    for name, message in {
-        "none.csv": "--file none.csv: cannot be read: No such file",
-        ".": "--file .: the job has another file of this name",
-        "large.csv": "10 MB is too much to send with a job",
-        "space.yaml": "another file of this name",
-    }.items():
-        words = ["--address", "http://127.0.0.1:9", "--file", name, "--", "--space", "space.yaml", *STORAGE]
-        assert main(["submit", *words]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_environment_of_the_job(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for item, message in {
-        f"HF_TOKEN={PASSWORD}": "--env HF_TOKEN: looks like a secret",
-        "MLFLOW_TRACKING_URI=http://x": "use --tracking-uri after --",
-        "RAY_JOB_STOP_WAIT_TIME_S=1": "is decided by the job",
-        PASSWORD: "must be NAME=VALUE",
-    }.items():
-        assert main(["submit", "--env", item, "--", "--space", "lr_batch", *STORAGE]) == 2
-        printed = capsys.readouterr().err
-        assert message in printed and PASSWORD not in printed
-
-
-@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "apiKey"])
-def test_variables_that_are_named_like_secrets(name: str) -> None:
-    with pytest.raises(SecretError, match=f"--env {name}: looks like a secret"):
-        check_environment([f"{name}={PASSWORD}"])
+    search = ["--space", "space.yaml", *STORAGE]
+    assert main(["submit", "--address", "http://127.0.0.1:9", *words, "--", *search]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and PASSWORD not in printed
 
 
 def test_harmless_variables_and_addresses() -> None:
@@ -316,7 +251,7 @@ def test_harmless_variables_and_addresses() -> None:
     ):
         refuse_password("--data", text)
     for text in ("postgresql://me:@bc@db/x", "https://host/x?se=2027&sig=a%2Bb"):
-        with pytest.raises(SecretError, match="--data: holds a password or key in an address"):
+        with pytest.raises(UserError, match="--data: holds a password or key in an address"):
             refuse_password("--data", text)
 
 
@@ -346,10 +281,3 @@ def test_the_address_in_the_environment(here: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://head:8265/")
     assert cluster_address(None) == "http://head:8265"
     assert cluster_address("https://other") == "https://other"
-
-
-def test_without_a_storage_results_go_to_the_home_on_the_head(here: Path) -> None:
-    request = read_request(["--space", "lr_batch", "--trials", "2"], None)
-    assert request.words[-1] == "--storage=~/experiments"
-    assert request.storage == "~/experiments"
-    assert any("--storage is not given" in note for note in request.notes)

@@ -1,0 +1,367 @@
+"""Ray on Vertex AI through Google's real SDK, against a stand-in for its service on this machine (vertex_server.py).
+
+The SDK keeps its default transport and endpoints; only a proxy, a trusted certificate and a service account, all set by
+the usual variables, lead it to the stand-in. Jobs go to a real Ray head.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from ray_cluster import RayCluster
+from vertex_lab import OLD, OURS, VERSIONS_OF_VERTEX, Run, cluster, cluster_command, vertex_server, with_lab
+from vertex_server import NUMBER, PROJECT, TOKEN, VertexServer
+
+from tune.cli import main
+from tune.remote.jobs import follow_logs
+from tune.remote.vertex import cluster_name, job_client
+
+pytestmark = VERSIONS_OF_VERTEX
+ROOT = Path(__file__).resolve().parents[3]
+T4 = "n1-standard-16 with 1 NVIDIA_TESLA_T4 each"
+
+
+@pytest.fixture
+def vertex(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> VertexServer:
+    return with_lab(vertex_server(pytestconfig), monkeypatch)
+
+
+@pytest.fixture
+def run(vertex: VertexServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    return cluster_command(capsys)
+
+
+def refused(run: Run, *words: str) -> str:
+    code, _, err = run(*words)
+    assert code == 2 and err.startswith("error: ") and err.count("\n") == 1
+    return err
+
+
+def machines(vertex: VertexServer, name: str = "lab") -> list[int]:
+    return [pool.replica_count for pool in vertex.resources[name].resource_pools]
+
+
+@pytest.mark.parametrize("name", ["lab", f"projects/{PROJECT}/locations/us-central1/persistentResources/lab"])
+def test_showing_a_cluster(
+    run: Run, vertex: VertexServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")  # it is that of the credentials
+    code, out, _ = run("--address", f"vertex_ray://{name}")
+    assert code == 0
+    assert vertex.requests[:2] == ["connect us-central1-aiplatform.googleapis.com", "get"], "Google's default"
+    assert f"cluster   lab in {PROJECT}, us-central1: RUNNING" in out
+    assert "versions  Ray 2.47, Python 3.11" in out
+    assert "dashboard https://localhost:1" in out
+    assert f"  workers  2 {T4}, 0 GB disk each\nprices: https://cloud.google.com/vertex-ai/pricing\n" in out
+    assert "nodes: not known: " in out  # nobody listens at that dashboard
+    assert "[Ray on Vertex AI]" not in out
+    code, out, _ = run("--json", "--address", f"vertex_ray://{name}")
+    shown = json.loads(out)
+    assert (shown["state"], shown["ray_version"], shown["ray"]) == ("RUNNING", "2.47", None)
+    assert shown["pools"][1] == {
+        **{"machine_type": "n1-standard-16", "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 1},
+        **{"replicas": 2, "most": None, "disk_gb": 0, "image": None},
+    }
+
+
+def test_another_endpoint(run: Run, vertex: VertexServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.cloud.aiplatform import initializer
+
+    monkeypatch.delenv("grpc_proxy")
+    monkeypatch.setenv("TUNE_WHISPER_VERTEX_ENDPOINT", f"localhost:{vertex.grpc_port}")
+    try:
+        assert run("scale", "--address", "lab", "--workers", "2")[0] == 0
+    finally:
+        initializer.global_config._api_endpoint = None  # init() never takes it back
+    assert vertex.requests == ["get"]
+
+
+@pytest.mark.parametrize(
+    ("address", "project", "expected"),
+    [
+        ("vertex_ray://lab", "p", ("p", "us-central1", "lab")),
+        ("lab", None, (PROJECT, "us-central1", "lab")),
+        ("projects/7/locations/europe-west4/persistentResources/x", "p", ("7", "europe-west4", "x")),
+    ],
+)
+def test_cluster_names(vertex: VertexServer, address: str, project: str | None, expected: Any) -> None:
+    name = cluster_name(address, project)
+    assert (name.project, name.location, name.name) == expected
+
+
+def test_scaling_says_what_changes_and_waits_for_the_operation(run: Run, vertex: VertexServer) -> None:
+    code, out, err = run("scale", "--address", "vertex_ray://lab", "--workers", "4", "--yes")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:2] == [f"lab: 2 {T4} → 4 {T4}", "prices: https://cloud.google.com/vertex-ai/pricing"]
+    assert lines[-1] == f"lab has 4 {T4} now"
+    assert machines(vertex) == [1, 4]
+    code, out, _ = run("scale", "--address", "lab", "--workers", "1", "--price-per-hour", "0.9", "--yes")
+    assert code == 0 and "cost: $3.60 an hour → $0.90 an hour, by the price that you gave" in out
+    assert machines(vertex) == [1, 1]
+
+
+def test_scaling_one_of_several_pools(run: Run, vertex: VertexServer) -> None:
+    two = cluster()
+    other = {"id": "worker-pool2", "replica_count": 1, "machine_spec": {"machine_type": "n1-standard-32"}}
+    two.resource_pools.append(other)
+    vertex.put(two, "two", "localhost:1")
+    err = refused(run, "scale", "--address", "two", "--workers", "3", "--yes")
+    assert f"--pool: missing; the cluster has several (1: 2 {T4}" in err
+    assert run("scale", "--address", "two", "--workers", "3", "--pool", "2", "--yes")[0] == 0
+    assert machines(vertex, "two") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lab", "--workers", "3"], "Nobody can be asked here; nothing was done; add --yes"),
+        (["lab", "--workers", "0", "--yes"], "--workers 0: a pool keeps at least 1 machine"),
+        (
+            ["lab", "--workers", "3", "--pool", "2", "--yes"],
+            "--pool 2: there is none; the cluster has 1: 2 n1",
+        ),
+        (
+            ["lab", "--workers", "3", "--price-per-hour", "-1", "--yes"],
+            "--price-per-hour -1: must be dollars",
+        ),
+        (["auto", "--workers", "3", "--yes"], "--workers 3: the pool scales itself (1 to 6 n1-standard-16"),
+        (
+            ["young", "--workers", "3", "--yes"],
+            "--workers 3: the cluster is PROVISIONING; only a RUNNING one",
+        ),
+    ],
+)
+def test_refused_scaling(run: Run, vertex: VertexServer, words: list[str], message: str) -> None:
+    auto = cluster()
+    auto.resource_pools[1].autoscaling_spec = {"min_replica_count": 1, "max_replica_count": 6}
+    vertex.put(auto, "auto", "localhost:1")
+    vertex.put(cluster(state="PROVISIONING"), "young")
+    assert message in refused(run, "scale", "--address", *words)
+    assert "update" not in vertex.requests
+    pool = json.loads(run("--json", "--address", "vertex_ray://auto")[1])["pools"][1]
+    assert (pool["replicas"], pool["most"]) == (1, 6)
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("y\n", [1, 3]), ("\n", [1, 2])])
+def test_the_question_on_a_terminal(
+    run: Run, vertex: VertexServer, monkeypatch: pytest.MonkeyPatch, answer: str, expected: list[int]
+) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        os.write(ours, answer.encode())
+        code, out, _ = run("scale", "--address", "lab", "--workers", "3")
+    os.close(ours)
+    assert code == 0
+    assert f"Scale lab (2 {T4} → 3 {T4})? [y/N]" in out
+    assert machines(vertex) == expected
+
+
+def test_creating_and_deleting(run: Run, vertex: VertexServer) -> None:
+    code, out, err = run("create", str(ROOT / "docs" / "vertex_cluster.yaml"), "--yes")
+    assert code == 0, err
+    assert "  head     1 n1-standard-8, 100 GB disk each\n" in out
+    assert f"  workers  4 {T4}, 200 GB disk each\n" in out
+    assert "prices: https://cloud.google.com/vertex-ai/pricing\n" in out
+    created = vertex.resources["whisper-search"]
+    head, workers = created.resource_pools
+    types = [pool.machine_spec.machine_type for pool in (head, workers)]
+    assert types == ["n1-standard-8", "n1-standard-16"]
+    assert (workers.replica_count, workers.disk_spec.boot_disk_size_gb) == (4, 200)
+    assert dict(created.labels) == {"team": "speech"}
+    images = created.resource_runtime_spec.ray_spec.resource_pool_images
+    assert images["head-node"] == OURS and "ray-gpu.2-47.py311" in images["worker-pool1"]
+    assert "connect cloudresourcemanager.googleapis.com" in vertex.requests
+    again = refused(run, "create", str(ROOT / "docs" / "vertex_cluster.yaml"), "--yes")
+    assert "there is a cluster of this name already" in again
+
+    err = refused(run, "delete", "whisper-search")
+    assert "Delete whisper-search (1 n1-standard-8 and 4 n1-standard-16 with" in err
+    assert "Nobody can be asked here" in err and "whisper-search" in vertex.resources
+    code, out, _ = run("delete", "whisper-search", "--yes")
+    assert code == 0 and "what it costs ends" in out
+    assert list(vertex.resources) == ["lab"]
+
+
+FILES = {
+    "": ["1: the file is empty; docs/vertex_cluster.yaml is a whole one"],
+    "- a\n": ["1: must be a mapping with some of name, head, workers, project, location, ray_version, ..."],
+    "name: x\nhead: {machine_type: n1-standard-8}\n": ["1: workers: is missing"],
+    "name: x\nray_version: '2.60'\nhead: {}\nworkers: {}\n": [
+        " Ray 2.60 with Python 3.11: Vertex AI does not run them; it runs Ray 2.9.3 with Python 3.10, ..."
+    ],
+    """\
+name: x
+locaton: us-central1
+head: {machine_type: n1-standard-8, accelerator_type: nvidia-tesla-t4}
+workers:
+  - {machine_type: n1-standard-16, boot_disk_size_gb: large}
+  - {machine_type: g2-standard-24, autoscaling_spec: {min: 4, max_replica_count: yes}}
+labels: a
+""": [
+        "2: locaton: unknown setting; did you mean location?",
+        "3: head: accelerator_type=nvidia-tesla-t4: did you mean NVIDIA_TESLA_T4?",
+        "5: workers: boot_disk_size_gb=large: must be a whole number",
+        "6: workers: autoscaling_spec: max_replica_count=True: must be a whole number",
+        "6: workers: autoscaling_spec: min: unknown setting; known are min_replica_count, max_replica_count",
+        "7: labels=a: must be a mapping, as {team: speech}",
+    ],
+    """\
+name: x
+head: {machine_type: n1-standard-8}
+workers:
+  - {machine_type: g2-standard-24, accelerator_type: NVIDIA_L4}
+  - {machine_type: g2-standard-24, accelerator_type: NVIDIA_L4, accelerator_count: 1}
+  - {machine_type: n1-standard-8, boot_disk_size_gb: 300}
+""": [
+        "4: workers: g2-standard-24: two pools of the same machines; make them one",
+        "4: workers: n1-standard-8: the head's machine, so boot disk and custom_image must be the head's",
+    ],
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_all_mistakes_of_a_file_at_once(run: Run, vertex: VertexServer, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    code, _, err = run("create", str(file), "--yes")
+    lines = [line.removeprefix("error:").removeprefix(f" {file}:") for line in err.splitlines()]
+    assert code == 2 and len(lines) == len(FILES[text])
+    for line, expected in zip(lines, FILES[text], strict=True):
+        assert line == expected or (expected.endswith("...") and line.startswith(expected[:-3]))
+    assert "create" not in vertex.requests
+
+
+def test_clusters_that_take_no_jobs(vertex: VertexServer, capsys: pytest.CaptureFixture[str]) -> None:
+    vertex.put(cluster(OLD), "old", "localhost:1")
+    vertex.put(cluster(state="PROVISIONING"), "young")
+    vertex.put(cluster(state="ERROR"), "broken")
+    vertex.put(cluster(), "lab", vertex.dashboard_front(1, token="another"))
+    for name, message in {
+        "nosuch": "no such cluster; check the name, --project and --location",
+        "old": "the cluster runs Ray 2.42 and Python 3.10, here are Ray 2.47 and Python 3.11",
+        "young": "the cluster is PROVISIONING, not RUNNING",
+        "broken": "the cluster is ERROR, not RUNNING",
+        "lab": "does not let us in",
+        "Not/A/Name": "must be vertex_ray://NAME",
+        "projects/p/locations/mars-1/persistentResources/lab": "--location mars-1: ",
+    }.items():
+        assert main(["list", "--address", f"vertex_ray://{name}"]) == 2
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1
+
+
+DISABLED = (
+    "Vertex AI API has not been used in project speech-lab before or it is disabled. Enable it by visiting "
+    "https://console.developers.google.com/apis/api/aiplatform.googleapis.com/overview?project=speech-lab"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "message"),
+    [
+        (grpc.StatusCode.PERMISSION_DENIED, "'x.get' denied", "permission denied; the account needs"),
+        (
+            grpc.StatusCode.PERMISSION_DENIED,
+            DISABLED,
+            "enable aiplatform.googleapis.com --project speech-lab",
+        ),
+        (grpc.StatusCode.UNAUTHENTICATED, "bad", "credentials were not accepted; run gcloud auth"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded", "quota does not allow it"),
+        (grpc.StatusCode.UNAVAILABLE, "down", "Vertex AI cannot be reached: "),
+        (grpc.StatusCode.INTERNAL, "oops", "oops"),
+    ],
+)
+def test_errors_of_the_service(
+    run: Run, vertex: VertexServer, code: grpc.StatusCode, text: str, message: str
+) -> None:
+    vertex.error = (code, text)
+    assert message in refused(run, "--address", "vertex_ray://lab")
+
+
+def test_unusable_credentials_are_not_shown(
+    vertex: VertexServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key.json").write_text('{"type": "service_account", "private_key": "planted-secret"}')
+    for path in (tmp_path / "key.json", tmp_path / "none.json"):
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+        assert main(["list", "--address", "vertex_ray://lab"]) == 2
+        err = capsys.readouterr().err
+        assert "GOOGLE_APPLICATION_CREDENTIALS=" in err and "planted-secret" not in err
+    assert vertex.requests == []
+    key = json.loads(vertex.credentials.read_text()) | {"token_uri": "http://127.0.0.1:9/token"}
+    (tmp_path / "none.json").write_text(json.dumps(key))
+    assert main(["list", "--address", "vertex_ray://lab"]) == 2
+    assert "credentials cannot be used for a token; run gcloud auth" in capsys.readouterr().err
+
+
+WITHOUT_GOOGLE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("google.auth", "google.cloud", "vertex_ray")):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def test_without_the_extra(vertex: VertexServer, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_GOOGLE)
+    done = subprocess.run(
+        [sys.executable, "-m", "tune", "cluster", "--address", "vertex_ray://lab", "--project", "p"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: --address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'\n"
+    )
+
+
+@pytest.mark.slow
+def test_jobs_through_vertex_ray_reach_a_real_head(
+    run: Run, vertex: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "note.txt").write_text("heard through Vertex\n")
+    head = RayCluster()
+    try:
+        vertex.put(cluster(), "lab", vertex.dashboard_front(head.dashboard_port))
+        client = job_client("vertex_ray://lab")
+        job = client.submit_job(
+            entrypoint="cat note.txt",
+            submission_id="through-vertex",
+            runtime_env={"working_dir": str(tmp_path)},
+        )
+        deadline = time.monotonic() + 300
+        while not client.get_job_status(job).is_terminal() and time.monotonic() < deadline:
+            time.sleep(0.3)
+        parts: list[str] = []
+        ended = follow_logs(job_client("vertex_ray://lab"), job, parts.append)
+        assert (ended.submission_id, ended.status) == (job, "SUCCEEDED")
+        assert "".join(parts).rstrip().endswith("heard through Vertex")
+        assert [entry.submission_id for entry in job_client("vertex_ray://lab").list_jobs()] == [job]
+
+        _, out, _ = run("--address", "vertex_ray://lab")
+        assert "total: 1 node, 0 CPUs (0 free)" in out and "there, the same here" in out
+        assert json.loads(run("--json", "--address", "vertex_ray://lab")[1])["ray"]["versions_match"] is True
+        assert TOKEN not in out and NUMBER not in out
+
+        front = "https://" + vertex.dashboard_front(head.dashboard_port)  # as any proxy that wants a header
+        assert "does not let us in" in refused(run, "--address", front)
+        monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps({"Authorization": f"Bearer {TOKEN}"}))
+        code, out, _ = run("--address", front)
+        assert code == 0 and "total: 1 node" in out and TOKEN not in out
+    finally:
+        head.close()
