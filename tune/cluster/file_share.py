@@ -17,10 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.files import FULL
+from trainer.files import FULL, locked
 from tune.util.environment import user_cache
 from tune.util.errors import UserError
-from tune.util.files import take_lock
 
 _CHUNK = 16 << 20
 _READERS = 4
@@ -82,20 +81,16 @@ def localize(share: Any, folder: Path) -> Path:
     told: Listing | None = ray.get(share.listing.remote(str(folder)))
     if told is None:
         raise ShareError(f"{folder}: is not shared by the driver")
-    told = {name: (size, digest) for name, (size, digest) in told.items()}
     if list_folder(folder) == told:
         return folder
     key = hashlib.sha256(json.dumps(sorted(told.items())).encode()).hexdigest()[:16]
     copy = user_cache() / "shared" / f"{folder.name}-{key}"
-    with _told_of_disk(copy):
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with (copy.parent / f".{copy.name}.lock").open("a") as lock:
-            alone = take_lock(lock)
-            if list_folder(copy) != told:
-                if alone:
-                    for left in copy.parent.glob(f".{copy.name}.*.partial"):  # of a process that was killed
-                        shutil.rmtree(left, ignore_errors=True)
-                _fetch(share, folder, told, copy)
+    with _told_of_disk(copy), locked(copy.parent / f".{copy.name}.lock") as alone:
+        if list_folder(copy) != told:
+            if alone:
+                for left in copy.parent.glob(f".{copy.name}.*.partial"):  # of a process that was killed
+                    shutil.rmtree(left, ignore_errors=True)
+            _fetch(share, folder, told, copy)
     return copy
 
 
@@ -163,14 +158,9 @@ def _told_of_disk(copy: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
-            what = "does not fit"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
-            what = "cannot be written"
-        else:
-            raise
+        what = "does not fit" if error.errno in FULL else "cannot be kept"
         raise ShareError(
             f"{copy.parent} on node {os.uname().nodename}: the copy of a folder of the driver {what} "
-            f"({error.strerror}); free some space, set XDG_CACHE_HOME for Ray on that node, or use storage "
+            f"({error.strerror or error}); free some space, set XDG_CACHE_HOME for Ray on that node, or use storage "
             "that all nodes see"
         ) from error

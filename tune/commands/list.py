@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tune.commands.options import Parser, add_dashboard, add_storage
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
+from tune.remote.client import ADDRESSES
 from tune.util.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from tune.experiments.listing import ExperimentLine
 
-_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 _EPILOG = """\
 states of an experiment:
   running, starting   a process holds its lock (of an object store: its files changed within ten minutes)
@@ -65,7 +65,7 @@ def list_all(words: list[str]) -> int:
     of_jobs = [name for name in ("address", "all", "project", "location") if getattr(arguments, name)]
     if arguments.storage is not None and of_jobs:
         raise ConfigError(f"--{of_jobs[0]}: is for jobs, --storage for experiments; give one of them")
-    if of_jobs or (arguments.storage is None and any(os.environ.get(name) for name in _ADDRESSES)):
+    if of_jobs or (arguments.storage is None and any(os.environ.get(name) for name in ADDRESSES)):
         from tune.commands.jobs import list_jobs
 
         return list_jobs(arguments)

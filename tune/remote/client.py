@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tune.util.errors import UserError, first_line
 from tune.util.redact import hide_password
@@ -16,7 +16,8 @@ from tune.util.redact import hide_password
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-_ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Variables with the address of a cluster's dashboard, the first that is set."""
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5, 10
 
 
@@ -30,7 +31,7 @@ def cluster_address(given: str | None) -> str:
     Raises:
         JobError: there is none, or it is not one of a cluster's dashboard.
     """
-    sources = {"--address ": given, **{f"{name}=": os.environ.get(name) for name in _ADDRESSES}}
+    sources = {"--address ": given, **{f"{name}=": os.environ.get(name) for name in ADDRESSES}}
     source, address = next(((source, text) for source, text in sources.items() if text), ("", ""))
     if not address:
         raise JobError(
@@ -66,23 +67,25 @@ def connect(address: str) -> JobSubmissionClient:
         for name in ("ray.dashboard", "ray._private"):
             logging.getLogger(name).setLevel(logging.WARNING)
         # It takes `RAY_ADDRESS` before the address that it is given, which we have chosen already.
-        kept = {name: os.environ.pop(name) for name in _ADDRESSES if name in os.environ}
+        kept = {name: os.environ.pop(name) for name in ADDRESSES if name in os.environ}
         try:
             return JobSubmissionClient(address, headers=headers)
         finally:
             os.environ.update(kept)
 
 
-def _headers() -> Any:
+def _headers() -> dict[str, str] | None:
     """Headers for a proxy in front of the dashboard, in the variable that Ray's own commands read."""
-    with contextlib.suppress(json.JSONDecodeError):
+    try:
         headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "null")
-        if headers is None or (
-            isinstance(headers, dict) and all(isinstance(x, str) for x in headers.values())
-        ):
-            return headers
-    # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
-    raise JobError('RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}')
+    except json.JSONDecodeError:
+        headers = ""
+    if headers is not None and not isinstance(headers, dict):
+        # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
+        raise JobError(
+            'RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}'
+        ) from None
+    return headers
 
 
 @contextlib.contextmanager
@@ -143,15 +146,23 @@ def cluster_versions(client: JobSubmissionClient) -> tuple[str, str | None]:
     return str(ray_version), str(python) if python else None
 
 
-def version_differences(ray_version: str, python_version: str | None) -> list[tuple[str, str, str]]:
-    """What differs, as name, version there and version here; a job needs the same Ray and minor Python."""
+def minor(version: str) -> str:
+    """A version without its patch, as 3.11."""
+    return ".".join(version.split(".")[:2])
+
+
+def version_difference(ray_version: str, python_version: str | None) -> tuple[str, str] | None:
+    """What differs, there and here, as `Ray 2.40.0 and Python 3.9`; a job needs the same Ray and minor Python."""
     import ray
 
     pairs = [("Ray", ray_version, ray.__version__)]
     if python_version:
-        ours = ".".join(platform.python_version_tuple()[:2])
-        pairs.append(("Python", ".".join(python_version.split(".")[:2]), ours))
-    return [pair for pair in pairs if pair[1] != pair[2]]
+        pairs.append(("Python", minor(python_version), minor(platform.python_version())))
+    wrong = [pair for pair in pairs if pair[1] != pair[2]]
+    if not wrong:
+        return None
+    there, here = (" and ".join(f"{pair[0]} {pair[side]}" for pair in wrong) for side in (1, 2))
+    return there, here
 
 
 def check_versions(client: JobSubmissionClient) -> None:
@@ -160,10 +171,8 @@ def check_versions(client: JobSubmissionClient) -> None:
     Raises:
         JobError: another Ray, or another minor version of Python.
     """
-    wrong = version_differences(*cluster_versions(client))
-    if wrong:
-        there = " and ".join(f"{what} {version}" for what, version, _ in wrong)
-        here = " and ".join(f"{what} {version}" for what, _, version in wrong)
+    if difference := version_difference(*cluster_versions(client)):
+        there, here = difference
         raise JobError(
             f"--address {hide_password(client.get_address())}: the cluster runs {there}, here is {here}; submit from "
             "an environment with the cluster's versions, or send it anyway with --allow-version-mismatch"

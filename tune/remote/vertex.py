@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tune.remote.client import cluster_errors
+from tune.remote.client import cluster_errors, minor
 from tune.util.errors import UserError
 from tune.util.yaml_nodes import Problems, compose, items, nearest, scalar
 
@@ -234,37 +234,33 @@ def get_cluster(name: ClusterName) -> Cluster:
         return vertex_ray.get_ray_cluster(name.resource)
 
 
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
 def checked_versions(ray_version: str | None = None, python_version: str | None = None) -> tuple[str, str]:
     """Ray (as 2.47) and Python (as 3.11) of a cluster, by default ours; `VertexError` where Vertex AI has not both."""
     import ray
     from google.cloud.aiplatform.vertex_ray.util import _validation_utils as sdk
 
     ray_version = ray_version or ray.__version__
-    python_version = python_version or _minor(platform.python_version())
+    python_version = python_version or minor(platform.python_version())
     exact = {
         python: {each: sdk.SUPPORTED_RAY_VERSIONS[each] for each in rays}
         for python, rays in sdk.SUPPORTED_RAY_VERSIONS_FROM_PYTHON_VERSIONS.items()
     }
-    minor, runs = _minor(ray_version), exact.get(python_version, {})
-    if minor not in runs or ray_version not in (minor, runs[minor]):
+    short, runs = minor(ray_version), exact.get(python_version, {})
+    if short not in runs or ray_version not in (short, runs[short]):
         known = ", ".join(
             f"Ray {each} with Python {python}" for python, rays in exact.items() for each in rays.values()
         )
         raise VertexError(
             f"Ray {ray_version} with Python {python_version}: Vertex AI does not run them; it runs {known}"
         )
-    return minor, python_version
+    return short, python_version
 
 
 def version_difference(cluster: Cluster) -> str | None:
     """How a cluster's versions differ from ours; None where they are the same or a custom image hides them."""
     import ray
 
-    ours = _minor(ray.__version__), _minor(platform.python_version())
+    ours = minor(ray.__version__), minor(platform.python_version())
     theirs = (cluster.ray_version, cluster.python_version)
     if None in theirs or theirs == ours:
         return None

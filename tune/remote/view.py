@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from tune.remote.client import cluster_errors, cluster_versions, version_differences
+from tune.remote.client import cluster_errors, cluster_versions, minor, version_difference
 from tune.util.console import say
 from tune.util.redact import hide_password
 
@@ -73,7 +73,7 @@ class ClusterView:
             "address": hide_password(self.address),
             "ray_version": self.ray_version,
             "python_version": self.python_version,
-            "versions_match": not version_differences(self.ray_version, self.python_version),
+            "versions_match": version_difference(self.ray_version, self.python_version) is None,
             "totals": {name: self.total(name) for name in names},
             "nodes": [dataclasses.asdict(node) for node in self.nodes],
         }
@@ -187,13 +187,13 @@ def _node(
 
 def versions_line(view: ClusterView) -> str:
     """One line: the same versions, or what differs and what to do."""
-    python = ".".join((view.python_version or "").split(".")[:2])
-    there = f"Ray {view.ray_version}" + (f" and Python {python}" if python else "")
-    differences = version_differences(view.ray_version, view.python_version)
-    if not differences:
+    there = f"Ray {view.ray_version}"
+    if view.python_version:
+        there += f" and Python {minor(view.python_version)}"
+    difference = version_difference(view.ray_version, view.python_version)
+    if difference is None:
         return f"{there} there, the same here"
-    here = " and ".join(f"{what} {ours}" for what, _, ours in differences)
-    needed = " and ".join(f"{what} {theirs}" for what, theirs, _ in differences)
+    needed, here = difference
     return f"{there} there, but {here} here: searches will not run; use an environment with {needed}"
 
 

@@ -64,24 +64,6 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
         assert found == (one, one)
 
 
-def test_addresses_that_a_search_cannot_join(capsys: pytest.CaptureFixture[str]) -> None:
-    from tune.cli import main
-
-    for address, expected in {
-        "http://head:8265": "tune-whisper submit --address http://head:8265 -- ...",
-        "vertex_ray://cluster": "tune-whisper submit --address vertex_ray://cluster -- ...",
-        "ray://head:10001": "HOST:6379 or auto",
-        "head": "must be HOST:PORT",
-        "127.0.0.1:9": "no Ray cluster answers",
-    }.items():
-        words = ["--space", "lr_batch", "--address", address, "--storage", "/tmp/no-such-storage"]
-        assert main(words) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"error: --address {address}: ")
-        assert expected in error
-        assert len(error.splitlines()) == 1
-
-
 def test_a_worker_that_dies_with_what_stands_for_it_takes_no_other_with_it(tmp_path: Path) -> None:
     """Tests fork all of Ray's processes from one: were that to end, the head of every cluster would."""
     program = tmp_path / "ray" / "_private" / "log_monitor.py"

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +46,17 @@ def head() -> Iterator[RayCluster]:
             cluster.close()
 
 
+@contextlib.contextmanager
+def served(handler: Any) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 class Gate(http.server.BaseHTTPRequestHandler):
     """A proxy before a real dashboard that asks for a token, or tells of another version of Ray."""
 
@@ -58,8 +68,7 @@ class Gate(http.server.BaseHTTPRequestHandler):
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
             self._answer(401, b"Unauthorized: Missing authentication token")
             return
-        with urllib.request.urlopen(self.head + self.path) as answer:
-            body = answer.read()
+        body = fetch(self.head + self.path)
         if self.version and self.path == "/api/version":
             body = json.dumps(json.loads(body) | {"ray_version": self.version}).encode()
         self._answer(200, body)
@@ -73,17 +82,6 @@ class Gate(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
-
-
-@contextlib.contextmanager
-def gate(**settings: str) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("OurGate", (Gate,), settings))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
@@ -236,7 +234,7 @@ def test_a_job_that_fails_says_so(
 def test_a_token_is_sent_and_never_shown(
     head: RayCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with gate(head=head.url, token=PLANTED) as address:
+    with served(type("WithToken", (Gate,), {"head": head.url, "token": PLANTED})) as address:
         for headers in (None, {"Authorization": f"Bearer {PLANTED}wrong"}):
             if headers:
                 monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps(headers))
@@ -278,18 +276,12 @@ def test_rays_own_token(
 
 
 @pytest.mark.slow
-def test_other_versions_are_refused(
-    head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with gate(head=head.url, version="2.40.0") as address:
+def test_what_a_cluster_has_not(head: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(type("OtherVersion", (Gate,), {"head": head.url, "version": "2.40.0"})) as address:
         search = ["--space", "lr_batch", "--storage", "/x"]
         assert main(["submit", "--no-install", "--address", address, "--", *search]) == 2
     printed = capsys.readouterr().err
     assert "the cluster runs Ray 2.40.0, here is Ray 2." in printed and len(printed.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_jobs_that_are_not_there(head: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "logs", "stop"):
         assert main([command, "nosuchjob", "--address", head.url]) == 2
         assert "nosuchjob: the cluster has no such job" in capsys.readouterr().err
@@ -300,37 +292,20 @@ def test_jobs_that_are_not_there(head: RayCluster, capsys: pytest.CaptureFixture
     capsys.readouterr()
 
 
-def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    started = time.monotonic()
-    assert main(["list", "--address", f"http://127.0.0.1:{free_port()}"]) == 2
-    assert "cannot be reached" in capsys.readouterr().err
-    assert time.monotonic() - started < 60
-
-
-def test_somebody_who_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_addresses_where_no_ray_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tune.remote.client._ANSWER_SECONDS", 1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert main(["list", "--address", f"http://me:{PLANTED}@127.0.0.1:{silent.getsockname()[1]}"]) == 2
-    printed = capsys.readouterr().err
-    assert "no answer within 1 s" in printed and PLANTED not in printed
-
-
-def test_somebody_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        assert main(["list", "--address", f"http://127.0.0.1:{server.server_port}"]) == 2
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert "not as the dashboard of a Ray cluster" in capsys.readouterr().err
-
-
-def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    assert main(["status", "job"]) == 2
-    assert "--address: missing" in capsys.readouterr().err
+    files = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as silent, served(files) as somebody_else:
+        for address, told in {
+            "": "--address: missing",
+            f"http://127.0.0.1:{free_port()}": "cannot be reached; is the cluster running",
+            f"http://me:{PLANTED}@127.0.0.1:{silent.getsockname()[1]}": "no answer within 1 s",
+            somebody_else: "not as the dashboard of a Ray cluster",
+        }.items():
+            assert main(["list", "--all", "--address", address]) == 2
+            printed = capsys.readouterr().err
+            assert told in printed.splitlines()[-1] and PLANTED not in printed

@@ -89,12 +89,12 @@ def test_it_serves_until_it_is_told_to_stop(storage: Path, number: int, code: in
         parent = search_runs(base, 'tags.role = "experiment"')[0]["info"]["run_id"]
         with DIRECT.open(f"{base}/get-artifact?path=experiment.yaml&run_uuid={parent}") as artifact:
             assert artifact.read() == (storage / "new one" / "experiment.yaml").read_bytes()
-        assert len(processes_with(f"--port {port}")) == 2  # mlflow and its one worker
+        assert len(processes_with(f"--host 127.0.0.1 --port {port}")) == 2  # mlflow and its one worker
         process.send_signal(number)
         output, errors = process.communicate(timeout=200)
     assert process.returncode == code
     assert (output, errors) == ("", "Ctrl-C ends it.\n")
-    assert processes_with(f"--port {port}") == []
+    assert processes_with(f"--host 127.0.0.1 --port {port}") == []
     assert "Uvicorn running" in (storage / "new one" / "mlflow_ui.log").read_text()
 
 
