@@ -114,7 +114,8 @@ def test_asking_for_too_much(asked: dict[str, Any], nodes: list[dict[str, float]
 def test_addresses_that_a_search_cannot_join(
     address: str | None, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+    quiet = type("Quiet", (http.server.BaseHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with http.server.HTTPServer(("127.0.0.1", 0), quiet) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         address = address or f"127.0.0.1:{server.server_port}"
         assert main(["--space", "lr_batch", "--address", address, "--storage", "/tmp/no-such-storage"]) == 2
