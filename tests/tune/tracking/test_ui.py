@@ -150,7 +150,7 @@ def test_an_experiment_file_that_is_broken(
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "experiment.yaml").write_text(content)
     told = refused(capsys, tmp_path, "x")
-    assert re.search(r"experiment\.yaml: (cannot be read|has no tracking_uri)", told)
+    assert re.search(r"experiment\.yaml: (cannot be read|is not the file of an experiment)", told)
 
 
 def test_a_tracking_server_has_its_own_ui(
