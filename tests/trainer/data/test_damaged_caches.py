@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from make_data import caches, clips_config, snapshot, write_processor
+from make_data import caches, snapshot
 
 import trainer.data.cache
 from trainer.config import TrainConfig
@@ -37,16 +37,6 @@ BUILD = """
     data = prepare(TrainConfig(**{settings!r}), on_progress=on_progress)
     print("reused" if data.reused else "built", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_processor(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
-    return clips_config(tmp_path, processor_folder)
 
 
 def test_a_lock_that_is_taken_away(tmp_path: Path) -> None:

@@ -17,21 +17,12 @@ from make_data import (
     records,
     rows_with,
     sizes,
-    write_clips,
     write_common_voice,
     write_manifest,
 )
 
 from trainer.data.audio import AudioError, read_audio
 from trainer.errors import ConfigError, DataError
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`clips/` with the audio, and nothing else yet."""
-    place = tmp_path_factory.mktemp("data")
-    write_clips(place / "clips", ROWS)
-    return place
 
 
 @pytest.mark.parametrize("audio", ["audio", "path", "file_name", "audio_filepath", "WAV", "Audio_Path"])

@@ -17,21 +17,12 @@ from make_data import (
     expected,
     load,
     records,
-    write_clips,
     write_common_voice,
     write_hub_parquet,
     write_manifest,
 )
 
 from trainer.errors import DataError
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`clips/` with the audio, and nothing else yet."""
-    place = tmp_path_factory.mktemp("data")
-    write_clips(place / "clips", ROWS)
-    return place
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])

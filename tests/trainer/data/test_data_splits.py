@@ -15,19 +15,10 @@ from make_data import (
     records,
     rows_with,
     sizes,
-    write_clips,
     write_manifest,
 )
 
 from trainer.errors import ConfigError, DataError
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`clips/` with the audio, and nothing else yet."""
-    place = tmp_path_factory.mktemp("data")
-    write_clips(place / "clips", ROWS)
-    return place
 
 
 def test_split_names(folder: Path) -> None:

@@ -13,7 +13,6 @@ import soundfile
 from make_data import (
     ROWS,
     caches,
-    clips_config,
     examples,
     records,
     snapshot,
@@ -26,16 +25,6 @@ from make_data import (
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
-
-
-@pytest.fixture(scope="module")
-def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_processor(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
-    return clips_config(tmp_path, processor_folder)
 
 
 def bad_data(tmp_path: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from make_data import ROWS, SHARED_DATA, clips_config, snapshot, tone, write_processor
+from make_data import ROWS, SHARED_DATA, snapshot, tone, write_processor
 
 import trainer.data.features
 from trainer.config import TrainConfig
@@ -16,16 +16,6 @@ from trainer.data.audio import read_audio
 from trainer.data.features import FEATURE_TOLERANCE, pad_features
 from trainer.data.prepared import prepare
 from trainer.model.processor import load_processor
-
-
-@pytest.fixture(scope="module")
-def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_processor(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
-    return clips_config(tmp_path, processor_folder)
 
 
 def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:

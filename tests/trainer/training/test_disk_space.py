@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import tokenizers
 import torch
 import transformers
 from safetensors.torch import save_file
+from small_disks import mounted
 
 from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
@@ -26,44 +26,22 @@ def one_step(small_config: TrainConfig) -> TrainConfig:
     )
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a file system of its own with the options given."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(options: str) -> Path:
-        words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"mounting is refused here: {done.stderr.strip()}")
-        return folder
-
-    yield mount
-    if folder.is_mount():
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_too_small_a_disk_is_told_before_the_save(
-    one_step: TrainConfig, small_disk: Callable[[str], Path]
-) -> None:
-    folder = small_disk("size=8m")
-    with pytest.raises(
-        DiskFullError, match=r"0\.01 GB free, a checkpoint takes 0\.03 GB; make room"
-    ) as caught:
-        train(one_step, output_dir=folder)
-    assert str(folder) in str(caught.value)
-    assert list(folder.iterdir()) == []
+def test_too_small_a_disk_is_told_before_the_save(one_step: TrainConfig, tmp_path: Path) -> None:
+    told = r"0\.01 GB free, a checkpoint takes 0\.03 GB; make room"
+    with mounted(tmp_path / "disk", "size=8m") as folder:
+        with pytest.raises(DiskFullError, match=f"{folder}.*{told}"):
+            train(one_step, output_dir=folder)
+        assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("files", [3, 4, 6, 8, 15])  # weights, tokenizer, optimiser, manifest
 def test_a_disk_that_is_full_in_the_middle_of_a_save(
-    one_step: TrainConfig, small_disk: Callable[[str], Path], files: int
+    one_step: TrainConfig, tmp_path: Path, files: int
 ) -> None:
-    folder = small_disk(f"size=64m,nr_inodes={files}")
-    with pytest.raises(DiskFullError, match="the disk is full"):
-        train(one_step, output_dir=folder)
-    assert list(folder.iterdir()) == []
+    with mounted(tmp_path / "disk", f"size=64m,nr_inodes={files}") as folder:
+        with pytest.raises(DiskFullError, match="the disk is full"):
+            train(one_step, output_dir=folder)
+        assert list(folder.iterdir()) == []
 
 
 def write_tokenizer(tensor: Any, path: Path) -> None:
@@ -81,12 +59,13 @@ WRITERS: dict[str, Callable[[Any, Path], object]] = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_every_writer_that_meets_a_full_disk(small_disk: Callable[[str], Path], writer: str) -> None:
-    target = small_disk("size=4m") / "checkpoint"
-    target.mkdir()
-    with pytest.raises(DiskFullError, match=r"takes 0\.02 GB"), told_when_full(target, 20_000_000):
-        WRITERS[writer](torch.zeros(5_000_000), target / "weights")
-    assert not target.exists()
+def test_every_writer_that_meets_a_full_disk(tmp_path: Path, writer: str) -> None:
+    with mounted(tmp_path / "disk", "size=4m") as folder:
+        target = folder / "checkpoint"
+        target.mkdir()
+        with pytest.raises(DiskFullError, match=r"takes 0\.02 GB"), told_when_full(target, 20_000_000):
+            WRITERS[writer](torch.zeros(5_000_000), target / "weights")
+        assert not target.exists()
 
 
 def test_other_errors_pass_a_save_unchanged(tmp_path: Path) -> None:

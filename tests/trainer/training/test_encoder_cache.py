@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import pickle
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from encoder_inputs import encoder_inputs
 from forks import run_workers
 from safetensors.torch import load_file, save_file
+from small_disks import mounted
 from transformers import TrainerCallback
 
 from trainer.config import TrainConfig
@@ -68,22 +68,14 @@ class Run:
 def trained(config: TrainConfig, data: PreparedData, folder: Path, **kwargs: Any) -> Run:
     """Train, and look at what happened; the time it took is not the same twice."""
     rows: list[dict[str, float]] = []
-    seen: list[int] = []
-
-    def watch(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        if isinstance(module, torch.nn.Conv1d) and module.in_channels == 80:
-            seen.append(len(inputs[0]))
 
     def report(row: Mapping[str, float], _: Path | None) -> None:
         rows.append({name: value for name, value in row.items() if name != "train_seconds"})
 
-    handle = torch.nn.modules.module.register_module_forward_pre_hook(watch)
-    try:
+    with encoder_inputs() as seen:
         train(config, report, data=data, output_dir=folder, **kwargs)
-    finally:
-        handle.remove()
     last = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    return Run(rows, load_file(last / "model.safetensors"), sum(seen))
+    return Run(rows, load_file(last / "model.safetensors"), sum(clips for clips, _, _ in seen))
 
 
 def assert_same(run: Run, other: Run) -> None:
@@ -292,7 +284,6 @@ def test_too_small_a_disk_goes_without(
     one_step: TrainConfig, data: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "disk"
-    folder.mkdir()
     features = sum(path.stat().st_size for path in data.folder.iterdir())
     with mounted(folder, f"size={features + 3_000_000}"):
         found = data.moved_to(Path(shutil.copytree(data.folder, folder / data.folder.name)))
@@ -313,26 +304,12 @@ def test_a_disk_that_fills_up_meanwhile(
     plain = trained(config.replace(encoder_cache=False), data, tmp_path / "plain")
     monkeypatch.setattr("trainer.training.encoder_cache.has_room", lambda folder, needed: True)
     folder = tmp_path / "disk"
-    folder.mkdir()
     with mounted(folder, "size=5m"):
         found = data.moved_to(Path(shutil.copytree(data.folder, folder / data.folder.name)))
         run = trained(config, found, tmp_path / "run")
     assert_same(run, plain)
     assert 48 + 16 < run.encoded < plain.encoded  # some were kept
     assert "No space left on device; encoder outputs that are not there yet are not kept" in caplog.text
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[None]:
-    """A file system of its own in a folder."""
-    words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"mounting is refused here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_place_that_cannot_be_written_goes_without(

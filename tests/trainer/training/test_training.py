@@ -283,28 +283,6 @@ def test_a_compiled_training_learns_the_same(small_config: TrainConfig, tmp_path
     assert (learned[1] - learned[0]).norm() < 1e-3 * learned[0].norm()
 
 
-def test_a_loss_that_is_no_number_ends_the_training_as_diverged(small_config: TrainConfig) -> None:
-    rows: list[Mapping[str, float]] = []
-    config = small_config.replace(
-        learning_rate=1e30,
-        max_grad_norm=0.0,
-        max_steps=12,
-        train_batch_size=4,
-        warmup_ratio=0.0,
-        log_every_seconds=0.0,
-    )
-    result = train(config, lambda metrics, folder: rows.append(metrics))
-    assert result.diverged
-    assert result.steps < 12
-    assert all(math.isfinite(row["loss"]) for row in rows[:-1])
-    assert rows[-1] == {
-        "samples_seen": 4 * result.steps,
-        "step": result.steps,
-        "epoch": rows[-1]["epoch"],
-        "diverged": 1,
-    }
-
-
 def test_same_seed_same_result_other_seed_other_result(small_config: TrainConfig) -> None:
     config = small_config.replace(max_steps=3, train_batch_size=4, evaluations=1, dropout=0.1)
 

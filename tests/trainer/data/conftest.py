@@ -1,0 +1,28 @@
+"""A small data set, and a model of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from make_data import ROWS, clips_config, write_clips, write_processor
+
+from trainer.config import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`clips/` with the audio, and nothing else yet."""
+    place = tmp_path_factory.mktemp("data")
+    write_clips(place / "clips", ROWS)
+    return place
+
+
+@pytest.fixture(scope="session")
+def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_processor(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
+    return clips_config(tmp_path, processor_folder)
