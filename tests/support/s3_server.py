@@ -12,10 +12,25 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 KEYS = {"AWS_ACCESS_KEY_ID": "planted-access-key", "AWS_SECRET_ACCESS_KEY": "planted-secret-key"}
 """The server takes any; tests look for these in what must not hold them."""
 _CONDITIONS = "S3_SERVER_CONDITIONS"
+
+
+def give_keys(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> None:
+    """An environment of nobody's but these keys; `cache` is the user's cache folder."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    if cache is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 class S3Server:

@@ -15,10 +15,10 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from tune.search.budgets import EndReason
 from tune.search.records import Outcome, Stop
 
 VERSION = 1
-EndReason = Literal["time_budget", "gpu_hours", "plateau", "failures", "space"]
 SearchStatus = Literal["completed", "failed", "interrupted"]
 _SUM = b', "sum": "'
 

@@ -76,7 +76,7 @@ class SavedExperiment:
     @functools.cached_property
     def space(self) -> SearchSpace | None:
         """What is searched, its bounds as numbers; None for a training."""
-        return None if self.is_training else saved_space(self.settings.space, self.folder.path)
+        return None if self.is_training else _load_space(self.settings.space, self.folder.path)
 
     def config(self, run: TrialRecord) -> TrainConfig:
         """All settings of a run, with a feature cache that is here."""
@@ -162,7 +162,7 @@ def old_form_error(folder: ExperimentFolder, option: str, what: str) -> Experime
     )
 
 
-def saved_space(saved: Mapping[str, Any], folder: Path) -> SearchSpace:
+def _load_space(saved: Mapping[str, Any], folder: Path) -> SearchSpace:
     """The space as it was resolved, under the name and text of the user's own file.
 
     Raises:

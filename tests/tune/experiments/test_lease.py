@@ -16,7 +16,7 @@ import fsspec.config
 import pytest
 from cut_proxy import CutProxy
 from gcs_server import GcsServer, gcs_server
-from s3_server import KEYS, S3Server, s3_server
+from s3_server import KEYS, S3Server, give_keys, s3_server
 
 from tune.experiments.object_stores import conditional
 from tune.experiments.object_stores.lease import LEASE_FILE, Lease
@@ -48,11 +48,7 @@ def gcs() -> Iterator[GcsServer]:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    give_keys(monkeypatch)
     monkeypatch.setattr(conditional, "_MOMENT", 0.2)
     # A local folder through fsspec stands for "another store": here, and in processes that a test starts.
     monkeypatch.setitem(fsspec.config.conf, "local", {"auto_mkdir": True})

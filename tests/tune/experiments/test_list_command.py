@@ -16,7 +16,7 @@ import pytest
 from made_experiments import bring, made_trial, write_experiment
 from made_logs import MadeLog, training_settings
 from old_experiments import change
-from s3_server import KEYS, S3Server, s3_server
+from s3_server import S3Server, give_keys, s3_server
 
 from tune.cli import main
 from tune.experiments.events import (
@@ -298,8 +298,7 @@ def test_an_object_store(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true", "XDG_CACHE_HOME": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
+    give_keys(monkeypatch, tmp_path)
     store = ObjectStore(server.uri("experiments"))
     assert main(["list", "--storage", store.uri]) == 0
     assert "no experiments in s3://" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from forks import tune_whisper
 from made_experiments import made_trial, write_experiment
 from mlflow_server import client_of, running_ui, search_runs
 from old_experiments import change, recorded_in_mlflow, to_old_form
-from s3_server import KEYS, s3_server
+from s3_server import give_keys, s3_server
 from search_process import QUICK, Search
 
 import trainer
@@ -282,8 +282,7 @@ def test_in_an_object_store(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true", "XDG_CACHE_HOME": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
+    give_keys(monkeypatch, tmp_path)
     with s3_server() as server:
         store = ObjectStore(server.uri("here"))
         for file in (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from s3_server import KEYS, s3_server
+from s3_server import give_keys, s3_server
 
 from tune.experiments.events import Entry, SessionStarted, TrialRecovered, decode, encode
 from tune.experiments.log import EVENTS_FILE
@@ -316,9 +316,7 @@ TestMachines.settings = settings(max_examples=200, stateful_step_count=40, deadl
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
+    give_keys(monkeypatch, tmp_path / "first")
     with s3_server() as server:
         yield server.uri("logs")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import sqlite3
 import threading
@@ -17,7 +16,7 @@ from typing import Any
 import mlflow
 import pytest
 import yaml
-from s3_server import KEYS, S3Server, s3_server
+from s3_server import KEYS, S3Server, give_keys, s3_server
 
 from tune.cli import main
 from tune.experiments.folder import ExperimentFolder
@@ -42,11 +41,7 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keys of nobody, and a cache of the test's own."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    give_keys(monkeypatch)
     move_to_machine("first", monkeypatch, tmp_path)
 
 
