@@ -70,10 +70,10 @@ def followers(pid: int | None = None) -> list[psutil.Process]:
 
 def drive(folder: Path, uri: str) -> None:
     """The process' life."""
-    follower = FollowerProcess()
-    follower.start()
     made = MadeLog(folder, uri)
-    follower.begin(made.orders(patience=60.0))
+    follower = FollowerProcess(made.orders(patience=60.0))
+    follower.start()
+    follower.begin()
     made.session(trials=2)
     print("done", flush=True)
     for number, _ in enumerate(sys.stdin, start=1):

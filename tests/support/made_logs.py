@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import yaml
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
+    Entry,
     Evaluated,
     Event,
     ResultsWritten,
@@ -22,15 +25,16 @@ from tune.experiments.events import (
     TrialStarted,
 )
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog
-from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, is_server
-from tune.experiments.plan import SearchRequest, make_plan
+from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog, parse
+from tune.experiments.mlflow_store import default_tracking_uri
+from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.saved import SavedExperiment
 from tune.experiments.settings import read_settings
+from tune.experiments.state import SearchState
 from tune.experiments.storage import Storage
 from tune.search.records import Stop
 from tune.tracking.follower import StoreFollower
-from tune.tracking.tracker import Orders, make_tracker
+from tune.tracking.tracker import Orders, Position, Tracker, make_tracker
 from tune.util.redact import without_password
 
 BEGAN = 1_700_000_000.0
@@ -52,6 +56,8 @@ class MadeLog:
         self.log = ExperimentLog(folder / EVENTS_FILE, clock=self._tick)
         self.now = max(self.now, self.log.state.heard)
         self._progress = ProgressLog(folder)
+        self.told = 0
+        """Events that `follow` has delivered."""
 
     def _tick(self) -> float:
         self.now += 1.0
@@ -65,15 +71,16 @@ class MadeLog:
     @property
     def saved(self) -> SavedExperiment:
         """With the state that was written."""
-        folder = ExperimentFolder(self.name, self.folder)
-        return SavedExperiment(folder, read_settings(folder), self.log.state)
+        return SavedExperiment(self.experiment, read_settings(self.experiment), self.log.state)
 
     def append(self, *events: Event) -> None:
         """Write events down."""
         self.log.append(*events)
 
-    def session(self, number: int = 1, **changes: Any) -> None:
+    def session(self, number: int | None = None, **changes: Any) -> None:
         """A process begins or goes on."""
+        last = self.log.state.session
+        number = number or (last.session + 1 if last else 1)
         asked: dict[str, Any] = {"trials": 4, "gpus_per_trial": 0.0, **changes}
         self.append(SessionStarted(session=number, owner=f"owner{number}", began=self.now, **asked))
         if number == 1:
@@ -83,35 +90,40 @@ class MadeLog:
                 BaselineMeasured(rates=rates, seconds=2.0),
             )
 
-    def begin(self, trial: str, **config: Any) -> None:
-        """A trial, or a repeat, is proposed and started."""
+    def begin(self, trial: str, **config: Any) -> str:
+        """A trial, or a repeat, is proposed and started; its name."""
         kind: Any = "repeat" if "-r" in trial else "trial"
         self.append(TrialProposed(trial_id=trial, config={**RATES, **config}, kind=kind, effective_batch=8))
         self.append(TrialStarted(trial_id=trial, folder=trial))
+        return trial
 
     def evaluate(self, trial: str, *wers: float, stop: bool = False, first: int = 0) -> None:
         """Its evaluations at the first rungs, after the last of which ASHA may stop it."""
         for rung, wer in zip(RUNGS[first:], wers, strict=False):
-            told = Stop("asha", rung, wer, wer - 1, 3) if stop and wer == wers[-1] else None
-            metrics = {
-                "wer": wer,
-                "cer": wer / 3,
-                "eval_loss": 0.5,
-                "loss": 1.0,
-                "learning_rate": 1e-4,
-                "step": rung / 8,
-            }
-            self.append(
-                Evaluated(
-                    trial_id=trial,
-                    samples_seen=rung,
-                    epoch=rung / 800,
-                    metrics=metrics,
-                    finished=rung == RUNGS[-1],
-                    stop=told,
-                    checkpoint=f"trials/{trial}/checkpoint_{rung}",
-                )
+            self.measure(trial, rung, wer, stop=stop and wer == wers[-1])
+
+    def measure(self, trial: str, seen: int, wer: float | None, *, stop: bool = False) -> None:
+        """One evaluation; with `stop` the trial is to end there. Without a WER it has diverged."""
+        told = Stop("asha", seen, wer, (wer or 0.0) - 1, 3) if stop else None
+        metrics = {
+            "wer": wer,
+            "cer": None if wer is None else wer / 3,
+            "eval_loss": 0.5,
+            "loss": 1.0,
+            "learning_rate": 1e-4,
+            "step": seen / 8,
+        }
+        self.append(
+            Evaluated(
+                trial_id=trial,
+                samples_seen=seen,
+                epoch=seen / 800,
+                metrics=metrics,
+                finished=seen == RUNGS[-1],
+                stop=Stop("diverged", seen) if wer is None else told,
+                checkpoint=f"trials/{trial}/checkpoint_{seen}",
             )
+        )
 
     def end(self, trial: str, status: Any = "completed", error: str | None = None) -> None:
         """It ends."""
@@ -143,6 +155,39 @@ class MadeLog:
         (self.folder / "results.json").write_text("{}")
         self.append(ResultsWritten())
 
+    def four(self) -> None:
+        """A session, and one trial of each end: completed with 11.0 at best, stopped at 70.0, diverged, failed."""
+        self.session()
+        for number in range(1, 5):
+            self.begin(f"00{number}", learning_rate=number / 1000)
+        self.measure("001", RUNGS[0], 30.0)
+        self.measure("002", RUNGS[0], 70.0, stop=True)
+        self.end("002", "early_stopped")
+        self.measure("001", RUNGS[1], 11.0)
+        self.measure("003", RUNGS[0], None)
+        self.end("003", "diverged")
+        self.end("004", "failed", "it broke")
+        self.measure("001", RUNGS[2], 12.0)
+        self.end("001")
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All events."""
+        path = self.folder / EVENTS_FILE
+        return list(parse(path.read_bytes(), path))
+
+    def saved_at(self, events: int | None = None) -> SavedExperiment:
+        """The experiment as its first events leave it, all of them where no number is given."""
+        state = SearchState()
+        for entry in self.entries[:events]:
+            state.apply(entry)
+        return SavedExperiment(self.experiment, read_settings(self.experiment), state)
+
+    @property
+    def experiment(self) -> ExperimentFolder:
+        """Its folder, as the package has it."""
+        return ExperimentFolder(self.name, self.folder)
+
     def close(self) -> None:
         """Let go of the files, as a process that ends does."""
         self.log.close()
@@ -156,13 +201,11 @@ class MadeLog:
 
     def orders(self, **changes: Any) -> Orders:
         """What its follower is told."""
-        root = None if is_server(self.uri) else str(default_artifact_root(self.folder))
         told: dict[str, Any] = {
             "folder": str(self.folder),
             "name": self.name,
             "storage": str(self.folder.parent),
             "tracking_uri": self.uri,
-            "artifact_root": root,
             "patience": 0.0,
         }
         return Orders(**{**told, **changes})
@@ -183,10 +226,7 @@ class MadeLog:
 
 def write_settings(folder: Path, uri: str, **changes: Any) -> None:
     """`experiment.yaml` as a search of the space `lr_batch` on the demo writes it."""
-    request = SearchRequest(
-        space="lr_batch", trials=4, storage=Storage.parse(folder / "elsewhere"), experiment="made"
-    )
-    plan = make_plan(request)
+    plan = _plan()
     (folder / "space.yaml").write_text(plan.space.source_text)
     settings = {
         "experiment": folder.name,
@@ -204,6 +244,12 @@ def write_settings(folder: Path, uri: str, **changes: Any) -> None:
     (folder / "experiment.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
 
 
+@functools.cache
+def _plan() -> SearchPlan:
+    storage = Storage.parse(Path(tempfile.gettempdir(), "nothing is written here"))
+    return make_plan(SearchRequest(space="lr_batch", trials=4, storage=storage, experiment="made"))
+
+
 def training_settings(plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What is different in the file of a single training."""
     return {"kind": "training", "space": {}, **(plan or {})}
@@ -215,3 +261,27 @@ def whole_search(made: MadeLog, trials: Sequence[Sequence[float]] = ((50.0, 30.0
     for number, wers in enumerate(trials, start=1):
         made.trial(f"{number:03d}", *wers)
     made.finish()
+
+
+def follow(
+    tracker: Tracker, made: MadeLog, ends: Iterable[int] = (), *, opened: bool = False, remember: bool = True
+) -> Position:
+    """Deliver what is missing, as a follower does.
+
+    Args:
+        tracker: of one store.
+        made: the experiment.
+        ends: numbers of events at which a delivery ends; the last one always ends one.
+        opened: whether the tracker goes on where the call before ended.
+        remember: whether the store is told how far it is.
+    """
+    entries = made.entries
+    begun = Position(made.told) if opened else tracker.open(made.saved_at())
+    made.told = begun.events
+    for end in sorted({*ends, len(entries)}):
+        if end > made.told:
+            tracker.deliver(entries[made.told : end], made.saved_at(end))
+            made.told = end
+            if remember:
+                tracker.delivered(Position(end))
+    return begun

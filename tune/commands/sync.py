@@ -70,11 +70,7 @@ def sync(words: list[str]) -> int:
 
 
 def _orders(folder: ExperimentFolder, arguments: argparse.Namespace) -> Orders:
-    from tune.experiments.mlflow_store import (
-        absolute_tracking_uri,
-        default_artifact_root,
-        is_server,
-    )
+    from tune.experiments.mlflow_store import absolute_tracking_uri
     from tune.experiments.settings import read_settings, read_tracking_uri
     from tune.tracking.tracker import Orders
 
@@ -86,7 +82,6 @@ def _orders(folder: ExperimentFolder, arguments: argparse.Namespace) -> Orders:
         storage=arguments.storage.address,
         trackers=settings.track,
         tracking_uri=uri,
-        artifact_root=None if is_server(uri) else str(default_artifact_root(folder.path)),
         optuna_url=settings.optuna_storage,
         patience=_PATIENCE,
     )

@@ -204,7 +204,7 @@ def _server_page(uri: str, name: str) -> str:
     from tune.tracking.mlflow_connection import TrackingStore
 
     store = TrackingStore(uri, name, None)
-    experiment_id = store.find_experiment()
+    experiment_id = store.find()
     if experiment_id is None:
         raise TrackingError(f"MLflow store {hide_password(uri)}: has no experiment {name!r}")
     return without_password(uri) + trials_page(experiment_id)

@@ -244,7 +244,7 @@ def _(event: TrialProposed, state: SearchState, now: float) -> None:
 def _(event: TrialStarted, state: SearchState, now: float) -> None:
     run = state.run(event.trial_id)
     run.folder = event.folder
-    run.started = run.started or now
+    run.started, run.begun = run.started or now, run.begun or now
     run.status, run.error = "running", None  # a training that had failed goes on
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from tune.tracking.mlflow_connection import (
     RecordRefusedError,
     RunGoneError,
     TrackingStore,
-    now_ms,
+    milliseconds,
     quiet_mlflow,
     system_tags,
 )
@@ -42,8 +43,7 @@ class ModelStore(TrackingStore):
 
     def open(self, run_id: str | None) -> None:
         """Reach the store; the experiment is made only where a run of its own will need it."""
-        self.experiment_id = self.reach() or ""
-        if not self.experiment_id and not (run_id and self.has_live_run(run_id)):
+        if self.find() is None and not (run_id and self.has_live_run(run_id)):
             self.connect()
 
     @contextlib.contextmanager
@@ -69,9 +69,10 @@ class ModelStore(TrackingStore):
 
     def own_run(self, name: str) -> str:
         """A finished run that stands for nothing but the model."""
-        run_id = self.create_run(name, {**system_tags(), "role": "model", "status": "completed"}, now_ms())
-        self.end_run(run_id, "FINISHED", now_ms())
-        return run_id
+        tags, now = {**system_tags(), "role": "model", "status": "completed"}, milliseconds(time.time())
+        run = self.create_run(name, tags, now)
+        self.set_status(run.run_id, "FINISHED", now)
+        return run.run_id
 
     def log_and_register(
         self, folder: Path, run_id: str, name: str, alias: str | None, facts: ModelFacts
@@ -119,9 +120,8 @@ class ModelStore(TrackingStore):
         """The run names the model as its output, and both have the figures of the exported model."""
         from mlflow.entities import LoggedModelOutput, Metric
 
-        figures = [
-            Metric(key, value, now_ms(), 0, model_id=model_id) for key, value in facts.figures().items()
-        ]
+        now = milliseconds(time.time())
+        figures = [Metric(key, value, now, 0, model_id=model_id) for key, value in facts.figures().items()]
         with self._translated("write to"):
             self._client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
             if figures:

@@ -80,7 +80,7 @@ def finish_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPla
         uploader = Uploader(experiment, lambda text: say(console, f"warning: {text}"))
         uploader.start()
         tracking.connect()
-        problem = tracking.finish(experiment)
+        problem = tracking.complete(experiment)
         uploader.finish()
         return Outcome(plan, experiment.log.state, problem)
 

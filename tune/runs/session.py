@@ -165,7 +165,7 @@ class Session(Generic[PlanT]):
     def finish(self) -> Outcome[PlanT]:
         """Results, report and the end of the session in the log; then wait, not for ever, for the stores."""
         finish(self.experiment, self.say, storage_option=self.plan.request.storage.option)
-        return Outcome(self.plan, self.state, self.tracking.finish(self.experiment))
+        return Outcome(self.plan, self.state, self.tracking.complete(self.experiment))
 
     def _connect(self) -> None:
         if not self.plan.experiment_folder.remote:

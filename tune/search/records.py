@@ -97,6 +97,8 @@ class TrialRecord:
     """Speed of the training steps alone, of the last process that trained it."""
     train_seconds: float = 0.0
     """Time in training steps, by that speed, of all samples seen."""
+    begun: float = 0.0
+    """When it first began to run, in seconds since the epoch; 0 where it never did."""
     progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Where it stands between two evaluations (`samples_seen`, `epoch`, `loss`); not in the log."""
 

@@ -1,8 +1,8 @@
 """`python -m tune.tracking.follower`: tells stores what is in an experiment's log, until all of it is told.
 
 It reads its orders as one line of JSON from its standard input, whose end tells that the driver has ended, connects
-each store and answers with one line for each. Then it follows `events.jsonl` and `progress.jsonl`. Each store has a
-thread of its own, so that one that is away holds up no other.
+the stores and answers with one line. Then it follows `events.jsonl` and `progress.jsonl`. Each store has a thread of
+its own, so that one that is away holds up no other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from tune.tracking.tracker import (
     BusyError,
     Orders,
     Position,
-    RefusedError,
     Status,
     Tracker,
     log_file,
@@ -106,8 +105,6 @@ class Tail:
         with self._events.open("rb") as file:
             file.seek(self._offset)
             lines = (file.read(_MOST_BYTES) + file.readline()).splitlines(keepends=True)[:most]
-        if not lines[-1].endswith(b"\n"):
-            lines.pop()  # the rest of it is being written, or was lost
         taken: list[Entry] = []
         entries = parse(b"".join(lines), self._events, self.saved.state.events + 1)
         try:
@@ -143,19 +140,18 @@ class StoreFollower:
     def __init__(self, tracker: Tracker, orders: Orders, ended: threading.Event) -> None:
         """`ended` is set once nothing more is written to the log."""
         self.name = tracker.name
-        self.status = Status.read(Path(orders.folder), self.name)
+        self.folder = Path(orders.folder)
+        self.status = Status.read(self.folder, self.name)
         self.answered = time.monotonic()
         """When the store last took something, by the monotonic clock."""
         self.complete = False
         """Whether everything is delivered, and nothing follows."""
-        self.folder = Path(orders.folder)
         self._tracker = tracker
         self._orders = orders
         self._ended = ended
         self._tail: Tail | None = None
-        self._taken: tuple[list[Entry], list[dict[str, Any]]] = [], []
+        """None where the store is not connected: before `connect`, and after a failure."""
         self._lock = contextlib.ExitStack()
-        self._began = 0.0
 
     def connect(self, wait: float = 0.0) -> Tail:
         """Take the store's lock, and find out where delivery stands.
@@ -174,6 +170,7 @@ class StoreFollower:
         if self._tail is not None:
             return self._tail
         self._lock.enter_context(store_lock(self.folder, self.name, wait))
+        self._tracker.refused.clear()  # it is told again
         try:
             folder = ExperimentFolder(self._orders.name, self.folder)
             position = self._tracker.open(_as_it_is(folder))
@@ -181,11 +178,10 @@ class StoreFollower:
             if not tail.skip(position):
                 tail = Tail(folder)
         except BaseException:
-            self._lock.close()
+            self.close()
             raise
-        self._tail, self._taken = tail, ([], [])
-        self.status.delivered, self.status.progress = tail.position.events, tail.position.progress
-        self.answered = time.monotonic()
+        self._tail = tail
+        self._took(tail.position)
         return tail
 
     def follow(self, told: Callable[[], None] = lambda: None) -> None:
@@ -196,79 +192,61 @@ class StoreFollower:
         """
         failures = 0
         while True:
-            ended = self._ended.is_set()  # before the files are read: what was written until then is
+            ended, began = (
+                self._ended.is_set(),
+                time.monotonic(),
+            )  # before the files are read: all of it is there
             try:
-                tail = self.connect()
-                self._began = time.monotonic()
-                self.complete = not self._deliver_all(tail, told) and ended
-                failures, self.status.problem = 0, None
+                self._deliver_all(self.connect(), told)
+                self.complete, failures, self.status.problem = ended, 0, self._tracker.problem
             except UserError as error:  # the store is away: everything stays in the log
                 failures = 1 if isinstance(error, BusyError) else failures + 1
                 self.status.problem = str(error)
-                if isinstance(error, ExperimentError):  # the log may have been brought back from a copy
-                    self._disconnect()
             except Exception as error:  # noqa: BLE001 - a bug must not end the delivery of what comes after it
                 failures += 1
                 self.status.problem = hide_password(f"{self.name}: {type(error).__name__}: {error}")
                 with contextlib.suppress(OSError), log_file(self.folder).open("a") as file:
                     file.write(hide_password(traceback.format_exc()))
-                self._disconnect()
-            self._note()
+            self.status.write(self.folder, self.name)
             away = time.monotonic() - self.answered
+            if failures or self.complete:
+                self.close()
             if self.complete or (failures and ended and away > self._orders.patience):
-                break
-            self._wait(failures)
-        self.close()
+                return
+            self._wait(failures, began)
 
     def close(self) -> None:
-        """Let go of the store; more than once is once."""
-        try:
-            self._tracker.close()
-        finally:
-            self._disconnect()
-
-    def _disconnect(self) -> None:
+        """Let others deliver; more than once is once."""
         self._tail = None
         self._lock.close()
 
-    def _deliver_all(self, tail: Tail, told: Callable[[], None]) -> bool:
-        """Deliver all that is in the files; whether there was anything."""
-        found = False
+    def _deliver_all(self, tail: Tail, told: Callable[[], None]) -> None:
+        """Deliver all that is in the files."""
         while True:
-            if not any(self._taken):
-                self._taken = tail.take()
-            entries, rows = self._taken
+            before = tail.position
+            entries, rows = tail.take()
+            if tail.position == before:
+                return
             if entries:
-                self._tell(self._tracker.deliver, entries, tail.saved)
+                self._tracker.deliver(entries, tail.saved)
             if rows:
-                self._tell(self._tracker.progress, rows)
-            self._taken = [], []
-            position = tail.position
-            if (position.events, position.progress) == (self.status.delivered, self.status.progress):
-                return found
-            found, self.answered = True, time.monotonic()
-            with contextlib.suppress(RefusedError):  # the next process begins further back
-                self._tracker.delivered(position)
-            self.status.delivered, self.status.progress = position.events, position.progress
-            self._note()
+                self._tracker.progress(rows)
+            self._tracker.delivered(tail.position)
+            self._took(tail.position)
             told()
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Make a call; what the store refuses for good is counted and holds up nothing else."""
-        try:
-            call(*arguments)
-        except RefusedError as error:
-            self.status.refused += error.count
-            self.status.reason = str(error)
-
-    def _note(self) -> None:
-        """Write the status down."""
-        self.status.facts = dict(getattr(self._tracker, "facts", {}))
-        self.status.problem = self.status.problem or getattr(self._tracker, "problem", None)
+    def _took(self, position: Position) -> None:
+        """Write down what the store has."""
+        self.answered = time.monotonic()
+        self.status.delivered, self.status.progress = position.events, position.progress
+        self.status.facts = self._tracker.facts
+        for reason in self._tracker.refused:  # it holds up nothing else
+            self.status.refused, self.status.reason = self.status.refused + 1, reason
+        self._tracker.refused.clear()
         self.status.write(self.folder, self.name)
 
-    def _wait(self, failures: int) -> None:
-        """Sleep until there is something to do, longer after each failure."""
+    def _wait(self, failures: int, began: float) -> None:
+        """Sleep until there is something to do after the round that began then; longer after each failure."""
         if failures:
             pause = min(2.0**failures / 2, _LONGEST_PAUSE)
             if self._ended.is_set():
@@ -276,9 +254,9 @@ class StoreFollower:
             else:
                 self._ended.wait(pause)
             return
-        tail = self._tail
-        while tail is not None and not self._ended.wait(_POLL):
-            since = time.monotonic() - self._began
+        tail = self.connect()
+        while not self._ended.wait(_POLL):
+            since = time.monotonic() - began
             if (since >= _SPACING and tail.has_events()) or (
                 since >= _PROGRESS_SPACING and tail.has_progress()
             ):
@@ -320,22 +298,19 @@ def main(words: Sequence[str]) -> int:
     if not line.strip():
         return 0  # the driver ended before there was anything to do
     orders, ended = Orders.from_json(line), threading.Event()
-    followers = []
+    followers, problem = [], None
     for name in orders.trackers:
-        problem = None
         try:
             followers.append(StoreFollower(make_tracker(name, orders), orders, ended))
             followers[-1].connect(_LOCK_WAIT)
         except BusyError:  # the follower of an earlier session; it ends once it has delivered all
             pass
         except UserError as error:
-            problem = None if orders.lenient else str(error)
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # the driver has ended, and what it wrote is to be delivered
-            print(json.dumps({"tracker": name, "problem": problem}), flush=True)
-        if problem:
-            return 2
+            problem = problem or (None if orders.lenient else str(error))
+    with contextlib.suppress(BrokenPipeError):  # the driver has ended, and what it wrote is to be delivered
+        print(json.dumps({"problem": problem}), flush=True)
+    if problem:
+        return 2
     threads = [threading.Thread(target=each.follow, name=each.name, daemon=True) for each in followers]
     for thread in threads:
         thread.start()

@@ -6,35 +6,47 @@ everything can be delivered twice. Where delivery stands is a tag of the search'
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tune.experiments.events import ResultsWritten, SearchEnded, SessionStarted, TrialStarted
 from tune.experiments.log import EVENTS_FILE, read_log
-from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store
+from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store, default_artifact_root, is_server
+from tune.experiments.old_form import STATE_FILE
+from tune.experiments.settings import read_tracking_uri
 from tune.experiments.storage import Storage
 from tune.tracking.mlflow_connection import (
     FoundRun,
     RecordRefusedError,
     RunGoneError,
     TrackingStore,
+    milliseconds,
     preload_mlflow,
 )
-from tune.tracking.mlflow_events import (
+from tune.tracking.mlflow_runs import (
+    BEST,
     EXPERIMENT_KEY,
-    NAMED_BY,
     PARENT,
+    STATUS,
     TRAINING_TRIAL,
     TRIAL_ID,
-    Translation,
+    WINNER,
+    Metric,
+    RunContent,
+    event_points,
     experiment_key,
+    final_files,
     first_files,
     folder_files,
+    own_run,
+    progress_points,
+    trial_run,
 )
-from tune.tracking.mlflow_writes import RunWrites, attempt, milliseconds
-from tune.tracking.tracker import Orders, Position, RefusedError
+from tune.tracking.mlflow_view import trials_view
+from tune.tracking.tracker import Orders, Position, Tracker
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
@@ -42,185 +54,195 @@ if TYPE_CHECKING:
     from tune.experiments.events import Entry
     from tune.experiments.folder import ExperimentFolder
     from tune.experiments.saved import SavedExperiment
+    from tune.search.records import TrialRecord
 
 POSITION = "tune_whisper.delivered"
 """Tag of the search's run: event, bytes of progress and check sum of `Position`."""
+_Item = tuple[str, Any]
+"""One of `_KINDS`, and a record of it."""
+_KINDS = ("params", "metrics", "tags")
 
 preload_mlflow()  # so that connecting is quick
 
 
-class MlflowTracker:
+class MlflowTracker(Tracker):
     """The runs of one experiment in one store."""
 
     name = "mlflow"
 
     def __init__(self, store: TrackingStore, storage: Storage) -> None:
-        self.problem: str | None = None
-        """What the store does not take although it takes all else: files."""
+        super().__init__()
         self._store = store
         self._storage = storage
-        self._saved: SavedExperiment | None = None
-        self._parent: FoundRun | None = None
-        self._children: dict[str, FoundRun] = {}
-        self._named: dict[str, set[str]] = {tag: set() for tag in NAMED_BY}
-        self._replayed: set[str] | None = None
-        """Where the log is told from its beginning: the trials whose start was told since then."""
-        self._sure = False
-        """Whether the runs that the store has are all known: no answer was lost."""
+        self._own: FoundRun | None = None
+        """The experiment's own run."""
+        self._trials: dict[str, FoundRun] = {}
+        """Those of its trials and repeats."""
+        self._unknown: set[str] = set()
+        """Trials whose end was lost with the machine that wrote it: the log does not know them."""
+        self._is_training = False
+        self._view = ""
 
     def open(self, saved: SavedExperiment) -> Position:
         """See `Tracker.open`."""
         check_store(self._store.uri)
-        self._store.experiment_id = self._store.reach() or ""
-        self._look_up(saved)
-        if self._parent is None:
+        self._is_training = saved.is_training
+        own, trials = None, {}
+        if self._store.find() is not None and saved.state.created:
+            own = find_own(self._store, saved.state.created)
+            for run in self._store.find_runs(**{PARENT: own.run_id}) if own is not None else ():
+                trial = run.tags.get(TRIAL_ID)
+                if trial is not None and (trial not in trials or not run.deleted):
+                    trials[trial] = run
+        self._own, self._trials = own, trials
+        self._unknown = trials.keys() - {record.trial_id for record in saved.state.runs}
+        if own is None:
             return Position()
-        words = self._parent.tags.get(POSITION, "0 0").split(" ")
+        words = own.tags.get(POSITION, "0 0").split(" ")
         return Position(int(words[0]), int(words[1]), *words[2:3])
 
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
-        """See `Tracker.deliver`."""
-        if not entries:
-            return
-        self._saved = saved
-        if not self._sure:
-            self._look_up(saved)
-        self._sure = False
-        if entries[0].number == 1:
-            self._replayed = set()
-        told = Translation(saved, self._storage.option)
-        told.add(entries)
-        refused: list[str] = []
-        self._send(told, saved, refused)
-        self._sure = True
-        _raise_refused(refused)
+        """Write what these events changed: trials first, then the experiment's own run, which so ends last."""
+        state, own = saved.state, self._own_run(saved)
+        self._is_training = saved.is_training
+        kinds = {type(entry.event) for entry in entries}
+        session_changes = bool(kinds & {SessionStarted, SearchEnded})
+        if session_changes or (saved.is_training and TrialStarted in kinds):
+            self._show(saved)
+        points = event_points(entries, saved)
+        told = {getattr(entry.event, "trial_id", None) for entry in entries}
+        for record in [] if saved.is_training else state.runs:
+            if record.begun and (session_changes or record.trial_id in told):
+                run = self._trial_run(record, saved, own)
+                if run is not None:
+                    content = trial_run(record, saved, new=STATUS not in run.tags)
+                    self._name(run, content, saved)
+                    self._write(run, content, points.get(record.trial_id, []))
+        new = STATUS not in own.tags
+        if session_changes:
+            self._write(own, own_run(saved, self._storage.option, new=new), points.get(None, []))
+        else:
+            self._log(own.run_id, [("metrics", point) for point in points.get(None, [])])
+        if SearchEnded in kinds:
+            for trial in self._unknown - {record.trial_id for record in state.runs}:
+                self._delete(self._trials.pop(trial))
+            self._unknown = set()
+        if ResultsWritten in kinds:
+            for path, place in final_files(saved):
+                self._attempt(self._store.upload, own.run_id, path, place)
+        elif new:
+            self._store_early(own.run_id, saved)
 
     def progress(self, rows: Sequence[dict[str, Any]]) -> None:
         """See `Tracker.progress`."""
-        if self._saved is None:
-            return
-        told = Translation(self._saved, self._storage.option)
-        refused: list[str] = []
+        found: dict[str, list[_Item]] = {}
         for row in rows:
-            told.add_progress(row)
-        for trial_id, writes in told.runs.items():
-            run = self._parent if trial_id is None else self._children.get(trial_id)
+            found.setdefault(row["trial_id"], []).extend(("metrics", point) for point in progress_points(row))
+        for trial, items in found.items():
+            run = self._own if self._is_training else self._trials.get(trial)
             if run is not None:
-                writes.send(self._store, run.run_id, refused)
-        _raise_refused(refused)
+                self._log(run.run_id, items)
 
     def delivered(self, position: Position) -> None:
         """See `Tracker.delivered`."""
-        if self._parent is None:
-            return
-        tag = (POSITION, f"{position.events} {position.progress} {position.mark}")
-        refused: list[str] = []
-        attempt(refused, lambda run: self._store.log_batch(run, tags=[tag]), self._parent.run_id)
-        _raise_refused(refused)
-
-    def close(self) -> None:
-        """Nothing is held."""
+        if self._own is not None:
+            tag = (POSITION, f"{position.events} {position.progress} {position.mark}")
+            with contextlib.suppress(RunGoneError):  # the next process begins further back
+                self._store.log_batch(self._own.run_id, tags=[tag])
 
     @property
     def facts(self) -> dict[str, Any]:
         """The ids of the runs."""
-        if self._parent is None:
+        if self._own is None:
             return {}
-        runs = {trial: run.run_id for trial, run in self._children.items() if not run.deleted}
-        if TRIAL_ID in self._parent.tags:
-            runs = {TRAINING_TRIAL: self._parent.run_id}
-        return {"parent_run_id": self._parent.run_id, "run_ids": runs}
+        runs = {trial: run.run_id for trial, run in self._trials.items() if not run.deleted}
+        if TRIAL_ID in self._own.tags:
+            runs = {TRAINING_TRIAL: self._own.run_id}
+        return {"parent_run_id": self._own.run_id, "run_ids": runs}
 
-    def _look_up(self, saved: SavedExperiment) -> None:
-        """Find the experiment's runs."""
-        self._saved, self._sure = saved, True
-        self._parent, self._children = None, {}
-        if not self._store.experiment_id or not saved.state.created:
-            return
-        self._parent = find_parent(self._store, saved)
-        if self._parent is None:
-            return
-        for run in self._store.find_runs(**{PARENT: self._parent.run_id}):
-            trial = run.tags.get(TRIAL_ID)
-            if trial is not None and (trial not in self._children or not run.deleted):
-                self._children[trial] = run
-        self._named = {
-            tag: {
-                key for key, run in self._children.items() if run.tags.get(tag) == "true" and not run.deleted
-            }
-            for tag in NAMED_BY
-        }
-
-    def _send(self, told: Translation, saved: SavedExperiment, refused: list[str]) -> None:
-        """Write what was translated: trials first, then the search's run, which so ends last."""
-        parent = told.runs.pop(None, RunWrites())
-        self._parent = run = self._parent_run(parent, saved)
-        if told.view is not None:
-            attempt(refused, self._store.tag_experiment, TRIALS_VIEW_TAG, told.view)
-        if told.named is not None:
-            self._name(told.named, told.runs)
-            for trial in self._children.keys() - {record.trial_id for record in saved.state.runs}:
-                self._delete(self._children.pop(trial), refused)
-            parent.files = [*first_files(saved), *parent.files]
-        for key, writes in told.runs.items():
-            child = self._child(str(key), writes, run, refused)
-            if child is not None:
-                self._children[str(key)] = self._write(child, writes, refused)
-        self._parent = self._write(run, parent, refused)
-        for tag, standing_out in (told.named or {}).items():
-            self._named[tag] = set() if standing_out is None else {standing_out}
-        if parent.started is not None:
-            self._store_early(run.run_id, saved)
-
-    def _write(self, run: FoundRun, writes: RunWrites, refused: list[str]) -> FoundRun:
-        if writes.status == "RUNNING" == run.status:
-            writes.status = None
-        writes.send(self._store, run.run_id, refused)
-        return dataclasses.replace(run, status=writes.status or run.status)
-
-    def _parent_run(self, writes: RunWrites, saved: SavedExperiment) -> FoundRun:
-        """The search's run, created where there is none."""
-        if self._parent is not None:
-            return self._parent
-        if not self._store.experiment_id:
+    def _own_run(self, saved: SavedExperiment) -> FoundRun:
+        """The experiment's own run, created where there is none."""
+        if self._own is None:
             self._store.connect()
-        started = milliseconds(saved.state.created)
-        tags = {**writes.tags, EXPERIMENT_KEY: experiment_key(saved)}
-        run_id = self._store.create_run(saved.name, tags, started)
-        return FoundRun(run_id, "RUNNING", started, False, tags)
+            tags = {EXPERIMENT_KEY: experiment_key(saved.state.created)}
+            self._own = self._store.create_run(saved.name, tags, milliseconds(saved.state.created))
+        return self._own
 
-    def _child(self, trial: str, writes: RunWrites, parent: FoundRun, refused: list[str]) -> FoundRun | None:
-        """The run of a trial, created where there is none and the trial has begun."""
-        found = self._children.get(trial)
-        if writes.started is None:
-            return found
-        started = milliseconds(writes.started)
-        if self._replayed is not None and trial not in self._replayed:
-            self._replayed.add(trial)
-            if found is not None and found.start_ms != started:
-                self._delete(found, refused)
-                found = None
-        if found is not None:
-            return found
-        tags = {**writes.tags, PARENT: parent.run_id}
+    def _trial_run(self, record: TrialRecord, saved: SavedExperiment, own: FoundRun) -> FoundRun | None:
+        """The run of a trial that has begun, created where there is none; None where the store refuses it."""
+        run, started = self._trials.get(record.trial_id), milliseconds(record.begun)
+        if run is not None and run.start_ms != started:  # of a log whose end was lost
+            self._delete(run)
+            run = None
+        if run is None:
+            tags = {PARENT: own.run_id, TRIAL_ID: record.trial_id}
+            name = trial_run(record, saved, new=False).name
+            run = self._attempt(self._store.create_run, name, tags, started)
+            if run is not None:
+                self._trials[record.trial_id] = run
+        return run
+
+    def _name(self, run: FoundRun, content: RunContent, saved: SavedExperiment) -> None:
+        """At the end of a session tag the runs that stand out, and no longer those of an earlier one."""
+        if saved.state.ended is None:
+            return
+        best = saved.state.best()
+        for tag, trial in ((BEST, best.trial_id if best else None), (WINNER, saved.state.winner)):
+            if trial == run.tags[TRIAL_ID]:
+                content.tags[tag] = "true"
+            elif tag in run.tags:
+                content.tags[tag] = "false"
+
+    def _write(self, run: FoundRun, content: RunContent, points: Sequence[Metric]) -> None:
+        """Bring a run to what it is to hold, and add points; nothing where it holds that."""
+        tags = {key: text for key, text in content.tags.items() if run.tags.get(key) != text}
+        same = (run.status, run.end_ms) == (content.status, content.end_ms) and not tags
+        if same and not points:
+            return
+        if content.status == "RUNNING" != run.status:
+            self._attempt(self._store.set_status, run.run_id, "RUNNING")
+        metrics = [*points, *content.metrics]
+        items: list[_Item] = [("params", pair) for pair in content.params.items()]
+        items += [("metrics", point) for point in dict.fromkeys(metrics)]
+        self._log(run.run_id, [*items, *(("tags", pair) for pair in tags.items())])
+        if content.end_ms is not None:
+            self._attempt(self._store.set_status, run.run_id, content.status, content.end_ms)
+        run.tags |= tags
+        run.status, run.end_ms = content.status, content.end_ms
+
+    def _log(self, run_id: str, items: Sequence[_Item]) -> None:
+        """Write records; where the store refuses them, halves of them, so that a bad one takes no other with it."""
+        kinds = {kind: [content for each, content in items if each == kind] for kind in _KINDS}
         try:
-            run_id = self._store.create_run(writes.name, tags, started)
-        except (RecordRefusedError, RunGoneError) as error:
-            refused += [str(error)] * (1 + len(writes.items))
+            self._store.log_batch(run_id, **kinds)
+        except RecordRefusedError as error:
+            half = len(items) // 2
+            if half and not isinstance(error, RunGoneError):
+                self._log(run_id, items[:half])
+                self._log(run_id, items[half:])
+            else:
+                self.refused += [str(error)] * len(items)
+
+    def _attempt(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Make a call; None where the store refuses for good."""
+        try:
+            return call(*arguments)
+        except RecordRefusedError as error:
+            self.refused.append(str(error))
             return None
-        return FoundRun(run_id, "RUNNING", started, False, tags)
 
-    def _name(self, named: Mapping[str, str | None], runs: dict[str | None, RunWrites]) -> None:
-        """Tag the runs of trials that stand out, and no longer those that an earlier session named."""
-        for tag, trial in named.items():
-            for key in self._named[tag] | ({trial} - {None}):
-                writes = runs.setdefault(key, RunWrites())
-                writes.tags[tag] = "true" if key == trial else "false"
-
-    def _delete(self, run: FoundRun, refused: list[str]) -> None:
-        """Leave out the run of a trial that the log does not know: its end was lost with the machine that wrote it."""
+    def _delete(self, run: FoundRun) -> None:
         if not run.deleted:
-            attempt(refused, self._store.delete_run, run.run_id)
+            self._attempt(self._store.delete_run, run.run_id)
+
+    def _show(self, saved: SavedExperiment) -> None:
+        """Let the page of the experiment show what is searched."""
+        session, trials, space = saved.state.session, saved.state.records.all(), saved.space
+        settings = list(space.parameters) if space else [name for trial in trials for name in trial.config]
+        view = trials_view(settings, gpus=session is not None and session.gpus_per_trial > 0)
+        if view != self._view:
+            self._attempt(self._store.tag_experiment, TRIALS_VIEW_TAG, view)
+            self._view = view
 
     def _store_early(self, run_id: str, saved: SavedExperiment) -> None:
         """Store what is known from the beginning on; a place of artifacts that is away holds up nothing else."""
@@ -234,23 +256,18 @@ class MlflowTracker:
 
 def make_tracker(orders: Orders) -> MlflowTracker:
     """The tracker of the orders' MLflow store."""
-    root = None if orders.artifact_root is None else Path(orders.artifact_root)
-    store = TrackingStore(orders.tracking_uri, orders.name, root)
-    return MlflowTracker(store, Storage.parse(orders.storage))
+    uri = orders.tracking_uri
+    root = None if is_server(uri) else default_artifact_root(Path(orders.folder))
+    return MlflowTracker(TrackingStore(uri, orders.name, root), Storage.parse(orders.storage))
 
 
-def _raise_refused(reasons: Sequence[str]) -> None:
-    if reasons:
-        raise RefusedError(len(reasons), reasons[-1])
-
-
-def find_parent(store: TrackingStore, saved: SavedExperiment) -> FoundRun | None:
-    """The run of a search, or of a single training; also one that was deleted."""
-    found = store.find_runs(**{EXPERIMENT_KEY: experiment_key(saved)})
+def find_own(store: TrackingStore, created: float) -> FoundRun | None:
+    """The run of the search, or of the single training, that began then; also one that was deleted."""
+    found = store.find_runs(**{EXPERIMENT_KEY: experiment_key(created)})
     return min(found, key=lambda run: run.deleted, default=None)
 
 
-def attach_folder(folder: ExperimentFolder, files: Path) -> int:
+def attach_folder(folder: ExperimentFolder, files: Path) -> None:
     """Store all files of a folder as artifacts of the experiment's own run, below the folder's name.
 
     Files of the same names are replaced. Nothing else of the run changes.
@@ -259,44 +276,27 @@ def attach_folder(folder: ExperimentFolder, files: Path) -> int:
         folder: of the experiment; its small files are on this machine.
         files: what to store.
 
-    Returns:
-        How many files were stored.
-
     Raises:
         ExperimentError: `experiment.yaml` or the log cannot be read.
         TrackingError: the store cannot be reached, has no run of this experiment, or the run's artifacts are gone.
     """
-    from tune.experiments.settings import read_tracking_uri
-
-    uri = read_tracking_uri(folder)
+    uri, log, run_id = read_tracking_uri(folder), folder.path / EVENTS_FILE, None
     check_store(uri)
     store = TrackingStore(uri, folder.name, None)
-    store.connect(create=False)
-    run_id = _own_run(store, folder)
+    if store.find() is not None and log.exists():
+        own = find_own(store, read_log(log).created)
+        run_id = own.run_id if own else None
+    elif not log.exists() and (folder.path / STATE_FILE).exists():  # of tune-whisper 0.1
+        run_id = str(json.loads((folder.path / STATE_FILE).read_text(encoding="utf-8"))["parent_run_id"])
+    if run_id is None:
+        raise TrackingError(
+            f"MLflow store {hide_password(uri)}: the run of experiment {folder.name!r} is not known"
+        )
     place = store.artifact_folder(run_id)
     if place is not None and not place.is_dir():
         # MLflow would make a folder in the old place, in which nobody looks.
         raise TrackingError(
             f"MLflow store {hide_password(uri)}: its artifacts' folder {place} is gone, as when an experiment was moved"
         )
-    found = list(folder_files(files))
-    for file, where in found:
+    for file, where in folder_files(files):
         store.upload(run_id, file, where)
-    return len(found)
-
-
-def _own_run(store: TrackingStore, folder: ExperimentFolder) -> str:
-    """The id of an experiment's own run; raises `TrackingError` where it is not known."""
-    from tune.experiments.saved import SavedExperiment
-    from tune.experiments.settings import ExperimentSettings
-
-    log, older = folder.path / EVENTS_FILE, folder.path / "state.json"
-    if log.exists():
-        run = find_parent(store, SavedExperiment(folder, ExperimentSettings(), read_log(log)))
-        if run is not None:
-            return run.run_id
-    elif older.exists():  # of tune-whisper 0.1
-        return str(json.loads(older.read_text(encoding="utf-8"))["parent_run_id"])
-    raise TrackingError(
-        f"MLflow store {hide_password(store.uri)}: the run of experiment {folder.name!r} is not known"
-    )

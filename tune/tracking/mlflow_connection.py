@@ -8,12 +8,10 @@ import hashlib
 import logging
 import os
 import re
-import sqlite3
 import tempfile
-import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,13 +40,13 @@ class RecordRefusedError(TrackingError):
     """The store was reached and will never take this record; sending it again cannot help."""
 
 
-class RunGoneError(TrackingError):
+class RunGoneError(RecordRefusedError):
     """The store was reached and has no such run any more; no record of it will ever be taken."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class FoundRun:
-    """A run of a store."""
+    """A run of a store, as far as it is known."""
 
     run_id: str
     status: str
@@ -56,10 +54,11 @@ class FoundRun:
     start_ms: int
     deleted: bool
     tags: dict[str, str]
+    end_ms: int | None = None
 
 
 class TrackingStore:
-    """One experiment in one store, untouched before `connect`; any method may raise `TrackingError`."""
+    """One experiment in one store, untouched before `find`; any method may raise `TrackingError`."""
 
     def __init__(self, tracking_uri: str, experiment: str, artifact_root: Path | None) -> None:
         self.uri = tracking_uri
@@ -67,48 +66,17 @@ class TrackingStore:
         self.experiment_id = ""
         self._artifact_root = artifact_root
 
-    def connect(self, *, create: bool = True) -> None:
-        """Open the store, which makes a SQLite file and its tables, and find or create the experiment.
+    def find(self) -> str | None:
+        """Open the store, which makes a SQLite file and its tables; the experiment's id, None if there is none.
 
         Raises:
-            TrackingError: the store cannot be reached or refuses, or the experiment of this name was deleted,
-                or there is none and `create` is false.
-        """
-        found = self.reach()
-        if found is None and not create:
-            raise TrackingError(
-                f"MLflow store {hide_password(self.uri)}: has no experiment {self.experiment!r}"
-            )
-        if found is None:
-            location = self._artifact_root.absolute().as_uri() if self._artifact_root else None
-            with self._translated("create an experiment in"):
-                kind = {
-                    "mlflow.experimentKind": "custom_model_development"
-                }  # the UI is about prompts otherwise
-                found = self._client.create_experiment(self.experiment, location, tags=kind)
-        self.experiment_id = found
-
-    def reach(self) -> str | None:
-        """Open the store, as `connect` does, and look for the experiment; its id, None if there is none.
-
-        Raises:
-            TrackingError: the store cannot be reached or refuses, or the experiment was deleted.
-        """
-        quiet_mlflow()
-        with _alone_with(sqlite_path(self.uri)):
-            self._check_database()
-            return self.find_experiment()
-
-    def find_experiment(self) -> str | None:
-        """The id of the experiment; None if the store has none of this name.
-
-        Raises:
-            TrackingError: the store cannot be reached, or the experiment was deleted.
+            TrackingError: the store cannot be reached or refuses, or the experiment of this name was deleted.
         """
         quiet_mlflow()
         from mlflow import MlflowClient
 
-        with self._translated("open"):
+        with _alone_with(sqlite_path(self.uri)), self._translated("open"):
+            self._check_database()
             self._client: MlflowClient = MlflowClient(tracking_uri=self.uri)
             found = self._client.get_experiment_by_name(self.experiment)
         if found is not None and found.lifecycle_stage == "deleted":
@@ -116,18 +84,28 @@ class TrackingStore:
                 f"MLflow store {hide_password(self.uri)}: its experiment {self.experiment!r} was deleted; "
                 f"choose another name or run `mlflow experiments restore -x {found.experiment_id}`"
             )
-        return str(found.experiment_id) if found else None
+        self.experiment_id = str(found.experiment_id) if found else ""
+        return self.experiment_id or None
+
+    def connect(self) -> None:
+        """Find the experiment or create it; raises as `find` does."""
+        if self.find() is not None:
+            return
+        location = self._artifact_root.absolute().as_uri() if self._artifact_root else None
+        kind = {"mlflow.experimentKind": "custom_model_development"}  # the UI is about prompts otherwise
+        with self._translated("create an experiment in"):
+            self.experiment_id = self._client.create_experiment(self.experiment, location, tags=kind)
 
     def tag_experiment(self, key: str, value: str) -> None:
         """Set a tag of the experiment."""
         with self._translated("tag an experiment in"):
             self._client.set_experiment_tag(self.experiment_id, key, value)
 
-    def create_run(self, name: str, tags: Mapping[str, str], start_ms: int) -> str:
-        """Create a run in the state RUNNING and return its id."""
+    def create_run(self, name: str, tags: Mapping[str, str], start_ms: int) -> FoundRun:
+        """Create a run in the state RUNNING."""
         with self._translated("create a run in"):
             run = self._client.create_run(self.experiment_id, start_ms, dict(tags), run_name=name)
-            return str(run.info.run_id)
+        return FoundRun(str(run.info.run_id), "RUNNING", start_ms, False, dict(tags))
 
     def find_runs(self, **tags: str) -> list[FoundRun]:
         """The experiment's runs with all of these tags, deleted ones too; the latest first."""
@@ -150,6 +128,7 @@ class TrackingStore:
                 int(run.info.start_time),
                 str(run.info.lifecycle_stage) != "active",
                 dict(run.data.tags),
+                run.info.end_time,
             )
             for run in found
         ]
@@ -161,7 +140,7 @@ class TrackingStore:
         params: Sequence[Sequence[str]] = (),
         tags: Sequence[Sequence[str]] = (),
     ) -> None:
-        """Write one batch within the limits above; what was written before is not written twice."""
+        """Write records, in as many calls as the store needs; what was written before is not written twice."""
         from mlflow import entities
 
         with self._translated("write to"):
@@ -172,15 +151,13 @@ class TrackingStore:
                 [entities.RunTag(*tag) for tag in tags],
             )
 
-    def end_run(self, run_id: str, status: RunStatus, end_ms: int) -> None:
-        """Set the final status of a run."""
-        with self._translated("end a run in"):
-            self._client.set_terminated(run_id, status, end_ms)
-
-    def reopen_run(self, run_id: str) -> None:
-        """Set a run that was ended, or left behind, back to RUNNING."""
-        with self._translated("reopen a run in"):
-            self._client.update_run(run_id, status="RUNNING")
+    def set_status(self, run_id: str, status: RunStatus, end_ms: int | None = None) -> None:
+        """Set the status of a run, and when it ended."""
+        with self._translated("set the status of a run in"):
+            if end_ms is None:
+                self._client.update_run(run_id, status=status)
+            else:
+                self._client.set_terminated(run_id, status, end_ms)
 
     def delete_run(self, run_id: str) -> None:
         """Take back a run that was created a moment ago."""
@@ -224,19 +201,14 @@ class TrackingStore:
 
     def _check_database(self) -> None:
         """Try a database once: MLflow itself tries ten times, over 100 seconds, before it says a word."""
-        if not re.match(r"(sqlite|postgresql|mysql|mssql)\b", self.uri):
-            return
-        import sqlalchemy
+        if re.match(r"(sqlite|postgresql|mysql|mssql)\b", self.uri):
+            import sqlalchemy
 
-        try:
             file = sqlite_path(self.uri)
-            if file is not None and file.exists():
-                _wait_for_lock(file)
-            sqlalchemy.create_engine(self.uri).connect().close()
-        except cloud_errors(sqlite3.Error, ImportError, ValueError) as error:
-            # ImportError: the database's driver is not installed; ValueError: its port is no number.
-            shown = hide_password(self.uri)
-            raise TrackingError(f"MLflow store {shown}: cannot open it: {_reason(error)}") from error
+            wait = {"timeout": _LOCK_SECONDS} if file is not None else {}
+            with sqlalchemy.create_engine(self.uri, connect_args=wait).connect() as connection:
+                if file is not None and file.exists():
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 @contextmanager
@@ -249,20 +221,6 @@ def _alone_with(file: Path | None) -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{name}.lock").open("a") as lock:
         take_lock(lock)
         yield
-
-
-def _wait_for_lock(file: Path) -> None:
-    """Wait until a SQLite file can be written; raises `sqlite3.OperationalError` after `_LOCK_SECONDS`."""
-    with closing(sqlite3.connect(file, timeout=1.0)) as connection:  # in short waits, which Ctrl-C can end
-        for second in range(_LOCK_SECONDS):
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or second + 1 == _LOCK_SECONDS:
-                    raise
-            else:
-                connection.rollback()
-                return
 
 
 def quiet_mlflow() -> None:
@@ -327,6 +285,6 @@ def system_tags() -> dict[str, str]:
     return {"mlflow.user": user, "mlflow.source.name": "tune-whisper", "mlflow.source.type": "LOCAL"}
 
 
-def now_ms() -> int:
-    """The time as MLflow notes it."""
-    return int(time.time() * 1000)
+def milliseconds(seconds: float) -> int:
+    """A time as MLflow notes it, from seconds since the epoch."""
+    return int(seconds * 1000)

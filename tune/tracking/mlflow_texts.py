@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.normalizers import rates_note
@@ -24,24 +24,19 @@ def search_begins(saved: SavedExperiment) -> str:
     ends = []
     if asked is not None:
         budgets: Mapping[str, Any] = asked.budgets
-        ends.append(f"{asked.trials} trials")
-        if budgets.get("seconds") is not None:
-            ends.append(f"at most {describe_duration(budgets['seconds'])}")
-        if budgets.get("gpu_hours") is not None:
-            ends.append(f"at most {budgets['gpu_hours']:g} GPU-hours")
-        if budgets.get("plateau_trials") is not None:
-            ends.append(f"until {budgets['plateau_trials']} in a row bring nothing better")
-        if asked.finalists:
-            ends.append(f"then the best {asked.finalists} again with {asked.repeats} new seeds each")
-    return "\n".join(
-        [
-            f"A search for the settings that fine-tune {_what(saved.base)} best by WER, still running.",
-            "",
-            f"{', '.join(ends)}.",
-            "",
-            *_space(saved),
+        seconds = budgets.get("seconds")
+        told = [
+            ("{} trials", asked.trials),
+            ("at most {}", None if seconds is None else describe_duration(seconds)),
+            ("at most {:g} GPU-hours", budgets.get("gpu_hours")),
+            ("until {} in a row bring nothing better", budgets.get("plateau_trials")),
+            ("then the best {} again", asked.finalists or None),
         ]
-    )
+        ends = [text.format(number) for text, number in told if number is not None]
+        if asked.finalists:
+            ends[-1] += f" with {asked.repeats} new seeds each"
+    what = f"A search for the settings that fine-tune {_what(saved.base)} best by WER, still running."
+    return "\n".join([what, "", f"{', '.join(ends)}.", "", *_space(saved)])
 
 
 def search_ended(saved: SavedExperiment, option: str) -> str:
@@ -52,17 +47,14 @@ def search_ended(saved: SavedExperiment, option: str) -> str:
         option: what a command that names the experiment ends with, as ` --storage DIR`.
     """
     best = saved.state.best()
+    commands = [f"--resume {saved.name}"] if interrupted(saved) else []
+    commands.append(f"report {saved.name}")
     lines = [*_headline(saved), ""]
     if best is not None:
+        commands.append(f"export {saved.name} --output my-model")
         lines += [*_contenders(saved), ""]
-    lines += _finalists(saved)
-    lines += [_course(saved), "", rates_note(saved.base), "", *_space(saved), "", "```"]
-    if interrupted(saved):
-        lines.append(f"tune-whisper --resume {saved.name}{option}")
-    lines.append(f"tune-whisper report {saved.name}{option}")
-    if best is not None:
-        lines.append(f"tune-whisper export {saved.name} --output my-model{option}")
-    return "\n".join([*lines, "```"])
+    lines += [*_finalists(saved), _course(saved), "", rates_note(saved.base), "", *_space(saved), ""]
+    return "\n".join([*lines, *_commands(commands, option)])
 
 
 def training_begins(base: TrainConfig) -> str:
@@ -82,8 +74,13 @@ def training_ended(saved: SavedExperiment, option: str) -> str:
         status = "interrupted" if interrupted(saved) else record.status.replace("_", " ")
         seconds = clock(saved.state.seconds)
         lines += [f"{status.capitalize()} after {seconds}, {record.samples_seen:,} samples.", ""]
-    lines += [rates_note(base), "", "```"]
-    return "\n".join([*lines, f"tune-whisper export {saved.name} --output my-model{option}", "```"])
+    return "\n".join(
+        [*lines, rates_note(base), "", *_commands([f"export {saved.name} --output my-model"], option)]
+    )
+
+
+def _commands(words: Sequence[str], option: str) -> list[str]:
+    return ["```", *(f"tune-whisper {each}{option}" for each in words), "```"]
 
 
 def trial_note(record: TrialRecord) -> str:

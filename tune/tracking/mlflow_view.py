@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-WINNER, BEST = "winner", "best"
-"""Tags of the trial whose settings won, and of the run whose weights are exported."""
+from tune.tracking.mlflow_runs import BEST_WER, GPU_HOURS, LOSS, ROLE, SAMPLES, STATUS, WER, WER_GAIN, WINNER
+
 _SECTION = "the-search"
 _NAME_WIDTH, _FIGURE_WIDTH, _SETTING_WIDTH, _NOTE_WIDTH = 330, 110, 130, 620
 
@@ -23,17 +23,17 @@ def trials_view(settings: Sequence[str], *, gpus: bool = False) -> str:
         settings: the searched ones.
         gpus: whether trials take GPUs, so that their GPU-hours are worth a column.
     """
-    figures = ["best_wer", "wer_gain", "samples_seen", *(["gpu_hours"] if gpus else [])]
+    figures = [BEST_WER, WER_GAIN, SAMPLES, *([GPU_HOURS] if gpus else [])]
     always = {_column("attributes", "Run Name"): _NAME_WIDTH, "duration": _FIGURE_WIDTH}
     chosen = {
         **{_column("metrics", name): _FIGURE_WIDTH for name in figures},
-        **{_column("tags", name): _FIGURE_WIDTH for name in ("status", WINNER)},
+        **{_column("tags", name): _FIGURE_WIDTH for name in (STATUS, WINNER)},
         **{_column("params", name): _SETTING_WIDTH for name in settings},
         _column("attributes", "Description"): _NOTE_WIDTH,
     }
     view: dict[str, Any] = {
-        "searchFilter": 'tags.role = "trial"',
-        "orderByKey": _column("metrics", "best_wer"),
+        "searchFilter": f'tags.{ROLE} = "trial"',
+        "orderByKey": _column("metrics", BEST_WER),
         "orderByAsc": True,
         "selectedColumns": list(chosen),
         "columnOrder": [*always, *chosen],
@@ -59,13 +59,13 @@ def _charts(settings: Sequence[str]) -> list[dict[str, Any]]:
     charts: list[dict[str, Any]] = []
     if settings:
         charts.append(
-            _chart("PARALLEL", selectedParams=list(settings), selectedMetrics=["best_wer"], showAllRuns=True)
+            _chart("PARALLEL", selectedParams=list(settings), selectedMetrics=[BEST_WER], showAllRuns=True)
         )
         first = {"key": settings[0], "type": "PARAM"}
-        charts.append(_chart("SCATTER", xaxis=first, yaxis={"key": "best_wer", "type": "METRIC"}))
-    charts.append(_line("wer"))
-    charts.append(_chart("BAR", metricKey="best_wer", displayName="best_wer", runsCountToCompare=20))
-    charts.append(_line("loss"))
+        charts.append(_chart("SCATTER", xaxis=first, yaxis={"key": BEST_WER, "type": "METRIC"}))
+    charts.append(_line(WER))
+    charts.append(_chart("BAR", metricKey=BEST_WER, displayName=BEST_WER, runsCountToCompare=20))
+    charts.append(_line(LOSS))
     return charts
 
 

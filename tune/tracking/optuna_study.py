@@ -12,12 +12,12 @@ import datetime
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tune.experiments.events import SessionStarted
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import trial_state
-from tune.tracking.tracker import Orders, Position
+from tune.tracking.tracker import Orders, Position, Tracker
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import ExperimentError, TrackingError, first_line
 from tune.util.redact import without_password
@@ -38,30 +38,26 @@ _BUSY_SECONDS = 60
 """How long to wait for a SQLite file that another process, such as the dashboard, has locked."""
 
 
-class OptunaTracker:
+class OptunaTracker(Tracker):
     """Writes the study, through Optuna's storage interface."""
 
     name = "optuna"
 
     def __init__(self, url: str | None = None) -> None:
         """`url`: of a database, as SQLAlchemy takes it; None for Optuna's own journal in the experiment's folder."""
+        super().__init__()
         self._url = url
         self._storage: BaseStorage | None = None
-        """None before `open`, and after an error: then what the store holds is looked up anew."""
+        """None before the first event."""
         self._held: dict[str, tuple[int, FrozenTrial]] = {}
         """The trials in the study, in its order, with their ids there."""
         self._over: bool | None = None
         """Whether the search had ended when all trials were looked at; None where they were not."""
 
     def open(self, saved: SavedExperiment) -> Position:
-        """Connect, and make the study where there is none.
-
-        Raises:
-            TrackingError: the store cannot be used.
-            ExperimentError: the database has a study of this name that is not this experiment's.
-        """
-        self._saved, self._over = saved, None
+        """Connect, and make the study where there is none; see `Tracker.open`."""
         self._place: str | Path = saved.folder.path / STUDY_FILE if self._url is None else self._url
+        self._storage, self._over = None, None
         if saved.state.session is None:  # nothing has happened: nothing is left behind
             if self._url is not None:
                 check_study(self._url, saved.name)
@@ -69,28 +65,25 @@ class OptunaTracker:
         space = saved.space
         self._distributions = space.to_optuna() if space else {}
         with _calls(self._place):
-            storage = _connect(self._place)
-            event = self._find(storage, saved)
-        self._storage = storage
-        return Position(event, 0)
+            self._storage = _connect(self._place)
+            return Position(self._find(self._storage, saved))
 
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
-        """Bring the trials of these events, or all where more may have changed, to what the log says.
-
-        Raises:
-            TrackingError: they cannot be written; the next call writes what is missing.
-        """
-        storage = self._take(saved)
-        state = saved.state
+        """Bring the trials of these events, or all where more may have changed, to what the log says."""
+        if self._storage is None or (isinstance(self._place, Path) and not self._place.exists()):
+            self.open(saved)
+        storage, state = self._storage, saved.state
+        assert storage is not None
         # Numbers are trials; an average of several, which no searcher proposed, is called otherwise.
         records = {run.trial_id: run for run in state.records.all() if run.trial_id.isdigit()}
-        told = {getattr(entry.event, "trial_id", "") for entry in entries} | (
-            records.keys() - self._held.keys()
-        )
         over = state.ended is not None
-        if over != self._over or any(isinstance(entry.event, SessionStarted) for entry in entries):
-            told = set(records)
-        wanted = {name: self._trial(run, state) for name, run in records.items() if name in told}
+        everything = over != self._over or any(isinstance(entry.event, SessionStarted) for entry in entries)
+        told = {getattr(entry.event, "trial_id", "") for entry in entries}
+        wanted = {
+            name: self._trial(run, state)
+            for name, run in records.items()
+            if everything or name in told or name not in self._held
+        }
         with _calls(self._place):
             if list(self._held) != list(records)[: len(self._held)] or any(
                 name in self._held and not _continues(trial, self._held[name][1])
@@ -101,35 +94,13 @@ class OptunaTracker:
                 wanted = {name: self._trial(run, state) for name, run in records.items()}
             for name, trial in wanted.items():
                 self._held[name] = self._write(storage, trial, self._held.get(name))
-        self._storage, self._over = storage, over
-
-    def progress(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Nothing: a study knows evaluations."""
+        self._over = over
 
     def delivered(self, position: Position) -> None:
-        """Remember the last event.
-
-        Raises:
-            TrackingError: it cannot be written.
-        """
-        storage = self._take(self._saved)
-        with _calls(self._place):
-            storage.set_study_user_attr(self._study, _EVENT, position.events)
-        self._storage = storage
-
-    def close(self) -> None:
-        """Let go of the store."""
+        """Remember the last event."""
         if self._storage is not None:
-            self._storage.remove_session()
-            self._storage = None
-
-    def _take(self, saved: SavedExperiment) -> BaseStorage:
-        """The open store; to be put back once nothing went wrong."""
-        if self._storage is None or (isinstance(self._place, Path) and not self._place.exists()):
-            self.open(saved)
-        storage, self._storage = self._storage, None
-        assert storage is not None
-        return storage
+            with _calls(self._place):
+                self._storage.set_study_user_attr(self._study, _EVENT, position.events)
 
     def _find(self, storage: BaseStorage, saved: SavedExperiment) -> int:
         """Find the experiment's study or make it; the last event delivered to it."""

@@ -11,25 +11,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
 
-from tune.experiments.events import LineError, decode
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.storage import Storage
-from tune.tracking.tracker import DEFAULT_TRACKERS, Orders, Status, log_file
+from tune.tracking.tracker import Orders, Status, log_file
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
-_CRASHES = 5
-"""Ends in a row after which the process is not started again."""
 _PAUSES = (0.0, 3.0, 8.0, 15.0)
-"""Seconds before each time that it is started again."""
+"""Seconds before each time that it is started again after ends in a row; then it is given up."""
 _HEALTHY_SECONDS = 60.0
 """A process that ran so long has not crashed at once."""
-_SHOWN_SECONDS = 1.0
-"""How old what `problem` says may be."""
 _LONGEST_FINISH = 300.0
 """Seconds that `finish` grants a store that answers, but slowly."""
 _NAMES = {"mlflow": "MLflow", "optuna": "the Optuna study", "tensorboard": "TensorBoard"}
@@ -42,36 +36,47 @@ class FollowerProcess:
     after the driver was killed, until all is delivered.
     """
 
-    def __init__(self, trackers: Sequence[str] = DEFAULT_TRACKERS) -> None:
-        self._trackers = list(trackers)
-        self._orders: Orders | None = None
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._folder = Path(orders.folder)
+        self._named = _named(orders.trackers)
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
         self._lock = threading.Lock()
         """Held while the process is started, or what is wanted of it changes."""
         self._finishing = self._stopping = False
         self._given_up: str | None = None
-        self._shown: tuple[float, str | None] = (-_SHOWN_SECONDS, None)
 
-    def start(self) -> None:
+    def start(self) -> subprocess.Popen[bytes]:
         """Start the process, which imports what it needs and waits for its orders: to be called early."""
-        self._process = self._popen()
+        # As in this process, and never from the folder in which the user is.
+        path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        environment.pop("MLFLOW_TRACKING_URI", None)  # it may hold a password; the orders have it
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tune.tracking.follower", *self._orders.trackers],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        return self._process
 
-    def begin(self, orders: Orders) -> None:
+    def begin(self) -> None:
         """Connect the stores, and follow the log from then on.
 
         Raises:
             TrackingError: one of them cannot be used; nothing was left in any, and the process has ended.
         """
-        self._orders = orders
-        process = self._process = self._process or self._popen()
-        _send(process, orders)
-        for name in orders.trackers:
-            problem = _answer(process, name)
-            if problem is not None:
-                self.stop()
-                raise TrackingError(problem)
-        self._watcher = threading.Thread(target=self._watch, args=[process, orders], daemon=True)
+        assert self._process is not None, "it was not started"
+        assert self._process.stdout is not None
+        _send(self._process, self._orders)
+        answer = self._process.stdout.readline()
+        told = json.loads(answer)["problem"] if answer else f"what tells {self._named} of the search ended"
+        if told:
+            self.stop()
+            raise TrackingError(hide_password(told))
+        self._watcher = threading.Thread(target=self._watch, args=[self._process], daemon=True)
         self._watcher.start()
 
     def stop(self) -> None:
@@ -85,12 +90,8 @@ class FollowerProcess:
 
     @property
     def problem(self) -> str | None:
-        """Why a store takes nothing just now, in one line; None while all is well. Cheap: read once a second."""
-        now = time.monotonic()
-        if now - self._shown[0] >= _SHOWN_SECONDS:
-            found = self._given_up or next((s.problem for s in self._statuses().values() if s.problem), None)
-            self._shown = now, found
-        return self._shown[1]
+        """Why a store takes nothing just now, in one line; None while all is well."""
+        return self._given_up or next((s.problem for s in self._statuses().values() if s.problem), None)
 
     def finish(self, patience: float = 30.0) -> str | None:
         """Let the process deliver what is left, and end. Nothing may be written to the log any more.
@@ -101,7 +102,7 @@ class FollowerProcess:
         Returns:
             None, or one line that says what is not delivered, why, and how to deliver it.
         """
-        if self._watcher is None or self._orders is None or self._process is None:
+        if self._watcher is None or self._process is None:
             self.stop()
             return None
         with self._lock:
@@ -116,9 +117,9 @@ class FollowerProcess:
             self._watcher.join(0.1)
             if self._delivered() != before:
                 before, moved = self._delivered(), now
-        return self._undelivered(self._orders)
+        return self._undelivered()
 
-    def _watch(self, process: subprocess.Popen[bytes], orders: Orders) -> None:
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Start the process again where it was killed or crashed: the thread's whole life."""
         crashes = 0
         while True:
@@ -127,10 +128,10 @@ class FollowerProcess:
             if self._stopping or (self._finishing and code == 0):
                 return
             crashes = 1 if time.monotonic() - began > _HEALTHY_SECONDS else crashes + 1
-            if crashes >= _CRASHES:
+            if crashes > len(_PAUSES):
                 self._given_up = (
-                    f"what tells {_named(orders.trackers)} of the search ended {crashes} times in a row "
-                    f"(exit code {code}); {log_file(Path(orders.folder))} may say why"
+                    f"what tells {self._named} of the search ended {crashes} times in a row (exit code {code}); "
+                    f"{log_file(self._folder)} may say why"
                 )
                 return
             if not self._finishing:
@@ -139,36 +140,20 @@ class FollowerProcess:
                 if self._stopping:
                     return
                 _close(process)
-                process = self._process = self._popen()
-                _send(process, dataclasses.replace(orders, lenient=True))
+                process = self.start()
+                _send(process, dataclasses.replace(self._orders, lenient=True))
                 if self._finishing:
                     _close(process)
 
-    def _popen(self) -> subprocess.Popen[bytes]:
-        # As in this process, and never from the folder in which the user is.
-        path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-        environment.pop("MLFLOW_TRACKING_URI", None)  # it may hold a password; the orders have it
-        return subprocess.Popen(
-            [sys.executable, "-m", "tune.tracking.follower", *self._trackers],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
-
     def _statuses(self) -> dict[str, Status]:
-        if self._orders is None:
-            return {}
-        return {name: Status.read(Path(self._orders.folder), name) for name in self._orders.trackers}
+        return {name: Status.read(self._folder, name) for name in self._orders.trackers}
 
     def _delivered(self) -> list[tuple[int, int]]:
         return [(status.delivered, status.progress) for status in self._statuses().values()]
 
-    def _undelivered(self, orders: Orders) -> str | None:
+    def _undelivered(self) -> str | None:
         """What is not delivered, why, and what to do, in one line."""
-        events = last_number(Path(orders.folder) / EVENTS_FILE)
-        statuses = self._statuses()
+        orders, statuses, events = self._orders, self._statuses(), count_events(self._folder)
         waiting = {name: status for name, status in statuses.items() if status.delivered < events}
         parts = [
             f"{status.refused} records were refused by {_NAMES[name]} ({status.reason})"
@@ -183,47 +168,28 @@ class FollowerProcess:
         return ". ".join(["; ".join(parts), *filter(None, reasons[:1])]) or None
 
 
-def last_number(path: Path) -> int:
-    """Number of a log's last whole event; 0 where there is none, or it cannot be read."""
+def count_events(folder: Path) -> int:
+    """How many events an experiment's log holds, which is the number of its last one."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 1_000_000))
-            lines = file.read().split(b"\n")[:-1]
-        return decode(lines[-1]).number if lines else 0
-    except (OSError, LineError):
+        return (folder / EVENTS_FILE).read_bytes().count(b"\n")
+    except OSError:
         return 0
 
 
 def _named(trackers: Iterable[str]) -> str:
-    return " and ".join(_NAMES.get(name, name) for name in trackers)
+    return " and ".join(_NAMES[name] for name in trackers)
 
 
 def _send(process: subprocess.Popen[bytes], orders: Orders) -> None:
     """Tell the process its orders; one that has ended is noticed when it does not answer."""
-    pipe = _pipe(process.stdin)
+    assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        pipe.write(orders.to_json().encode() + b"\n")
-        pipe.flush()
-
-
-def _answer(process: subprocess.Popen[bytes], tracker: str) -> str | None:
-    """What stands in the way of a store; None where it is connected."""
-    line = _pipe(process.stdout).readline()
-    if not line:
-        return f"what tells {_NAMES.get(tracker, tracker)} of the search ended (exit code {process.wait()})"
-    found = json.loads(line)["problem"]
-    return None if found is None else hide_password(str(found))
+        process.stdin.write(orders.to_json().encode() + b"\n")
+        process.stdin.flush()
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
     """Close the pipes to a process, which tells it that nothing more comes."""
     for pipe in (process.stdin, process.stdout):
         with contextlib.suppress(OSError):  # it has ended
-            _pipe(pipe).close()
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise ValueError("the process was started without pipes")
-    return pipe
+            pipe.close()  # type: ignore[union-attr]

@@ -7,7 +7,6 @@ own writer holds a thread and an open file for every run.
 
 from __future__ import annotations
 
-import io
 import math
 import shutil
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tune.experiments.events import BaselineMeasured, Entry, Evaluated, TrialProposed
 from tune.space.parameters import show
-from tune.tracking.tracker import Orders, Position
+from tune.tracking.tracker import Orders, Position, Tracker
 from tune.util.errors import TrackingError
 
 if TYPE_CHECKING:
@@ -29,21 +28,16 @@ has two sources: these come from `progress.jsonl`, all others from the log."""
 _NOT_SHOWN = (*_TRAINING, "step", "train_seconds", "train_samples", "eval_clips")
 
 
-class TensorBoardTracker:
+class TensorBoardTracker(Tracker):
     """Writes scalars and HParams at the times of their events."""
 
     name = "tensorboard"
 
     def open(self, saved: SavedExperiment) -> Position:
-        """Begin with an empty folder.
-
-        Raises `TrackingError` where TensorBoard is not installed, or the folder cannot be written.
-        """
+        """Begin with an empty folder; see `Tracker.open`."""
         self._folder = saved.folder.path / FOLDER
         self._file = f"events.out.tfevents.{time.time():.6f}.tune-whisper"
-        self._event = 0  # the last one that was taken in
-        self._waiting: dict[str, io.BytesIO] = {}  # records that are not on the disk yet, by run
-        self._sizes: dict[str, int] = {}  # of the files
+        self._waiting: dict[str, list[dict[str, Any]]] = {}  # what is to be written, by run
         self._reached: dict[str, int] = {}  # samples seen at the last of what was heard between evaluations
         self._ended: set[str] = set()
         try:
@@ -55,15 +49,13 @@ class TensorBoardTracker:
             raise TrackingError("--track tensorboard: pip install 'tune-whisper[tensorboard]'") from error
         except OSError as error:
             raise TrackingError(f"{self._folder}: cannot be removed: {error.strerror}") from error
-        return Position(0, 0)
+        return Position()
 
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
-        """Write what is new in the log; raises `TrackingError` where it cannot be written: the next call does it."""
+        """Write what is new in the log."""
         measured = {}
         for entry in entries:
-            if entry.number <= self._event:
-                continue
-            self._event, event = entry.number, entry.event
+            event = entry.event
             if isinstance(event, BaselineMeasured):
                 self._scalars("baseline", entry.time, 0, {"wer": event.rates.get("wer")})
             elif isinstance(event, TrialProposed):
@@ -85,7 +77,7 @@ class TensorBoardTracker:
         self._write()
 
     def progress(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Write losses between evaluations, without those that a trial comes by again; raises as `deliver` does."""
+        """Write losses between evaluations, without those that a trial comes by again."""
         for row in rows:
             run, metrics = row["trial_id"], row["metrics"]
             seen = int(metrics.get("samples_seen", 0))
@@ -93,12 +85,6 @@ class TensorBoardTracker:
                 self._reached[run] = seen
                 self._scalars(run, row["time"], seen, {name: metrics.get(name) for name in _TRAINING})
         self._write()
-
-    def delivered(self, position: Position) -> None:
-        """Nothing: the next follower writes all of it anew."""
-
-    def close(self) -> None:
-        """Nothing: no file is open."""
 
     def _scalars(self, run: str, moment: float, step: int, values: Mapping[str, float | None]) -> None:
         found = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
@@ -123,26 +109,26 @@ class TensorBoardTracker:
         self._add(run, moment, summary={"value": [value]})
 
     def _add(self, run: str, moment: float, **content: Any) -> None:
+        self._waiting.setdefault(run, []).append({"wall_time": moment, **content})
+
+    def _write(self) -> None:
+        """Append what waits to the files; after an error, as of a full disk, `open` begins anew."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        begins = run not in self._sizes and run not in self._waiting
-        writer = RecordWriter(self._waiting.setdefault(run, io.BytesIO()))
-        for record in [{"file_version": "brain.Event:2"}, content] if begins else [content]:
-            writer.write(Event(wall_time=moment, **record).SerializeToString())
-
-    def _write(self) -> None:
         try:
-            for run, records in list(self._waiting.items()):
+            for run, events in self._waiting.items():
                 (self._folder / run).mkdir(parents=True, exist_ok=True)
-                size = self._sizes.get(run, 0)
                 with (self._folder / run / self._file).open("ab") as file:
-                    file.truncate(size)  # a disk that was full took a part
-                    file.write(records.getvalue())
-                self._sizes[run] = size + len(records.getvalue())
-                del self._waiting[run]
+                    if not file.tell():
+                        events.insert(
+                            0, {"wall_time": events[0]["wall_time"], "file_version": "brain.Event:2"}
+                        )
+                    for event in events:
+                        RecordWriter(file).write(Event(**event).SerializeToString())
         except OSError as error:
             raise TrackingError(f"{self._folder}: cannot be written: {error.strerror}") from error
+        self._waiting = {}
 
 
 def make_tracker(orders: Orders) -> TensorBoardTracker:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tune.util.errors import TrackingError
 from tune.util.files import try_lock, write_whole
@@ -28,14 +28,6 @@ TRACKERS = {
 }
 """Their modules; each has `make_tracker(orders)`, and imports what is heavy when it is imported itself."""
 DEFAULT_TRACKERS = ("mlflow",)
-
-
-class RefusedError(TrackingError):
-    """A store took all but some records, which it will never take."""
-
-    def __init__(self, count: int, reason: str) -> None:
-        super().__init__(reason)
-        self.count = count
 
 
 class BusyError(TrackingError):
@@ -66,8 +58,6 @@ class Orders:
     trackers: Sequence[str] = DEFAULT_TRACKERS
     tracking_uri: str = ""
     """MLflow's store."""
-    artifact_root: str | None = None
-    """Where MLflow's artifacts go; None leaves that to the server."""
     optuna_url: str | None = None
     """Database of the Optuna study; None is a journal in the experiment's folder."""
     patience: float = 30.0
@@ -85,14 +75,25 @@ class Orders:
         return cls(**json.loads(text))
 
 
-class Tracker(Protocol):
-    """One store. Any method may raise `TrackingError`: the store is away, and the same is asked again later."""
+class Tracker:
+    """One store. Any method may raise `TrackingError`: the store is away, and all begins with `open` again later."""
 
-    name: str
+    name = ""
     """As in `TRACKERS`."""
+    problem: str | None = None
+    """What the store does not take although it takes all else."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        """Why records will never be taken, one reason each, since the follower counted them last."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the status is to say besides, as the ids of MLflow's runs."""
+        return {}
 
     def open(self, saved: SavedExperiment) -> Position:
-        """Connect; also again after a failure. Leaves nothing behind for a log without events.
+        """Connect; also again, after a failure. Leaves nothing behind for a log without events.
 
         Args:
             saved: with what the log folds to now.
@@ -102,7 +103,9 @@ class Tracker(Protocol):
 
         Raises:
             TrackingError: it cannot be reached or refuses, in one line that shows no password.
+            ExperimentError: it holds something else of this experiment's name.
         """
+        raise NotImplementedError
 
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
         """Tell the store of events. Twice is as good as once.
@@ -112,18 +115,15 @@ class Tracker(Protocol):
             saved: with the state folded up to the last of them.
 
         Raises:
-            RefusedError: all was delivered but what the store will never take.
             TrackingError: the store is away; some of it may be delivered.
         """
+        raise NotImplementedError
 
     def progress(self, rows: Sequence[dict[str, Any]]) -> None:
         """Tell the store of rows of `progress.jsonl` (`trial_id`, `time`, `metrics`); raises as `deliver` does."""
 
     def delivered(self, position: Position) -> None:
-        """Remember in the store where delivery stands."""
-
-    def close(self) -> None:
-        """Let go of the store; nothing is delivered after it."""
+        """Remember in the store where delivery stands; raises as `deliver` does."""
 
 
 def make_tracker(name: str, orders: Orders) -> Tracker:

@@ -110,11 +110,11 @@ class MemoryStore:
             raise TrackingError("away")
         return self.calls == -1
 
-    def reach(self) -> str | None:
+    def find(self) -> str | None:
         self._call()
         return self.experiment_id or None
 
-    def connect(self, *, create: bool = True) -> None:
+    def connect(self) -> None:
         self._call()
         self.experiment_id = "1"
 
@@ -126,7 +126,7 @@ class MemoryStore:
             if all(run.tags.get(tag) == value for tag, value in tags.items())
         ]
 
-    def create_run(self, name: str, tags: Any, start_ms: int) -> str:
+    def create_run(self, name: str, tags: Any, start_ms: int) -> FoundRun:
         lost = self._call()
         key = f"run-{len(self.runs)}"
         self.runs[key] = SimpleNamespace(
@@ -134,7 +134,7 @@ class MemoryStore:
         )
         if lost:
             raise TrackingError("away, after it was created")
-        return key
+        return FoundRun(key, "RUNNING", start_ms, False, dict(tags))
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
         lost, run = self._call(), self.runs[run_id]
@@ -144,12 +144,9 @@ class MemoryStore:
         if lost:
             raise TrackingError("away, after it was written")
 
-    def end_run(self, run_id: str, status: str, end_ms: int) -> None:
+    def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
         self._call()
         self.runs[run_id].status = status
-
-    def reopen_run(self, run_id: str) -> None:
-        self.end_run(run_id, "RUNNING", 0)
 
     def delete_run(self, run_id: str) -> None:
         self._call()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,10 @@ from tune.experiments.saved import SavedExperiment
 from tune.tracking import process as process_module
 from tune.tracking.follower import StoreFollower
 from tune.tracking.process import FollowerProcess
-from tune.tracking.tracker import BusyError, Position, RefusedError, Status, store_lock
+from tune.tracking.tracker import BusyError, Position, Status, Tracker, store_lock
 from tune.util.errors import TrackingError
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[CutProxy]:
-    proxy = CutProxy(server.port)
-    proxy.start()
-    yield proxy
-    proxy.passing.set()
-    proxy.stop()
+Begin = Callable[..., FollowerProcess]
 
 
 @pytest.fixture
@@ -56,11 +41,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def follower() -> Iterator[FollowerProcess]:
-    found = FollowerProcess()
-    found.start()
-    yield found
-    found.stop()
+def begin() -> Iterator[Begin]:
+    """Begins to follow a log; takes changes of the orders."""
+    found: list[FollowerProcess] = []
+
+    def begin(made: MadeLog, **changes: Any) -> FollowerProcess:
+        found.append(FollowerProcess(made.orders(**changes)))
+        found[-1].start()
+        found[-1].begin()
+        return found[-1]
+
+    yield begin
+    for follower in found:
+        follower.stop()
 
 
 def runs_of(made: MadeLog) -> dict[str, str]:
@@ -73,9 +66,9 @@ def parent_of(made: MadeLog) -> str | None:
     return Status.read(made.folder, "mlflow").facts.get("parent_run_id")
 
 
-def test_what_happens_is_seen_within_seconds(folder: Path, follower: FollowerProcess) -> None:
+def test_what_happens_is_seen_within_seconds(folder: Path, begin: Begin) -> None:
     made = MadeLog(folder)
-    follower.begin(made.orders())
+    follower = begin(made)
     made.session(trials=1)
     made.begin("001")
     wait_for(lambda: runs_of(made).get("001"), 10)
@@ -95,28 +88,26 @@ def test_what_happens_is_seen_within_seconds(folder: Path, follower: FollowerPro
 
 
 def test_a_search_that_ends_before_its_first_event_leaves_nothing(
-    tmp_path: Path, server: Server, follower: FollowerProcess
+    tmp_path: Path, server: Server, begin: Begin
 ) -> None:
     made = MadeLog(tmp_path / tmp_path.name, server.url)
-    follower.begin(made.orders())
+    follower = begin(made)
     assert follower.finish() is None
     assert client_of(server.url).get_experiment_by_name(made.name) is None
 
 
-def test_a_store_that_is_away_at_the_start_is_one_line(
-    tmp_path: Path, proxy: CutProxy, follower: FollowerProcess
-) -> None:
+def test_a_store_that_is_away_at_the_start_is_one_line(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
     made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
     proxy.stop()
     with pytest.raises(TrackingError, match=r"me:\*\*\*@.* cannot be reached: Connection refused") as caught:
-        follower.begin(made.orders())
+        begin(made)
     assert "\n" not in str(caught.value)
     assert followers() == []
 
 
-def test_killed_it_is_started_again(folder: Path, follower: FollowerProcess) -> None:
+def test_killed_it_is_started_again(folder: Path, begin: Begin) -> None:
     made = MadeLog(folder)
-    follower.begin(made.orders())
+    follower = begin(made)
     made.session(trials=2)
     made.trial("001", 50.0, 30.0, 12.0)
     wait_for(lambda: runs_of(made), 10)
@@ -135,13 +126,13 @@ def test_killed_it_is_started_again(folder: Path, follower: FollowerProcess) -> 
 
 
 def test_one_that_always_crashes_is_given_up(
-    folder: Path, follower: FollowerProcess, monkeypatch: pytest.MonkeyPatch
+    folder: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_module, "_PAUSES", (0, 0, 0, 0))
     made = MadeLog(folder)
-    follower.begin(made.orders())
+    follower = begin(made)
     made.session(trials=1)
-    for _ in range(process_module._CRASHES):
+    for _ in range(5):
         found = wait_for(followers, 10)[0]
         found.kill()
         wait_for(lambda found=found: found not in followers(), 10)
@@ -153,14 +144,21 @@ def test_one_that_always_crashes_is_given_up(
     assert "ended 5 times in a row" in told
 
 
-def test_the_driver_is_killed_and_all_is_delivered(tmp_path: Path, server: Server) -> None:
+@pytest.mark.parametrize("away", [True, False])
+def test_the_driver_is_killed_while_the_server_is_away(
+    tmp_path: Path, server: Server, proxy: CutProxy, away: bool
+) -> None:
     folder = tmp_path / "experiments" / tmp_path.name
-    driver = Driver(folder, server.url)
-    driver.step()
-    driver.step()
+    driver = Driver(folder, proxy.url)
+    if away:
+        proxy.stop()
+    for _ in range(3):
+        driver.step()
     follower = driver.follower
-    driver.step()
     driver.kill()
+    if away:
+        time.sleep(2)
+        proxy.start()
     follower.wait(60)
     client = client_of(server.url)
     parent = client.get_run(only_parent(client, folder.name))
@@ -168,26 +166,9 @@ def test_the_driver_is_killed_and_all_is_delivered(tmp_path: Path, server: Serve
     assert set(children(client, parent.info.run_id)) == {"001", "002"}
 
 
-def test_the_driver_is_killed_while_the_server_is_away(
-    tmp_path: Path, server: Server, proxy: CutProxy
-) -> None:
-    folder = tmp_path / "experiments" / tmp_path.name
-    driver = Driver(folder, proxy.url)
-    proxy.stop()
-    driver.step()
-    driver.step()
-    follower = driver.follower
-    driver.kill()
-    time.sleep(2)
-    proxy.start()
-    follower.wait(60)
-    client = client_of(server.url)
-    assert set(children(client, only_parent(client, folder.name))) == {"001", "002"}
-
-
-def test_signals_are_for_the_search(folder: Path, follower: FollowerProcess) -> None:
+def test_signals_are_for_the_search(folder: Path, begin: Begin) -> None:
     made = MadeLog(folder)
-    follower.begin(made.orders())
+    follower = begin(made)
     for number in (signal.SIGINT, signal.SIGTERM):
         follower_of().send_signal(number)
     whole_search(made)
@@ -197,11 +178,9 @@ def test_signals_are_for_the_search(folder: Path, follower: FollowerProcess) -> 
     assert follower.finish() is None
 
 
-def test_cut_in_the_middle_and_back(
-    tmp_path: Path, server: Server, proxy: CutProxy, follower: FollowerProcess
-) -> None:
+def test_cut_in_the_middle_and_back(tmp_path: Path, server: Server, proxy: CutProxy, begin: Begin) -> None:
     made = MadeLog(tmp_path / tmp_path.name, proxy.url)
-    follower.begin(made.orders())
+    follower = begin(made)
     made.session(trials=3)
     made.begin("001")
     wait_for(lambda: runs_of(made), 10)
@@ -209,10 +188,10 @@ def test_cut_in_the_middle_and_back(
     parent = only_parent(client, made.name)
     proxy.cut_answers = True  # the server hears and writes, and we do not hear of it
     made.begin("002")
-    made.evaluate("001", 50.0)
     wait_for(lambda: follower.problem and "002" in children(client, parent), 30)
     proxy.stop()
     proxy.cut_answers = False
+    made.evaluate("001", 50.0)
     made.evaluate("001", 30.0, 12.0, first=1)
     made.end("001")
     made.trial("003", 55.0)
@@ -231,11 +210,9 @@ def test_cut_in_the_middle_and_back(
     assert client.get_run(parent).info.status == "FINISHED"
 
 
-def test_given_up_at_the_end_and_told_how_to_deliver(
-    tmp_path: Path, proxy: CutProxy, follower: FollowerProcess
-) -> None:
+def test_given_up_at_the_end_and_told_how_to_deliver(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
     made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
-    follower.begin(made.orders(patience=1.0))
+    follower = begin(made, patience=1.0)
     made.session(trials=1)
     wait_for(lambda: parent_of(made), 10)
     proxy.stop()
@@ -252,11 +229,9 @@ def test_given_up_at_the_end_and_told_how_to_deliver(
     assert "s3cret" not in told
 
 
-def test_a_server_that_hangs_holds_up_nobody(
-    tmp_path: Path, proxy: CutProxy, follower: FollowerProcess
-) -> None:
+def test_a_server_that_hangs_holds_up_nobody(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
     made = MadeLog(tmp_path / tmp_path.name, proxy.url)
-    follower.begin(made.orders())
+    follower = begin(made)
     proxy.passing.clear()
     whole_search(made)
     before = time.monotonic()
@@ -264,12 +239,13 @@ def test_a_server_that_hangs_holds_up_nobody(
     assert time.monotonic() - before < 10
 
 
-def test_the_password_is_nowhere(tmp_path: Path, proxy: CutProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_password_is_nowhere(
+    tmp_path: Path, proxy: CutProxy, monkeypatch: pytest.MonkeyPatch, begin: Begin
+) -> None:
     uri = f"http://me:s3cret@127.0.0.1:{proxy.port}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    follower = FollowerProcess()
     made = MadeLog(tmp_path / tmp_path.name, uri)
-    follower.begin(made.orders(patience=0.0))
+    follower = begin(made, patience=0.0)
     made.session(trials=1)
     wait_for(lambda: parent_of(made), 10)
     found = follower_of()
@@ -283,18 +259,28 @@ def test_the_password_is_nowhere(tmp_path: Path, proxy: CutProxy, monkeypatch: p
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
 
 
-def test_what_it_imports() -> None:
-    code = "import sys, tune.tracking.follower, tune.tracking.mlflow\n"
-    code += "print(sorted({'torch', 'ray', 'transformers', 'datasets', 'optuna'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("modules", "told"),
+    [
+        (["follower", "mlflow"], ["sqlalchemy"]),
+        (["follower", "optuna_study", "tensorboard"], []),
+    ],
+)
+def test_what_it_imports(modules: list[str], told: list[str]) -> None:
+    heavy = {"torch", "ray", "transformers", "datasets", "optuna", "sqlalchemy", "mlflow", "tensorboard"}
+    code = f"import sys, {', '.join(f'tune.tracking.{name}' for name in modules)}\n"
+    code += f"print(sorted({heavy - set(modules)} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+    assert (done.stdout.strip(), done.stderr) == (str(told), "")
 
 
-class MadeTracker:
+class MadeTracker(Tracker):
     """A store in memory, as a test wants it."""
 
     def __init__(self, name: str = "made") -> None:
+        super().__init__()
         self.name = name
+        self.reject: list[str] = []
         self.numbers: list[int] = []
         self.samples: list[int] = []
         self.position = Position()
@@ -313,6 +299,7 @@ class MadeTracker:
         self.passing.wait()
         if self.fail is not None:
             raise self.fail
+        self.refused += self.reject
         assert saved.state.events == entries[-1].number
         self.numbers += [entry.number for entry in entries]
 
@@ -323,9 +310,6 @@ class MadeTracker:
     def delivered(self, position: Position) -> None:
         """See `Tracker`."""
         self.position = position
-
-    def close(self) -> None:
-        """See `Tracker`."""
 
 
 def following(made: MadeLog, tracker: MadeTracker, ended: threading.Event, **changes: Any) -> StoreFollower:
@@ -414,7 +398,7 @@ def test_each_store_goes_on_from_where_it_is(tmp_path: Path) -> None:
 def test_what_is_refused_is_counted_and_holds_up_nothing(tmp_path: Path) -> None:
     made, tracker = MadeLog(tmp_path / "x"), MadeTracker()
     whole_search(made)
-    tracker.fail = RefusedError(3, "they are not wanted")
+    tracker.reject = ["they are not wanted"] * 3
     found = to_the_end(made, tracker)
     assert (found.status.refused, found.status.reason) == (6, "they are not wanted")
     assert tracker.position.events == 15

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,6 @@ from tune.cli import main
 from tune.commands.sync import sync
 from tune.experiments.events import BaselineMeasured
 from tune.util.errors import ExperimentError, TrackingError
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[CutProxy]:
-    proxy = CutProxy(server.port)
-    proxy.start()
-    yield proxy
-    proxy.stop()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_logs import BEGAN, RUNGS, MadeLog, follow
+from made_logs import BEGAN, RUNGS, MadeLog, follow
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
@@ -31,7 +31,7 @@ class Board:
     """What TensorBoard shows of an experiment."""
 
     def __init__(self, made: MadeLog) -> None:
-        folder = str(made.folder.path / FOLDER)
+        folder = str(made.folder / FOLDER)
         self.multiplexer = EventMultiplexer()
         self.multiplexer.AddRunsFromDirectory(folder)
         self.multiplexer.Reload()
@@ -70,7 +70,7 @@ def _value(value: Any) -> Any:
 
 def check(made: MadeLog) -> None:
     """Everything that the log folds to is there, once."""
-    state: SearchState = made.saved().state
+    state: SearchState = made.saved_at().state
     board = Board(made)
     hparams = board.hparams()
     assert set(hparams) == {run.trial_id for run in state.runs}
@@ -85,36 +85,36 @@ def check(made: MadeLog) -> None:
 
 
 def test_its_own_reader_finds_what_the_log_says(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
+    made = MadeLog(tmp_path / "exp")
     made.four()
-    made.propose("001-r1", seed=43)
-    made.measure("001-r1", 900, 10.5)
+    made.begin("001-r1", seed=43)
+    made.measure("001-r1", 3200, 10.5)
     made.end("001-r1", "completed")
-    made.propose("005")
-    made.measure("005", 100, 40.0)
+    made.begin("005")
+    made.measure("005", 384, 40.0)
     assert follow(TensorBoardTracker(), made) == Position()
     check(made)
     board = Board(made)
-    assert board.points("baseline", "wer") == [(0, 60.0, BEGAN + 1)]
+    assert board.points("baseline", "wer") == [(0, 60.0, BEGAN + 2)]
     assert board.tags("005") == {"wer", "cer", "eval_loss", "epoch", "best_wer"}
     assert board.hparams()["001-r1"][0]["seed"] == 43
-    assert board.points("001", "cer") == [(100, 10.0, BEGAN + 10), *board.points("001", "cer")[1:]]
+    assert board.points("001", "cer") == [(384, 10.0, BEGAN + 11), *board.points("001", "cer")[1:]]
 
 
 def test_a_follower_that_is_there_before_the_first_event(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
+    made = MadeLog(tmp_path / "exp")
     tracker = TensorBoardTracker()
-    assert tracker.open(SavedExperiment(made.folder, ExperimentSettings(), SearchState())) == Position()
-    assert not (made.folder.path / FOLDER).exists()
+    assert tracker.open(SavedExperiment(made.experiment, ExperimentSettings(), SearchState())) == Position()
+    assert not (made.folder / FOLDER).exists()
     made.four()
-    tracker.deliver(made.entries, made.saved())
+    tracker.deliver(made.entries, made.saved_at())
     check(made)
 
 
 def test_settings_of_every_type_are_shown(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
-    made.begin()
-    made.propose("001", spec_augment=True, scheduler_type="cosine", lora_rank=None)
+    made = MadeLog(tmp_path / "exp")
+    made.session()
+    made.begin("001", spec_augment=True, scheduler_type="cosine", lora_rank=None)
     follow(TensorBoardTracker(), made)
     settings, _, status = Board(made).hparams()["001"]
     assert settings | {"spec_augment": True, "scheduler_type": "cosine", "lora_rank": "null"} == settings
@@ -122,48 +122,46 @@ def test_settings_of_every_type_are_shown(tmp_path: Path) -> None:
 
 
 def test_event_by_event_comes_to_the_same(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
+    made = MadeLog(tmp_path / "exp")
     made.four()
     tracker = TensorBoardTracker()
     follow(tracker, made, range(1, 40))
-    check(made)
-    tracker.deliver(made.entries, made.saved())
     check(made)
     assert [wer for _, wer, _ in Board(made).points("001", "best_wer")] == [30.0, 11.0, 11.0]
 
 
 def test_a_new_follower_begins_anew(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
+    made = MadeLog(tmp_path / "exp")
     made.four()
     follow(TensorBoardTracker(), made)
-    (old,) = (made.folder.path / FOLDER / "001").iterdir()
+    (old,) = (made.folder / FOLDER / "001").iterdir()
     old.write_bytes(old.read_bytes()[:-7])  # killed in the middle of a record
-    made.begin()
-    made.propose("005")
-    made.measure("005", 100, 40.0)
+    made.session()
+    made.begin("005")
+    made.measure("005", 384, 40.0)
     assert follow(TensorBoardTracker(), made) == Position()
     assert not old.exists()
     check(made)
 
 
 def test_a_trial_that_was_decided_before_a_kill_is_over(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
-    made.begin()
-    made.propose("001")
-    made.measure("001", 100, 40.0, stop=True)
+    made = MadeLog(tmp_path / "exp")
+    made.session()
+    made.begin("001")
+    made.measure("001", 384, 40.0, stop=True)
     tracker = TensorBoardTracker()
     follow(tracker, made)
     assert Board(made).hparams()["001"][2] == "UNKNOWN"
-    made.begin()
-    follow(tracker, made, [5], opened=True)
+    made.session()
+    follow(tracker, made, opened=True)
     assert Board(made).hparams()["001"][2] == "SUCCESS"
 
 
 def test_losses_between_evaluations(tmp_path: Path) -> None:
     """A trial that lost its checkpoint comes by the same samples again."""
-    made = MadeLog(tmp_path)
-    made.begin()
-    made.propose("001")
+    made = MadeLog(tmp_path / "exp")
+    made.session()
+    made.begin("001")
     tracker = TensorBoardTracker()
     follow(tracker, made)
 
@@ -172,8 +170,8 @@ def test_losses_between_evaluations(tmp_path: Path) -> None:
         return {"trial_id": "001", "time": BEGAN + seen, "metrics": metrics}
 
     tracker.progress([row(16, 3.0, learning_rate=1e-4), row(32, 2.5)])
-    made.measure("001", 100, 40.0)
-    follow(tracker, made, [4], opened=True)
+    made.measure("001", 384, 40.0)
+    follow(tracker, made, opened=True)
     again = [row(32, 2.4), row(48, 2.0), row(64, float("nan"))]
     tracker.progress(again)
     tracker.progress(again)
@@ -188,27 +186,27 @@ def test_losses_between_evaluations(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_the_next_delivery_writes_the_rest(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
-    made.begin()
+    made = MadeLog(tmp_path / "exp")
+    made.session()
     for number in range(1, 6):
         for rung in RUNGS:
-            made.measure(made.propose(f"{number:03d}") if rung == RUNGS[0] else f"{number:03d}", rung, 30.0)
+            made.measure(made.begin(f"{number:03d}") if rung == RUNGS[0] else f"{number:03d}", rung, 30.0)
     code = (
-        "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests')\n"
-        "from event_logs import MadeLog; from tune.util.errors import TrackingError\n"
+        "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests/support')\n"
+        "from made_logs import MadeLog, follow; from tune.util.errors import TrackingError\n"
         "from tune.tracking.tensorboard import TensorBoardTracker\n"
-        f"made = MadeLog(Path({str(tmp_path)!r})); tracker = TensorBoardTracker(); tracker.open(made.saved())\n"
+        f"made = MadeLog(Path({str(tmp_path)!r}, 'exp')); tracker = TensorBoardTracker()\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))\n"
         "for _ in range(2):\n"
-        "    try:\n        tracker.deliver(made.entries, made.saved())\n"
+        "    try:\n        follow(tracker, made)\n"
         "    except TrackingError as error:\n        print(error)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
-        "tracker.deliver(made.entries, made.saved())\n"
+        "follow(tracker, made)\n"
         "print(sorted({'torch', 'ray', 'mlflow', 'tensorboardX', 'tensorflow'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    told = f"{made.folder.path / FOLDER}: cannot be written: File too large\n"
+    told = f"{made.folder / FOLDER}: cannot be written: File too large\n"
     assert done.stdout == f"{told}{told}[]\n"
     check(made)
 
@@ -220,11 +218,11 @@ def test_it_says_that_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(
         TrackingError, match=r"^--track tensorboard: pip install 'tune-whisper\[tensorboard\]'$"
     ):
-        TensorBoardTracker().open(MadeLog(tmp_path).saved())
+        TensorBoardTracker().open(MadeLog(tmp_path / "exp").saved)
 
 
 def test_a_folder_that_cannot_be_removed_is_one_line(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path)
-    (made.folder.path / FOLDER).write_text("a file")
+    made = MadeLog(tmp_path / "exp")
+    (made.folder / FOLDER).write_text("a file")
     with pytest.raises(TrackingError, match=f"/{FOLDER}: cannot be removed: Not a directory$"):
-        TensorBoardTracker().open(made.saved())
+        TensorBoardTracker().open(made.saved_at())
