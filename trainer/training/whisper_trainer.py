@@ -26,13 +26,13 @@ from trainer.memory import is_out_of_memory
 from trainer.scoring.alignment import UtteranceErrors
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
-from trainer.scoring.scores import count_rates
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
 from trainer.training.checkpoints import checkpoint_bytes, disk_full, told_when_full, unseal
 from trainer.training.collator import IGNORED, SplitDataset, WhisperCollator
 from trainer.training.distributed import any_says, first_says, share_of_node
 from trainer.training.early_evaluation import early_clips, is_early, wer_error
 from trainer.training.encoder_cache import encode
+from trainer.training.metrics import ErrorRates
 from trainer.training.window import hear, hearing
 
 
@@ -59,7 +59,7 @@ class WhisperTrainer(Seq2SeqTrainer):
         self.plan = plan
         self._collators = collators
         self._evaluation = evaluation
-        self._normalize = normalize
+        self._metric = ErrorRates(normalize)
         self._full_frames = full_frames
         self._add_stores = add_stores
         self._model_name = config.model
@@ -260,9 +260,9 @@ class WhisperTrainer(Seq2SeqTrainer):
         tokenizer = self.processing_class.tokenizer
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         references = [self._evaluation.text(clip) for clip in due]
-        found = count_rates(references, self.predictions, self._normalize).counts
-        self.utterances = UtteranceErrors(found["wer"].errors.tolist(), found["wer"].lengths.tolist())
-        rates = {rate: errors.percent for rate, errors in found.items()}
+        rates = self._metric.compute(predictions=self.predictions, references=references)
+        words = self._metric.counts["wer"]
+        self.utterances = UtteranceErrors(words.errors.tolist(), words.lengths.tolist())
         if len(due) < n_clips:
             rates |= {"clips": float(len(due)), "wer_error": wer_error(self.utterances, n_clips)}
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}

@@ -1,0 +1,39 @@
+"""The error rates of a training, as a metric of the library `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import datasets
+import evaluate
+
+from trainer.scoring.alignment import ErrorCounts
+from trainer.scoring.normalizers import Normalizer
+from trainer.scoring.scores import count_rates
+
+
+class ErrorRates(evaluate.Metric):
+    """WER and CER in percent over all texts, normalised and as written; `compute` gives each of `scores.RATES`.
+
+    WER is what the search decides on. Loss is no proxy for it: in published runs WER fell from 34.6 to 32.0 while the
+    evaluation loss rose from 0.31 to 0.45. `evaluate.load("wer")` downloads code at run time, and so fails offline.
+    """
+
+    def __init__(self, normalizer: Normalizer) -> None:
+        super().__init__(keep_in_memory=True)
+        self._normalizer = normalizer
+        self.counts: Mapping[str, ErrorCounts] = {}
+        """Of every text of the last `compute`, by rate."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=self.__doc__ or "",
+            citation="Morris, Maier and Green: From WER and RIL to MER and WIL, Interspeech 2004",
+            inputs_description="predictions, references: texts of equal number",
+            features=datasets.Features({"predictions": text, "references": text}),
+        )
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        self.counts = count_rates(references, predictions, self._normalizer).counts
+        return {rate: errors.percent for rate, errors in self.counts.items()}
