@@ -178,12 +178,19 @@ def test_commands_and_options_that_the_text_names_are_there() -> None:
     assert REFERENCES and wrong == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/search_space.md"])
-def test_the_space_file_is_one(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+SPACES = [
+    block
+    for page in ("README.md", "docs/search_space.md")
+    for block in blocks(ROOT / page)
+    if block.language == "yaml"
+]
+
+
+@pytest.mark.parametrize("block", SPACES)
+def test_a_space_file_is_one(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The name is refused, so that nothing heavy is begun; the file is read before."""
-    [block] = [block for block in blocks(ROOT / page) if block.language == "yaml"]
     monkeypatch.chdir(tmp_path)
     for text in ("\n".join(block.lines), "\n".join(["weight_decai: 0.1", *block.lines])):
         Path("space.yaml").write_text(text, encoding="utf-8")

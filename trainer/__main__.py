@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
-import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, field_docs
 from trainer.errors import ConfigError, UserError
 
 
@@ -111,17 +108,12 @@ def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> 
 
 
 def _field_help() -> str:
-    """Every setting with its default and docstring, from the source of `TrainConfig`."""
-    tree = ast.parse(inspect.getsource(TrainConfig)).body[0]
-    assert isinstance(tree, ast.ClassDef)
+    """Every setting with its default and docstring."""
     defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
-    lines = []
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            text: Any = following.value.value if isinstance(following, ast.Expr) else ""  # type: ignore[attr-defined]
-            default = defaults[statement.target.id]
-            lines.append(f"  {statement.target.id}: {'null' if default is None else default}\n      {text}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"  {name}: {'null' if defaults[name] is None else defaults[name]}\n      {text}"
+        for name, text in field_docs(TrainConfig).items()
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ The module imports nothing heavy, so that the command line can check a whole sea
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import inspect
+import itertools
 import math
 import types
 import typing
@@ -84,6 +87,7 @@ __all__ = [
     "TrainConfig",
     "UserError",
     "check_value",
+    "field_docs",
     "field_type",
     "nearest_field",
 ]
@@ -294,6 +298,19 @@ class TrainConfig:
 
 
 _HINTS: dict[str, Any] = typing.get_type_hints(TrainConfig)
+
+
+def field_docs(settings: type) -> dict[str, str]:
+    """The docstring below each field of a dataclass, from its source."""
+    body = typing.cast("ast.ClassDef", ast.parse(inspect.getsource(settings)).body[0]).body
+    return {
+        statement.target.id: str(following.value.value)
+        for statement, following in itertools.pairwise(body)
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(following, ast.Expr)
+        and isinstance(following.value, ast.Constant)
+    }
 
 
 def field_type(name: str) -> tuple[type, tuple[Any, ...], bool]:

@@ -6,6 +6,7 @@ Nothing heavy is imported here: settings are read with every `TrainConfig`.
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 from trainer.errors import ConfigError
 
 PACKAGED = ("ds_config.json", "ds_config_zero3.json")
-"""ZeRO 2 and ZeRO 3, beside the packages in the repository and under `share/tune-whisper` when installed."""
+"""ZeRO 2 and ZeRO 3, beside the packages in the repository, in `share/tune-whisper` when installed."""
 AUTO = (
     *(
         "train_micro_batch_size_per_gpu",
@@ -30,9 +31,19 @@ AUTO = (
 
 
 def packaged_file(name: str) -> Path:
-    """Where a packaged settings file is."""
-    beside = Path(__file__).resolve().parent.parent / name
-    return beside if beside.is_file() else Path(sys.prefix) / "share" / "tune-whisper" / name
+    """Where a packaged settings file is: in the repository, or wherever pip put it.
+
+    A distribution lists its files; but `pip install --target` moves the data away from where its list says, to a folder
+    beside the packages.
+    """
+    root = Path(__file__).resolve().parent.parent
+    try:
+        listed = importlib.metadata.files("tune-whisper") or []
+    except importlib.metadata.PackageNotFoundError:
+        listed = []
+    places = [root / name, root / "share" / "tune-whisper" / name]
+    places += [Path(str(file.locate())) for file in listed if file.name == name]
+    return next((place for place in places if place.is_file()), places[0])
 
 
 def only_where_imported() -> None:

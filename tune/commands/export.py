@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
 from tune.commands.options import Parser, add_storage
 from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from tune.export.formats import FormatsOutcome
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
@@ -92,7 +96,15 @@ def _folder(text: str) -> Path:
 
 
 def export(words: list[str]) -> int:
-    """Run `tune-whisper export`; returns the exit code, 1 where a format could not be made or drifted.
+    """Run `tune-whisper export`; returns the exit code, 1 where a format could not be made or drifted."""
+    problems = run(words).problems
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return EXIT_FAILED if problems else 0
+
+
+def run(words: list[str]) -> FormatsOutcome:
+    """Export as the words ask for.
 
     Raises:
         ConfigError: options contradict each other, or a package is missing.
@@ -153,9 +165,7 @@ def export(words: list[str]) -> int:
                 arguments.output, repo, private=arguments.private, message=f"Export {arguments.output.name}"
             )
         )
-    for problem in outcome.problems:
-        print(f"error: {problem}", file=sys.stderr)
-    return EXIT_FAILED if outcome.problems else 0
+    return outcome
 
 
 def _check_options(arguments: argparse.Namespace) -> None:

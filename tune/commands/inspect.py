@@ -113,7 +113,7 @@ def _read_config(arguments: argparse.Namespace) -> TrainConfig:
     Raises:
         ConfigError: a setting is unknown, not allowed, or changes nothing here.
     """
-    from tune.space.overrides import parse_set
+    from tune.space.reader import parse_set
 
     values = {"cache_dir": str(arguments.storage.feature_cache)} | read_flags(arguments, _FLAGS)
     chosen = parse_set(arguments.set)

@@ -63,7 +63,7 @@ def add_tracking_uri(
 
 
 def add_settings(parser: Any, text: str) -> None:
-    """`--set`, once for each setting; read by `tune.space.overrides.parse_set`."""
+    """`--set`, once for each setting; read by `tune.space.reader.parse_set`."""
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
@@ -236,7 +236,7 @@ def read_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[s
     Raises:
         ConfigError: a value is not allowed, a key is unknown or given by both.
     """
-    from tune.space.overrides import parse_set
+    from tune.space.reader import parse_set
 
     flags, given = read_flags(arguments, names), parse_set(arguments.set)
     for name in flags:

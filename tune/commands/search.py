@@ -42,6 +42,7 @@ other commands:
   tune-whisper sync EXPERIMENT                  deliver to MLflow what waits on disk
   tune-whisper submit --address URL -- ...      send a search to a cluster as a Ray job
   tune-whisper status, logs, stop               what became of it
+  tune-whisper schema                           a JSON Schema of space files, for editors
   tune-whisper cluster --address ADDRESS        what a cluster has; create, scale and delete on Vertex AI
   each has its own --help
 
@@ -171,11 +172,20 @@ def _gpus(text: str) -> float | Literal["auto"]:
 
 
 def search(words: list[str]) -> int:
-    parser = search_parser()
     if not words:
-        parser.print_help()
+        search_parser().print_help()
         return EXIT_USER_ERROR
-    arguments = parser.parse_args(words)
+    outcome = run(words)
+    return 0 if outcome is None else exit_code(outcome)
+
+
+def run(words: list[str]) -> Outcome[SearchPlan] | None:
+    """The search that the words ask for; None where it was only planned.
+
+    Raises:
+        UserError: something that was given cannot be used.
+    """
+    arguments = search_parser().parse_args(words)
 
     request = read_request(arguments, words)
 
@@ -193,7 +203,7 @@ def search(words: list[str]) -> int:
             from tune.runs.dry_run import show_plan
 
             show_plan(plan, console)
-            return 0
+            return None
 
         from tune.runs.search import run_search
 
@@ -202,7 +212,7 @@ def search(words: list[str]) -> int:
     from tune.runs.search_display import print_summary
 
     print_summary(outcome, console)
-    return exit_code(outcome)
+    return outcome
 
 
 def read_request(arguments: argparse.Namespace, words: Sequence[str]) -> SearchRequest:

@@ -23,7 +23,8 @@ from tune.commands.search import exit_code
 from tune.util.errors import option_name
 
 if TYPE_CHECKING:
-    from tune.experiments.training_plan import TrainRequest
+    from tune.experiments.training_plan import TrainPlan, TrainRequest
+    from tune.runs.outcome import Outcome
 
 _EPILOG = """\
 examples:
@@ -86,7 +87,12 @@ def _add_how(how: Any) -> None:
 
 
 def train(words: list[str]) -> int:
-    """Run `tune-whisper train`; the exit code.
+    """Run `tune-whisper train`; the exit code."""
+    return exit_code(run(words))
+
+
+def run(words: list[str]) -> Outcome[TrainPlan]:
+    """The training that the words ask for.
 
     Raises:
         UserError: something that was given cannot be used.
@@ -119,7 +125,7 @@ def train(words: list[str]) -> int:
     from tune.runs.training_display import print_training_summary
 
     print_training_summary(outcome, console)
-    return exit_code(outcome)
+    return outcome
 
 
 def read_request(arguments: argparse.Namespace) -> TrainRequest:

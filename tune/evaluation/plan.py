@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError, TrainConfig
-from tune.space.overrides import parse_set
+from tune.space.reader import parse_set
 
 if TYPE_CHECKING:
     from tune.experiments.models import NamedModel

@@ -20,7 +20,7 @@ from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.scheduler import LEAST_STEPS, rung_grid
-from tune.space.space import ChoiceParameter, load_space
+from tune.space.space import load_space
 from tune.util.console import short_path
 from tune.util.errors import ConfigError, ExperimentError, ResourceError, check_least
 
@@ -233,7 +233,7 @@ class SearchPlan(Plan):
 
     @property
     def _precisions(self) -> Sequence[Any]:
-        return getattr(self.space.parameters.get("precision"), "values", [self.base.precision])
+        return [*getattr(self.space.parameters.get("precision"), "values", ()), self.base.precision]
 
     @property
     def largest_batch(self) -> int:
@@ -248,13 +248,10 @@ class SearchPlan(Plan):
         return sorted({batch * accumulation * workers for batch in sizes[0] for accumulation in sizes[1]})
 
     def _values(self, name: str) -> list[int]:
-        parameter = self.space.parameters.get(name)
-        if parameter is None:
-            return [int(getattr(self.base, name))]
-        if isinstance(parameter, ChoiceParameter):
-            return [int(value) for value in parameter.values]
-        low, high = int(parameter.low or 1), int(parameter.high or 1)
-        return list(range(low, high + 1, int(parameter.step or 1)))
+        """All that the setting can be in a trial, its own value where it is not always searched."""
+        ranges = self.space.ranges.get(name, ())
+        own = [] if any(not parameter.when for parameter in ranges) else [getattr(self.base, name)]
+        return [int(value) for values in (own, *(one.points() or () for one in ranges)) for value in values]
 
     def budget(self, n_train: int) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget."""

@@ -104,8 +104,9 @@ def read_warm_start(
     for trial in saved.state.records.all():
         if trial.status not in ("completed", "early_stopped"):
             continue
-        params = {key: trial.config.get(key, theirs.get(key)) for key in space.parameters}
-        wrong = [key for key, parameter in space.parameters.items() if not parameter.contains(params[key])]
+        config = {**theirs, **trial.config}
+        params = space.draw(lambda key, _, config=config: config.get(key))  # type: ignore[misc]
+        wrong = space.outside(params)
         outside.update(wrong)
         if not wrong and trial.evaluations:
             value = trial.best_wer if trial.status == "completed" else None

@@ -108,16 +108,18 @@ class Analysis:
 
     @functools.cached_property
     def importances(self) -> list[Importance]:
-        """The searched settings from the most important on; empty where there are too few trials to tell."""
+        """The settings that all trials have, the most important first; empty where too few trials tell."""
         import optuna
 
-        experiment, space = self.experiment, self.experiment.space
-        if space is None or len(space.parameters) < 2:
+        experiment = self.experiment
+        if len(experiment.shared) < 2:
             return []
-        distributions = space.to_optuna()
+        distributions = {name: experiment.parameters[name].to_optuna() for name in experiment.shared}
         trials = [
             optuna.trial.create_trial(
-                value=self.expected[trial.trial_id], params=trial.config, distributions=distributions
+                value=self.expected[trial.trial_id],
+                params={name: trial.config[name] for name in distributions},
+                distributions=distributions,
             )
             for trial in experiment.trials
             if trial.trial_id in self.expected
@@ -264,7 +266,7 @@ class Analysis:
 def _curve(trial: TrialRecord, experiment: Experiment) -> Curve:
     """Logarithms of a trial's lowest WER so far, at shares of its own budget; its settings as a point.
 
-    Sides of that space are 1 long, choices are up to half apart.
+    Sides of that space are 1 long, choices are up to half apart; a setting that is not searched there is not a number.
     """
     import numpy as np
 
@@ -275,7 +277,12 @@ def _curve(trial: TrialRecord, experiment: Experiment) -> Curve:
         wers[-1] = trial.best_wer or 0.0
     budget = seen[-1] if completed else max(seen[-1], experiment.budget_of(trial))
     scales = experiment.scales.values()
-    sides = [scale.place(trial.config[scale.name]) * (0.5 if scale.values else 1.0) for scale in scales]
+    sides = [
+        scale.place(trial.config[scale.name]) * (0.5 if scale.values else 1.0)
+        if scale.name in trial.config
+        else math.nan
+        for scale in scales
+    ]
     logs = [math.log(max(wer, _LEAST_WER)) for wer in wers]
     return Curve([samples / budget for samples in seen], logs, np.array(sides))
 

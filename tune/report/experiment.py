@@ -109,6 +109,16 @@ class Experiment(SavedExperiment):
         """The searched settings."""
         return self.space.parameters if self.space else {}
 
+    @property
+    def searched(self) -> list[tuple[str, str]]:
+        """The searched settings, each with its ranges in words."""
+        return self.space.describe() if self.space else []
+
+    @property
+    def shared(self) -> list[str]:
+        """The searched settings that every trial has; others are searched under a condition."""
+        return [name for name in self.parameters if all(name in trial.config for trial in self.trials)]
+
     @functools.cached_property
     def scales(self) -> dict[str, Scale]:
         """The searched settings as axes."""
@@ -203,12 +213,11 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
 def _check_settings(experiment: Experiment) -> None:
     """Raise `ExperimentError` where a trial has settings that the space does not hold."""
     for trial in experiment.trials:
-        for name, parameter in experiment.parameters.items():
-            if name not in trial.config or not parameter.contains(trial.config[name]):
-                raise ExperimentError(
-                    f"{experiment.folder.path}: trial {trial.trial_id} has {name} "
-                    f"{trial.config.get(name)!r}, which the space of {EXPERIMENT_FILE} does not hold"
-                )
+        for name in experiment.space.outside(trial.config) if experiment.space else ():
+            raise ExperimentError(
+                f"{experiment.folder.path}: trial {trial.trial_id} has {name} "
+                f"{trial.config.get(name)!r}, which the space of {EXPERIMENT_FILE} does not hold"
+            )
 
 
 def _read_dropped(path: Path) -> list[dict[str, str]]:

@@ -49,10 +49,16 @@ def _place(trial: TrialRecord, scale: Scale, turn: float = _TURNS[0]) -> float:
     return float(value) if scale.values is None else scale.values.index(value) + _jitter(trial, turn)
 
 
+def _with(analysis: Analysis, *names: str) -> list[TrialRecord]:
+    """Trials in which these settings were searched, the best first."""
+    return [trial for trial in analysis.ranked if trial.config.keys() >= {*names}]
+
+
 def _draw_trials(figure: Figure, analysis: Analysis, places: Mapping[str, tuple[float, float]]) -> None:
     """Marks of trials: filled where they had their whole budget; the winner stands out, on top."""
     winner = analysis.experiment.winner
-    trials = sorted(analysis.ranked, key=lambda trial: (trial is winner, trial.status == "completed"))
+    trials = [trial for trial in analysis.ranked if trial.trial_id in places]
+    trials.sort(key=lambda trial: (trial is winner, trial.status == "completed"))
     told, colours, symbols = [], [], []
     for trial in trials:
         whole, chosen = trial.status == "completed", trial is winner
@@ -103,17 +109,20 @@ def draw_importances(analysis: Analysis) -> Picture:
         f"lines are 90 % intervals, from drawing the {len(analysis.expected)} trials anew: where they overlap, the "
         "order may be chance."
     )
+    if len(analysis.experiment.shared) < len(analysis.experiment.parameters):
+        caption += " Settings that only some trials have are left out."
     return Picture("importances", caption, figure, 110 + 36 * len(found))
 
 
 def draw_slices(analysis: Analysis) -> list[Picture]:
     """WER over each setting, a figure each, with where the best trials lie."""
     experiment, expected, found = analysis.experiment, analysis.expected, []
-    trials = analysis.ranked
-    wers = [expected[trial.trial_id] for trial in trials]
-    best = trials[: max(3, len(trials) // 10)]
+    wers = [expected[trial.trial_id] for trial in analysis.ranked]
     for name in analysis.settings_order:
-        scale = experiment.scales[name]
+        scale, trials = experiment.scales[name], _with(analysis, name)
+        if not trials:
+            continue
+        best = trials[: max(3, len(trials) // 10)]
         figure = new_figure(xaxis=scale.axis(), yaxis=wer_axis(wers))
         if min(wers) <= experiment.base_wer <= max(wers):
             draw_base_line(figure, experiment.base_wer)
@@ -147,7 +156,12 @@ def draw_parallel(analysis: Analysis) -> Picture:
     )
     for rank, trial in enumerate(ranked, start=1):
         chosen = trial is winner
-        heights = [scale.place(trial.config[scale.name]) + scale.step * _jitter(trial) for scale in scales]
+        heights = [
+            scale.place(trial.config[scale.name]) + scale.step * _jitter(trial)
+            if scale.name in trial.config
+            else None  # a gap
+            for scale in scales
+        ]
         figure.add_scatter(
             x=columns,
             y=[*heights, wers.place(expected[trial.trial_id])],
@@ -181,7 +195,7 @@ def draw_map(analysis: Analysis) -> Picture:
 
     first, second = analysis.settings_order[:2]
     trials, across, up = (
-        analysis.ranked,
+        _with(analysis, first, second),
         analysis.experiment.scales[first],
         analysis.experiment.scales[second],
     )

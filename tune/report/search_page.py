@@ -53,7 +53,7 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
     if created:
         lead += f" · begun {created[:16].replace('T', ' ')}"
     few = ""
-    if not analysis.importances and len(experiment.parameters) > 1:
+    if not analysis.importances and len(experiment.shared) > 1:
         few = (
             f"Too few trials to tell how much each setting matters: {len(analysis.expected)} compare, and "
             f"{LEAST_TRIALS} are the least."
@@ -77,7 +77,7 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
             )
             for change, title in ((True, "Change next time"), (False, "Good to know"))
         ],
-        searched=[[Cell(name, "code"), found.describe()] for name, found in experiment.parameters.items()],
+        searched=[[Cell(name, "code"), text] for name, text in experiment.searched],
         about=_about(experiment),
         few=few,
         trials=_trials(experiment),

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.search.samplers import as_tpe_sees, gaussian_process, one_thread, projected, tpe
+from tune.space.conditions import key_of
+from tune.space.parameters import ChoiceParameter, IntParameter
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, TrialState
 
+    from tune.space.parameters import Parameter
     from tune.space.space import SearchSpace
 
 EARLIER = "from"
 """User attribute of trials that belong to another experiment."""
 _ATTEMPTS = 10
 """Draws of a point that was not tried yet before one of the others is taken."""
+_LEAST_IN_BRANCH = 3
+"""Measured trials of a branch, or half of `startup_trials`, from which on it has a Gaussian process of its own."""
 _MOST_POINTS = 100_000
 """Points of a space without ranges that are looked at for one that was not tried yet."""
 
@@ -38,8 +43,8 @@ class Proposer:
         """
         self._space, self._seed = space, seed
         self._distributions = space.to_optuna()
-        self._whole: Mapping[str, BaseDistribution] | None = self._distributions
-        """None where some trial has not all parameters, as one of another experiment."""
+        self._whole: Mapping[str, BaseDistribution] | None = None if space.deciding else self._distributions
+        """None where some trial has not all parameters: one of another experiment, or of a space with conditions."""
         self._tried: set[str] = set()
         self._known = 0
         """Trials that were looked at for these."""
@@ -62,26 +67,69 @@ class Proposer:
             self._whole = None
         self._known = len(trials)
         space, points = self._space, self._space.try_first
-        if number <= len(points) and _key(points[number - 1]) not in self._tried:
+        if number <= len(points) and not self._was_tried(points[number - 1]):
             return dict(points[number - 1])
         random = np.random.default_rng((self._seed, number))
         early = len(trials) < space.searcher.gp_trials
-        model = projected(trials) if early else self._as_tpe_sees(trials)
+        gp_alone, by_branch = early and not space.deciding, early and bool(space.deciding)
+        model = projected(trials) if gp_alone else self._as_tpe_sees(trials)
         for attempt in range(_ATTEMPTS):
-            if early and attempt == _ATTEMPTS // 2:  # the same corner of the space again and again
-                early, model = False, self._as_tpe_sees(trials)
+            if gp_alone and attempt == _ATTEMPTS // 2:  # the same corner of the space again and again
+                gp_alone, model = False, self._as_tpe_sees(trials)
             sampler_seed = int(random.integers(2**31))
-            model.sampler = (
-                gaussian_process(space, sampler_seed) if early else tpe(space, sampler_seed, self._whole)
-            )
             # A point that was tried stays in the model as running, hence as a poor one.
-            with one_thread() if early else contextlib.nullcontext():
-                asked = model.ask(fixed_distributions=self._distributions)
-            params = _rounded(asked.params, self._distributions)
-            if _key(params) not in self._tried:
-                return params
-        left = [point for point in _all_points(self._distributions) if _key(point) not in self._tried]
+            if gp_alone:
+                point = self._by_process(model, gaussian_process(space, sampler_seed))
+            else:
+                point = self._asked(model, tpe(space, sampler_seed, self._whole))
+                if by_branch and attempt < _ATTEMPTS // 2:
+                    point = self._of_branch(trials, point, sampler_seed)
+            if not self._was_tried(point):
+                return point
+        every = itertools.islice(space.all_points(), _MOST_POINTS)
+        left = [point for point in every if not self._was_tried(point)]
         return left[int(random.integers(len(left)))] if left else None
+
+    def _was_tried(self, point: Mapping[str, Any]) -> bool:
+        return _key(self._space.named(point)) in self._tried
+
+    def _asked(
+        self, model: optuna.Study, sampler: BaseSampler, decided: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The point that a sampler proposes, setting by setting, as far as it is not decided."""
+        model.sampler = sampler
+        trial, known = model.ask(), decided or {}
+
+        def choose(name: str, parameter: Parameter) -> Any:
+            return known[name] if name in known else _suggested(trial, key_of(name, parameter), parameter)
+
+        return self._space.draw(choose)
+
+    def _by_process(
+        self, model: optuna.Study, sampler: BaseSampler, decided: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        with one_thread():
+            return self._asked(model, sampler, decided)
+
+    def _of_branch(self, trials: Sequence[FrozenTrial], point: dict[str, Any], seed: int) -> dict[str, Any]:
+        """The point with all that decides no condition proposed anew, by a Gaussian process of its branch alone.
+
+        A process needs the same parameters in all its trials. One over all branches would know only what they share,
+        and one that were told values of parameters that do not count would be sure of what nobody measured. While a
+        branch has too few trials it is left to TPE, which learns what branches share from all of them.
+        """
+        space = self._space
+        decided = {name: point[name] for name in space.deciding if name in point}
+        if len(trials) < space.searcher.startup_trials or len(decided) == len(point):
+            return point
+        named, keys = space.named(decided), space.named(point).keys()
+        model = projected(
+            trials, lambda params: params.keys() == keys and named.items() <= params.items(), named
+        )
+        measured = sum(trial.values is not None for trial in model.get_trials(deepcopy=False))
+        if measured < max(_LEAST_IN_BRANCH, space.searcher.startup_trials // 2):
+            return point
+        return self._by_process(model, gaussian_process(space, seed, startup=0), decided)
 
     def _as_tpe_sees(self, trials: Sequence[FrozenTrial]) -> optuna.Study:
         """The trials as TPE is to see them; the study that people look at keeps what they are."""
@@ -100,35 +148,21 @@ class Proposer:
         return model
 
 
-def _rounded(params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """Real numbers to six digits, as people write them; so the last bits of a sum change no proposal either."""
-    from optuna.distributions import FloatDistribution
+def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:
+    """A sampler's value; real numbers to six digits, as people write them.
 
-    rounded = dict(params)
-    for name, distribution in distributions.items():
-        if isinstance(distribution, FloatDistribution) and distribution.step is None:
-            value = float(f"{params[name]:.6g}")
-            rounded[name] = min(max(value, distribution.low), distribution.high)
-    return rounded
-
-
-def _all_points(distributions: Mapping[str, BaseDistribution]) -> Iterator[dict[str, Any]]:
-    """The points of a space that has no range of real numbers, up to a limit; none where it has one."""
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    values: list[Sequence[Any]] = []
-    for distribution in distributions.values():
-        if isinstance(distribution, CategoricalDistribution):
-            values.append(distribution.choices)
-        elif isinstance(distribution, IntDistribution):
-            values.append(range(distribution.low, distribution.high + 1, distribution.step or 1))
-        else:
-            low, high, step = distribution.low, distribution.high, distribution.step
-            if step is None:
-                return
-            values.append([min(low + index * step, high) for index in range(round((high - low) / step) + 1)])
-    for point in itertools.islice(itertools.product(*values), _MOST_POINTS):
-        yield dict(zip(distributions, point, strict=True))
+    So the last bits of a sum change no proposal either.
+    """
+    if isinstance(parameter, ChoiceParameter):
+        return trial.suggest_categorical(key, parameter.values)
+    low, high = parameter.low, parameter.high
+    assert low is not None
+    assert high is not None
+    if isinstance(parameter, IntParameter):
+        step = int(parameter.step or 1)
+        return trial.suggest_int(key, int(low), int(high), step=step, log=parameter.log)
+    value = trial.suggest_float(key, low, high, step=parameter.step, log=parameter.log)
+    return value if parameter.step is not None else min(max(float(f"{value:.6g}"), low), high)
 
 
 def _key(params: Mapping[str, Any]) -> str:

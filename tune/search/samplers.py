@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import random
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.search.projections import Curve, best_so_far, expected_ends
+from tune.space.conditions import key_of
 
 if TYPE_CHECKING:
     import numpy as np
     import optuna
     from optuna.distributions import BaseDistribution
-    from optuna.samplers import GPSampler, TPESampler
+    from optuna.samplers import BaseSampler, GPSampler, TPESampler
     from optuna.trial import FrozenTrial
 
     from tune.space.space import SearchSpace
@@ -23,17 +26,23 @@ BUDGET = "budget"
 """User attribute: samples of a trial's full budget, where not all trials have the longest."""
 
 
-def gaussian_process(space: SearchSpace, seed: int) -> GPSampler:
-    """Optuna's sampler by a Gaussian process, for the first trials; `seed` is that of one proposal."""
+def gaussian_process(space: SearchSpace, seed: int, startup: int | None = None) -> GPSampler:
+    """Optuna's sampler by a Gaussian process, for the first trials; `seed` is that of one proposal.
+
+    Before `startup` trials, by default those of the space, and for what no trial has, it draws at random.
+    """
     import optuna
 
     return optuna.samplers.GPSampler(
-        seed=seed, n_startup_trials=space.searcher.startup_trials, deterministic_objective=False
+        seed=seed,
+        independent_sampler=_prior_sampler(space, seed),
+        n_startup_trials=space.searcher.startup_trials if startup is None else startup,
+        deterministic_objective=False,
     )
 
 
 def tpe(space: SearchSpace, seed: int, whole: Mapping[str, BaseDistribution] | None) -> TPESampler:
-    """Optuna's sampler.
+    """Optuna's sampler; in a space with conditions each group of settings that come together has its own model.
 
     Args:
         space: what to search.
@@ -42,8 +51,9 @@ def tpe(space: SearchSpace, seed: int, whole: Mapping[str, BaseDistribution] | N
             comparing those of each trial with those of all others, for each proposal anew.
     """
     import optuna
+    from optuna.trial import TrialState
 
-    settings = space.searcher
+    settings, prior_sampler = space.searcher, _prior_sampler(space, seed)
 
     class WholeSpaceSampler(optuna.samplers.TPESampler):
         """See `tpe`."""
@@ -56,13 +66,56 @@ def tpe(space: SearchSpace, seed: int, whole: Mapping[str, BaseDistribution] | N
                 return found
             return {name: whole[name] for name in sorted(whole) if not whole[name].single()}
 
-    return WholeSpaceSampler(
-        seed=seed,
-        n_startup_trials=settings.startup_trials,
-        n_ei_candidates=settings.ei_candidates,
-        multivariate=settings.multivariate,
-        constant_liar=settings.constant_liar,
-    )
+        def sample_independent(
+            self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: Any
+        ) -> Any:
+            if prior_sampler is not None:
+                ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+                known = any(param_name in other.params for other in ended)
+                if not known or len(ended) < settings.startup_trials:
+                    return prior_sampler.sample_independent(study, trial, param_name, param_distribution)
+            return super().sample_independent(study, trial, param_name, param_distribution)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of `group`
+        return WholeSpaceSampler(
+            seed=seed,
+            n_startup_trials=settings.startup_trials,
+            n_ei_candidates=settings.ei_candidates,
+            multivariate=settings.multivariate,
+            group=settings.multivariate and bool(space.deciding),
+            constant_liar=settings.constant_liar,
+        )
+
+
+def _prior_sampler(space: SearchSpace, seed: int) -> BaseSampler | None:
+    """Draws at random, each range with a prior from that; None where none has one.
+
+    Priors shape random proposals only: both models learn from what those came to. A scale that is bent by the prior
+    would leave them blind at its far ends, where what was measured may prove the prior wrong.
+    """
+    import optuna
+
+    priors = {
+        key_of(name, parameter): parameter
+        for name, ranges in space.ranges.items()
+        for parameter in ranges
+        if parameter.prior is not None
+    }
+    if not priors:
+        return None
+
+    class PriorSampler(optuna.samplers.RandomSampler):
+        """See `_prior_sampler`."""
+
+        def sample_independent(
+            self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: Any
+        ) -> Any:
+            if param_name in priors:
+                return priors[param_name].drawn(random.Random(f"{seed} {param_name}").random())
+            return super().sample_independent(study, trial, param_name, param_distribution)
+
+    return PriorSampler(seed)
 
 
 def as_tpe_sees(trial: FrozenTrial) -> FrozenTrial:
@@ -110,12 +163,21 @@ def _shared_trial() -> type[FrozenTrial]:
     return SharedTrial
 
 
-def projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
+def projected(
+    trials: Sequence[FrozenTrial],
+    among: Callable[[Mapping[str, Any]], bool] = lambda params: True,
+    without: Container[str] = (),
+) -> optuna.Study:
     """The trials as the Gaussian process is to see them.
 
     It knows nothing of trials that were stopped early, so each of them counts with what it would come to at its own
     full budget (see `expected_ends`). A complete one counts with its own value, the best WER that it had; failed and
     diverged ones count as the worst.
+
+    Args:
+        trials: all; each is projected by what all came to.
+        among: takes the parameters of a trial; whether it is one to be seen.
+        without: parameters that are left out.
     """
     import optuna
     from optuna.trial import TrialState
@@ -127,13 +189,16 @@ def projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
     worst = max(expected.values(), default=None)
     model = optuna.create_study(direction="minimize")
     for trial in trials:
+        if not among(trial.params):
+            continue
         value = worst if trial.state == TrialState.FAIL else expected.get(trial.number)
+        shown = {name: each for name, each in trial.params.items() if name not in without}
         model.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING if value is None else TrialState.COMPLETE,
                 value=value,
-                params=trial.params,
-                distributions=trial.distributions,
+                params=shown,
+                distributions={name: trial.distributions[name] for name in shown},
             )
         )
     return model

@@ -77,7 +77,8 @@ class Searcher:
         self.study = optuna.create_study(study_name=experiment, direction="minimize")
         self.exhausted = False
         """Whether the space holds no other point."""
-        self._proposer, self._distributions = Proposer(space, seed), space.to_optuna()
+        self._proposer, self._space = Proposer(space, seed), space
+        self._distributions = space.to_optuna()
         self._records, self._budget = records, budget
         self._capacity, self._proposed = capacity, proposed
         self._trials: dict[str, Trial] = {}
@@ -166,11 +167,12 @@ class Searcher:
         attributes: dict[str, Any] = {origin: name}
         if trial.budget is not None:
             attributes[BUDGET] = trial.budget
+        params = self._space.named(trial.params)
         self.study.add_trial(
             optuna.trial.create_trial(
                 state=trial_state(outcome),
-                params=dict(trial.params),
-                distributions={name: self._distributions[name] for name in trial.params},
+                params=params,
+                distributions={name: self._distributions[name] for name in params},
                 intermediate_values=dict(trial.evaluations),
                 value=trial.value,
                 user_attrs=attributes,

@@ -1,13 +1,17 @@
 """The three kinds of searched parameters: a float range, a range of whole numbers, a choice of values.
 
-`None` stands for `auto` wherever a learning rate is expected: the model is not known while the file is read.
+Each may have a condition (`when`), and a range a centre from which random proposals are drawn (`prior`). `None` stands
+for `auto` wherever a learning rate is expected: the model is not known while the file is read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -51,8 +55,34 @@ SET_BY_SEARCH: dict[str, str] = {
 }
 
 
+When: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
+"""Settings and the values of each under which a range is searched; empty: always."""
+_Self = TypeVar("_Self", bound="_Range")
+
+
 @dataclasses.dataclass(frozen=True)
-class FloatParameter:
+class Prior:
+    """A normal distribution over a range, cut off at its ends; log-normal on a logarithmic scale."""
+
+    mean: float | None
+    """Its centre; `None` is `auto` (learning rate only): the default of the model's size."""
+    spread: float | None = None
+    """One standard deviation: a distance, on a logarithmic scale a factor; `None` is a quarter of the range."""
+
+    def describe(self, log: bool) -> str:
+        """The prior in words."""
+        centre = "the model's default" if self.mean is None else f"{self.mean:g}"
+        spread = "" if self.spread is None else f" ({'factor' if log else '+-'} {self.spread:g})"
+        return f", most likely near {centre}{spread}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The prior as a space file writes it."""
+        spread = {} if self.spread is None else {"spread": self.spread}
+        return {"mean": AUTO if self.mean is None else self.mean, **spread}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Range:
     """A range of numbers, both ends included."""
 
     low: float | None
@@ -63,31 +93,145 @@ class FloatParameter:
     """Sample on a logarithmic scale, as fits a learning rate."""
     step: float | None = None
     """Only `low`, `low + step`, ...; a `high` that is not on this grid is lowered to its last point."""
+    prior: Prior | None = None
+    """Where random proposals come from; `None`: from everywhere alike."""
+    when: When = ()
+    """Where it is searched."""
+
+    kind: ClassVar[str]
+    number: ClassVar[type]
 
     def __post_init__(self) -> None:
         if self.low is not None and self.high is not None and self.step:
-            object.__setattr__(self, "high", float(_last_on_grid(self.low, self.high, self.step)))
+            last = self.number(_last_on_grid(self.low, self.high, self.step))
+            object.__setattr__(self, "high", last)
 
     def problems(self) -> list[str]:
         """What is wrong with the range, as far as the bounds are known."""
-        return _range_problems(self.low, self.high, self.log, self.step)
+        low, high, step = self.low, self.high, self.step
+        problems = []
+        if low is not None and high is not None:
+            if low == high:
+                problems.append(
+                    f"low and high are both {low:g}: nothing to search; write it as a fixed value"
+                )
+            elif low > high:
+                problems.append(f"low={low:g} is above high={high:g}; swap them")
+            elif step is not None and step > high - low and step > 0:
+                problems.append(
+                    f"step={step:g} is larger than the range from {low:g} to {high:g}; make it smaller"
+                )
+        if self.log and low is not None and low <= 0:
+            problems.append(f"log: true needs low above 0, got low={low:g}; raise low or remove log")
+        if self.log and step is not None:
+            problems.append("log and step cannot be combined; remove one of them")
+        if step is not None and step <= 0:
+            problems.append(f"step={step:g} must be above 0")
+        return problems or self._prior_problems()
+
+    def _prior_problems(self) -> list[str]:
+        mean, spread = (self.prior.mean, self.prior.spread) if self.prior else (None, None)
+        if mean is not None and not _within(self.low, self.high, mean):
+            return [
+                f"prior: mean={mean:g}: must lie in the range ({self._ends()}); move it or widen the range"
+            ]
+        if spread is not None and spread <= (1 if self.log else 0):
+            least = "above 1, a factor, since the scale is logarithmic" if self.log else "above 0"
+            return [f"prior: spread={spread:g}: must be {least}"]
+        return []
 
     def contains(self, value: Any) -> bool:
         """Whether `value` lies in the range and on its grid; unknown bounds (`auto`) admit everything."""
-        return _range_contains(self.low, self.high, self.step, value)
+        if not _is_number(value) or not _within(self.low, self.high, value):
+            return False
+        step = self.step or (1 if self.number is int else None)
+        if step is None or self.low is None:
+            return True
+        steps = (value - self.low) / step
+        return bool(abs(steps - round(steps)) < 1e-8)  # Optuna's own tolerance
 
     def nearest(self, value: Any) -> Any:
         """The value of the range that is nearest to a usual one; its low end where that is no number."""
-        return float(_nearest(self.low, self.high, self.step, value))
+        low, high = self._known()
+        if not _is_number(value) or value <= low:
+            return self.number(low)
+        step = self.step or (1 if self.number is int else None)
+        near = value if step is None else low + round((value - low) / step) * step
+        return self.number(min(high, near))
 
-    def resolve(self, default_learning_rate: float) -> FloatParameter:
-        """The range with `auto` bounds replaced by numbers."""
-        low, high = self.low, self.high
+    def resolve(self: _Self, default_learning_rate: float) -> _Self:
+        """The range with `auto` replaced by numbers."""
+        low, high, prior = self.low, self.high, self.prior
         if low is None:
             low = float(f"{default_learning_rate / AUTO_FACTOR:.6g}")
         if high is None:
             high = float(f"{default_learning_rate * AUTO_FACTOR:.6g}")
-        return dataclasses.replace(self, low=low, high=high)
+        if prior is not None and prior.mean is None:
+            prior = dataclasses.replace(prior, mean=default_learning_rate)
+        return dataclasses.replace(self, low=low, high=high, prior=prior)
+
+    def drawn(self, share: float) -> Any:
+        """The value below which the prior has this share of its weight.
+
+        Args:
+            share: from 0 to 1; drawn evenly it makes values of the prior's distribution.
+        """
+        low, high = self._known()
+        assert self.prior is not None
+        assert self.prior.mean is not None
+        half = (
+            self.step or (1 if self.number is int else 0)
+        ) / 2  # so that the ends of a grid get their share
+        ends = (low - half, high + half, self.prior.mean)
+        first, last, mean = (math.log(end) for end in ends) if self.log else ends
+        spread = self.prior.spread
+        deviation = (last - first) / 4 if spread is None else math.log(spread) if self.log else spread
+        normal = NormalDist(mean, deviation)
+        start, end = normal.cdf(first), normal.cdf(last)
+        place = normal.inv_cdf(min(max(start + share * (end - start), 1e-12), 1 - 1e-12))
+        return self.nearest(math.exp(place) if self.log else place)
+
+    def points(self) -> list[Any] | None:
+        """All values in rising order; None for a range of real numbers."""
+        step = self.step or (1 if self.number is int else None)
+        if step is None:
+            return None
+        low, high = self._known()
+        return [self.number(min(low + index * step, high)) for index in range(round((high - low) / step) + 1)]
+
+    def describe(self) -> str:
+        """The range in words."""
+        step = "" if self.step is None else f", in steps of {self.step:g}"
+        prior = self.prior.describe(self.log) if self.prior else ""
+        whole = ", whole" if self.number is int else ""
+        scale = ", log scale" if self.log else ""
+        return self._ends() + whole + scale + step + prior + describe_when(self.when)
+
+    def _ends(self) -> str:
+        tenth = "a tenth" if self.high is None else "a tenth of the model's default"
+        low = tenth if self.low is None else f"{self.low:g}"
+        return f"{low} to " + ("ten times the model's default" if self.high is None else f"{self.high:g}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The parameter as a space file writes it."""
+        bounds = {
+            name: AUTO if value is None else value for name, value in (("low", self.low), ("high", self.high))
+        }
+        step = {} if self.step is None else {"step": self.step}
+        prior = {"prior": self.prior.to_dict()} if self.prior else {}
+        return {"type": self.kind, **bounds, "log": self.log, **step, **prior, **_when_dict(self.when)}
+
+    def _known(self) -> tuple[float, float]:
+        if self.low is None or self.high is None:
+            raise ValueError("the range has automatic bounds: call resolve() first")
+        return self.low, self.high
+
+
+class FloatParameter(_Range):
+    """A range of numbers, both ends included."""
+
+    kind = "float"
+    number = float
 
     def to_optuna(self) -> FloatDistribution:
         """The same range for Optuna.
@@ -97,74 +241,22 @@ class FloatParameter:
         """
         from optuna.distributions import FloatDistribution
 
-        if self.low is None or self.high is None:
-            raise ValueError("the range has automatic bounds: call resolve() first")
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
-
-    def describe(self) -> str:
-        """The range in words."""
-        tenth = "a tenth" if self.high is None else "a tenth of the model's default"
-        low = tenth if self.low is None else f"{self.low:g}"
-        high = "ten times the model's default" if self.high is None else f"{self.high:g}"
-        return f"{low} to {high}" + _describe_scale(self.log, self.step)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The parameter as a space file writes it."""
-        bounds = {
-            name: AUTO if value is None else value for name, value in (("low", self.low), ("high", self.high))
-        }
-        step = {} if self.step is None else {"step": self.step}
-        return {"type": "float", **bounds, "log": self.log, **step}
+        low, high = self._known()
+        return FloatDistribution(low, high, log=self.log, step=self.step)
 
 
-@dataclasses.dataclass(frozen=True)
-class IntParameter:
+class IntParameter(_Range):
     """A range of whole numbers, both ends included."""
 
-    low: int
-    """Smallest value."""
-    high: int
-    """Largest value, included."""
-    log: bool = False
-    """Sample on a logarithmic scale."""
-    step: int = 1
-    """Only `low`, `low + step`, ...; a `high` that is not on this grid is lowered to its last point."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "high", int(_last_on_grid(self.low, self.high, self.step)))
-
-    def problems(self) -> list[str]:
-        """What is wrong with the range."""
-        return _range_problems(self.low, self.high, self.log, None if self.step == 1 else self.step)
-
-    def contains(self, value: Any) -> bool:
-        """Whether `value` is one of the whole numbers of the range."""
-        return _range_contains(self.low, self.high, self.step, value)
-
-    def nearest(self, value: Any) -> Any:
-        """The whole number of the range that is nearest to a usual one; its low end where that is no number."""
-        return int(_nearest(self.low, self.high, self.step, value))
-
-    def resolve(self, default_learning_rate: float) -> IntParameter:
-        """The same range: there are no automatic whole numbers."""
-        return self
+    kind = "int"
+    number = int
 
     def to_optuna(self) -> IntDistribution:
         """The same range for Optuna, whose upper end is included too."""
         from optuna.distributions import IntDistribution
 
-        return IntDistribution(self.low, self.high, log=self.log, step=self.step)
-
-    def describe(self) -> str:
-        """The range in words."""
-        return f"{self.low} to {self.high}, whole" + _describe_scale(
-            self.log, None if self.step == 1 else self.step
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The parameter as a space file writes it."""
-        step = {} if self.step == 1 else {"step": self.step}
-        return {"type": "int", "low": self.low, "high": self.high, "log": self.log, **step}
+        low, high = self._known()
+        return IntDistribution(int(low), int(high), log=self.log, step=int(self.step or 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +265,10 @@ class ChoiceParameter:
 
     values: tuple[Any, ...]
     """What is chosen from; `None` is `null`, or `auto` where it stands for a learning rate."""
+    when: When = ()
+    """Where it is searched."""
+
+    prior: ClassVar[None] = None
 
     def problems(self) -> list[str]:
         """What is wrong with the values; whether the field allows each is checked where they are read."""
@@ -196,9 +292,12 @@ class ChoiceParameter:
 
     def resolve(self, default_learning_rate: float) -> ChoiceParameter:
         """The choice with `auto` replaced by the number (for a learning rate only)."""
-        return ChoiceParameter(
-            tuple(default_learning_rate if value is None else value for value in self.values)
-        )
+        values = tuple(default_learning_rate if value is None else value for value in self.values)
+        return dataclasses.replace(self, values=values)
+
+    def points(self) -> list[Any]:
+        """All values."""
+        return list(self.values)
 
     def to_optuna(self) -> CategoricalDistribution:
         """The same choice for Optuna."""
@@ -208,14 +307,28 @@ class ChoiceParameter:
 
     def describe(self) -> str:
         """The values in words."""
-        return "one of " + ", ".join(show(value) for value in self.values)
+        return "one of " + ", ".join(show(value) for value in self.values) + describe_when(self.when)
 
     def to_dict(self) -> dict[str, Any]:
         """The parameter as a space file writes it."""
-        return {"type": "choice", "values": list(self.values)}
+        return {"type": "choice", "values": list(self.values), **_when_dict(self.when)}
 
 
 Parameter: TypeAlias = FloatParameter | IntParameter | ChoiceParameter
+
+
+def hull(ranges: Sequence[Parameter]) -> Parameter:
+    """One parameter that holds all values of several of one kind, under no condition."""
+    first = ranges[0]
+    if len(ranges) == 1:
+        return dataclasses.replace(first, when=())
+    if isinstance(first, ChoiceParameter):
+        return ChoiceParameter(
+            tuple(dict.fromkeys(value for each in ranges for value in each.points() or ()))
+        )
+    lows, highs = ([getattr(each, end) for each in ranges] for end in ("low", "high"))
+    log = all(not isinstance(each, ChoiceParameter) and each.log for each in ranges)
+    return type(first)(None if None in lows else min(lows), None if None in highs else max(highs), log)
 
 
 def show(value: Any) -> str:
@@ -227,6 +340,17 @@ def show(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def describe_when(when: When) -> str:
+    """A condition in words, as they follow the range."""
+    told = [f"{name} is {' or '.join(show(value) for value in values)}" for name, values in when]
+    return f", where {' and '.join(told)}" if told else ""
+
+
+def _when_dict(when: When) -> dict[str, Any]:
+    plain = {name: values[0] if len(values) == 1 else list(values) for name, values in when}
+    return {"when": plain} if plain else {}
+
+
 def _last_on_grid(low: float, high: float, step: float) -> Decimal:
     """The last of `low`, `low + step`, ... up to `high`; in decimals, as 3 x 0.1 is above 0.3 in floats."""
     first, last, width = (Decimal(repr(number)) for number in (low, high, step))
@@ -235,50 +359,9 @@ def _last_on_grid(low: float, high: float, step: float) -> Decimal:
     return first + (last - first) // width * width
 
 
-def _range_problems(low: float | None, high: float | None, log: bool, step: float | None) -> list[str]:
-    problems = []
-    if low is not None and high is not None:
-        if low == high:
-            problems.append(f"low and high are both {low:g}: nothing to search; write it as a fixed value")
-        elif low > high:
-            problems.append(f"low={low:g} is above high={high:g}; swap them")
-        elif step is not None and step > high - low and step > 0:
-            problems.append(
-                f"step={step:g} is larger than the range from {low:g} to {high:g}; make it smaller"
-            )
-    if log and low is not None and low <= 0:
-        problems.append(f"log: true needs low above 0, got low={low:g}; raise low or remove log")
-    if log and step is not None:
-        problems.append("log and step cannot be combined; remove one of them")
-    if step is not None and step <= 0:
-        problems.append(f"step={step:g} must be above 0")
-    return problems
-
-
-def _range_contains(low: float | None, high: float | None, step: float | None, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if (low is not None and value < low) or (high is not None and value > high):
-        return False
-    if step is None or low is None:
-        return True
-    steps = (value - low) / step
-    return abs(steps - round(steps)) < 1e-8  # Optuna's own tolerance
+def _within(low: float | None, high: float | None, value: float) -> bool:
+    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _nearest(low: float | None, high: float | None, step: float | None, value: Any) -> float:
-    if low is None or high is None:
-        raise ValueError("the range has automatic bounds: call resolve() first")
-    if not _is_number(value) or value <= low:
-        return low
-    if value >= high:
-        return high
-    return float(value) if step is None else min(high, low + round((value - low) / step) * step)
-
-
-def _describe_scale(log: bool, step: float | None) -> str:
-    return (", log scale" if log else "") + (f", in steps of {step:g}" if step is not None else "")

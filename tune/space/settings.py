@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from trainer.config import convert
+
 
 @dataclasses.dataclass(frozen=True)
 class SchedulerSettings:
@@ -40,7 +42,7 @@ class SearcherSettings:
 
 
 #: Least and greatest value of each number; the factor must be above 1.
-_LIMITS: dict[str, tuple[float, float]] = {
+LIMITS: dict[str, tuple[float, float]] = {
     "reduction_factor": (1.1, 100),
     "rungs": (1, 10),
     "min_trials_per_rung": (1, 1000),
@@ -58,19 +60,14 @@ def check_setting(default: object, name: str, value: Any) -> Any:
     Raises:
         ValueError: the value has the wrong type or is out of range; the message says what is allowed.
     """
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
+    kind = type(default)
+    number = convert(kind, value)
+    if kind is bool:
+        if number is None:
             raise ValueError("must be true or false")
-        return value
-    low, high = _LIMITS[name]
-    whole = isinstance(default, int)
-    allowed = f"must be {'a whole number' if whole else 'a number'} from {low:g} to {high:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(allowed)
-    try:
-        number = float(value)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(allowed) from error
-    if not low <= number <= high or (whole and not number.is_integer()):
-        raise ValueError(allowed)
-    return int(number) if whole else number
+        return number
+    low, high = LIMITS[name]
+    if number is None or not low <= number <= high:
+        whole = "a whole number" if kind is int else "a number"
+        raise ValueError(f"must be {whole} from {low:g} to {high:g}")
+    return number

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from tune.space.overrides import check_overrides, parse_set
-from tune.space.parameters import (
-    AUTO,
-    ChoiceParameter,
-    FloatParameter,
-    IntParameter,
-    Parameter,
-)
+from tune.space.conditions import counting, in_order, key_of
+from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, IntParameter, Parameter, hull
+from tune.space.reader import check_overrides, parse_set, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
-from tune.space.space_file import SpaceFile, read_space_file
 from tune.util.errors import SpaceError
 from tune.util.yaml_nodes import nearest
 
@@ -45,12 +40,12 @@ _PACKAGED = Path(__file__).resolve().parents[2] / "search_spaces"
 class SearchSpace:
     """A validated search space. `None` as a learning rate is `auto`, until `resolve` puts in the number."""
 
-    parameters: dict[str, Parameter]
-    """The searched fields of `TrainConfig`; at least one."""
+    ranges: dict[str, tuple[Parameter, ...]]
+    """The searched fields of `TrainConfig`, at least one, each with its ranges: the first whose `when` holds counts."""
     fixed: dict[str, Any]
     """Fields of `TrainConfig` with one value for all trials."""
     try_first: list[dict[str, Any]]
-    """Points that are tried before the searcher's own; each holds every searched parameter."""
+    """Points that are tried before the searcher's own; each holds every parameter that is searched there."""
     scheduler: SchedulerSettings
     """When trials are stopped early."""
     searcher: SearcherSettings
@@ -59,6 +54,65 @@ class SearchSpace:
     """The file that the space was read from."""
     source_text: str
     """The file as it was written, comments and all."""
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """Each searched field with all that it may be anywhere in the space."""
+        return {name: hull(ranges) for name, ranges in self.ranges.items()}
+
+    @functools.cached_property
+    def deciding(self) -> list[str]:
+        """Searched fields that conditions look at."""
+        named = {other for each in self.ranges.values() for one in each for other, _ in one.when}
+        return [name for name in self._order if name in named]
+
+    @functools.cached_property
+    def _order(self) -> list[str]:
+        return in_order(self.ranges)
+
+    def searched_in(self, point: Mapping[str, Any], name: str) -> Parameter | None:
+        """The range of a field that counts in a point; None where the field is not searched there."""
+        place = counting(self.ranges, name, point, self.fixed)
+        return None if place is None else self.ranges[name][place]
+
+    def draw(self, choose: Callable[[str, Parameter], Any]) -> dict[str, Any]:
+        """A point, field by field, what others depend on first.
+
+        Args:
+            choose: takes a field and the range that counts there, and returns a value of it.
+        """
+        point: dict[str, Any] = {}
+        for name in self._order:
+            parameter = self.searched_in(point, name)
+            if parameter is not None:
+                point[name] = choose(name, parameter)
+        return {name: point[name] for name in self.ranges if name in point}
+
+    def all_points(self) -> Iterator[dict[str, Any]]:
+        """Every point of a space that has no range of real numbers; none where it has one."""
+
+        def extended(point: dict[str, Any], left: list[str]) -> Iterator[dict[str, Any]]:
+            if not left:
+                yield {name: point[name] for name in self.ranges if name in point}
+                return
+            parameter = self.searched_in(point, left[0])
+            if parameter is None:
+                yield from extended(point, left[1:])
+                return
+            for value in parameter.points() or ():
+                yield from extended({**point, left[0]: value}, left[1:])
+
+        if all(parameter.points() is not None for each in self.ranges.values() for parameter in each):
+            yield from extended({}, self._order)
+
+    def outside(self, point: Mapping[str, Any]) -> list[str]:
+        """Fields that are searched there, and of which the point has no value of the space."""
+        counts = {name: self.searched_in(point, name) for name in self.ranges}
+        return [
+            name
+            for name, parameter in counts.items()
+            if parameter is not None and (name not in point or not parameter.contains(point[name]))
+        ]
 
     def resolve(self, default_learning_rate: float) -> SearchSpace:
         """The space with numbers in place of `auto`.
@@ -69,59 +123,74 @@ class SearchSpace:
         Raises:
             SpaceError: with this model a range is empty, or a point to try first lies outside.
         """
-        parameters, fixed = dict(self.parameters), dict(self.fixed)
-        searched = parameters.get("learning_rate")
-        problems = []
-        if searched is not None:
-            parameters["learning_rate"] = resolved = searched.resolve(default_learning_rate)
-            problems = [f"learning_rate: {problem}" for problem in resolved.problems()]
-        if "learning_rate" in fixed and fixed["learning_rate"] is None:
-            fixed["learning_rate"] = default_learning_rate
+        name, default = "learning_rate", default_learning_rate
+        ranges, fixed = dict(self.ranges), dict(self.fixed)
+        if name in ranges:
+            ranges[name] = tuple(parameter.resolve(default) for parameter in ranges[name])
+        if name in fixed and fixed[name] is None:
+            fixed[name] = default
+        resolved = dataclasses.replace(self, ranges=ranges, fixed=fixed)
+        problems = [
+            f"{name}: {problem}" for parameter in ranges.get(name, ()) for problem in parameter.problems()
+        ]
         points = []
         for number, point in enumerate(self.try_first, start=1):
-            points.append(point)
-            if point.get("learning_rate", 0) is None:
-                points[-1] = {**point, "learning_rate": default_learning_rate}
-                if not problems and not parameters["learning_rate"].contains(default_learning_rate):
-                    text = f"try_first: point {number}: learning_rate: auto is {default_learning_rate:g} here"
-                    allowed = parameters["learning_rate"].describe()
-                    problems.append(f"{text}, outside the searched range ({allowed}); write a number")
+            points.append({**point, name: default} if point.get(name, 0) is None else point)
+            parameter = resolved.searched_in(point, name) if points[-1] is not point else None
+            if parameter is not None and not problems and not parameter.contains(default):
+                text = f"try_first: point {number}: {name}: auto is {default:g} here"
+                allowed = parameter.describe()
+                problems.append(f"{text}, outside the searched range ({allowed}); write a number")
         if problems:
             raise SpaceError("\n".join(f"{self.path}: {problem}" for problem in problems))
-        points = _without_doubles(points)
-        return dataclasses.replace(self, parameters=parameters, fixed=fixed, try_first=points)
+        return dataclasses.replace(resolved, try_first=_without_doubles(points))
 
     def with_recipe(self, default_learning_rate: float) -> SearchSpace:
         """The resolved space with the usual settings of the model's size as the last point to try first.
 
         Those outside the space are moved to its nearest values.
         """
-        recipe = {
-            name: parameter.nearest(
-                default_learning_rate if name == "learning_rate" else getattr(TrainConfig, name)
-            )
-            for name, parameter in self.parameters.items()
-        }
+        usual = {"learning_rate": default_learning_rate}
+        recipe = self.draw(
+            lambda name, parameter: parameter.nearest(usual.get(name, getattr(TrainConfig, name)))
+        )
         return dataclasses.replace(self, try_first=_without_doubles([*self.try_first, recipe]))
 
     def to_optuna(self) -> dict[str, BaseDistribution]:
-        """The searched parameters as Optuna's distributions, for `OptunaSearch(space=...)`.
+        """All ranges as Optuna's distributions, by what Optuna calls them (see `named`).
 
         Ray's own domains are not used on the way: they refuse bounds that are no multiples of the step.
 
         Raises:
             ValueError: a bound is still `auto`; call `resolve` first.
         """
-        return {name: parameter.to_optuna() for name, parameter in self.parameters.items()}
+        return {
+            key_of(name, parameter): parameter.to_optuna()
+            for name, ranges in self.ranges.items()
+            for parameter in ranges
+        }
+
+    def named(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a trial's settings those that are searched, as Optuna calls them.
+
+        A range under a condition is a parameter of its own there (`mask_time_prob@spec_augment=true`), since it has a
+        distribution of its own; everywhere else the setting has its plain name.
+        """
+        found = ((name, self.searched_in(config, name)) for name in config if name in self.ranges)
+        return {key_of(name, parameter): config[name] for name, parameter in found if parameter is not None}
 
     def describe(self) -> list[tuple[str, str]]:
-        """Each searched parameter with its range in words."""
-        return [(name, parameter.describe()) for name, parameter in self.parameters.items()]
+        """Each searched parameter with its ranges in words."""
+        return [
+            (name, "; ".join(parameter.describe() for parameter in ranges))
+            for name, ranges in self.ranges.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; written as YAML they are a space file that loads to the same space."""
+        written = {name: [one.to_dict() for one in ranges] for name, ranges in self.ranges.items()}
         return {
-            "parameters": {name: parameter.to_dict() for name, parameter in self.parameters.items()},
+            "parameters": {name: found[0] if len(found) == 1 else found for name, found in written.items()},
             "fixed": dict(self.fixed),
             "try_first": [
                 {
@@ -156,16 +225,13 @@ def load_space(name_or_path: str, overrides: Mapping[str, Any] | None = None) ->
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
         raise SpaceError(f"{path}: cannot be read: {reason}") from error
-    file = read_space_file(text)
     valid, override_problems = check_overrides(overrides or {})
-    _apply_overrides(file, valid)
-    if not file.problems.found:
-        _check_whole(file, valid)
-    lines = [f"{path}:{line}: {problem}" for line, problem in sorted(file.problems.found, key=itemgetter(0))]
+    read = read_space(text, valid)
+    lines = [f"{path}:{line}: {problem}" for line, problem in sorted(read.problems.found, key=itemgetter(0))]
     if lines or override_problems:
         raise SpaceError("\n".join(lines + override_problems))
-    points = _without_doubles(file.try_first)
-    return SearchSpace(file.parameters, file.fixed, points, file.scheduler, file.searcher, path, text)
+    points = _without_doubles(read.points)
+    return SearchSpace(read.ranges, read.fixed, points, read.scheduler, read.searcher, path, text)
 
 
 def _find(name_or_path: str) -> Path:
@@ -181,45 +247,6 @@ def _find(name_or_path: str) -> Path:
     near = nearest(given.stem, packaged_spaces())
     hint = f"did you mean {near}? " if near else ""
     raise SpaceError(f"{name_or_path}: {reason}; {hint}packaged spaces are {', '.join(packaged_spaces())}")
-
-
-def _apply_overrides(file: SpaceFile, overrides: dict[str, Any]) -> None:
-    for key in overrides:
-        file.parameters.pop(key, None)
-        for point in file.try_first:
-            point.pop(key, None)
-    # One budget replaces the other: the file's max_steps does not forbid --epochs.
-    for budget, other in (("epochs", "max_steps"), ("max_steps", "epochs")):
-        if overrides.get(budget) is not None and other not in overrides:
-            file.fixed.pop(other, None)
-    file.fixed.update(overrides)
-
-
-def _check_whole(file: SpaceFile, overrides: dict[str, Any]) -> None:
-    """Problems between settings that are right each by itself."""
-    fixed, parameters = file.fixed, file.parameters
-    if fixed.get("epochs") is not None and fixed.get("max_steps") is not None and "epochs" in file.lines:
-        file.problems.add(
-            file.lines["epochs"], "epochs and max_steps: only one budget can be given; remove one"
-        )
-    if not parameters:
-        reason = "every searched parameter is fixed by an option" if overrides else "nothing is searched"
-        text = f"{reason}; at least one setting needs a range such as {{type: float, low: 0, high: 1}}"
-        file.problems.add(1, text)
-    for name, text in _without_effect(file):
-        file.problems.add(file.lines[name], f"{name}: is searched without effect: {text}")
-
-
-def _without_effect(file: SpaceFile) -> list[tuple[str, str]]:
-    """Searched parameters that another setting switches off: the search would model noise."""
-    fixed, searched = file.fixed, file.parameters
-    found = []
-    if "warmup_ratio" in searched and (fixed.get("warmup_steps") is not None or "warmup_steps" in searched):
-        found.append(("warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"))
-    for name in ("mask_time_prob", "mask_feature_prob"):
-        if name in searched and "spec_augment" not in searched and not fixed.get("spec_augment"):
-            found.append((name, f"spec_augment is false; set it to true, or fix {name}"))
-    return found
 
 
 def _without_doubles(points: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ class OptunaTracker(Tracker):
                 check_study(self._url, saved.name)
             return Position()
         space = saved.space
-        self._distributions = space.to_optuna() if space else {}
+        self._space, self._distributions = space, space.to_optuna() if space else {}
         with _calls(self._place):
             self._storage = _connect(self._place)
             return Position(self._find(self._storage, saved))
@@ -151,7 +151,7 @@ class OptunaTracker(Tracker):
         if kind == TrialState.PRUNED and run.evaluations:
             value = run.evaluations[-1][1]  # as Optuna does where it is told of one
         end = run.ended or state.heard
-        params = {name: value for name, value in run.config.items() if name in self._distributions}
+        params = self._space.named(run.config) if self._space else {}
         return FrozenTrial(
             number=-1,
             trial_id=-1,

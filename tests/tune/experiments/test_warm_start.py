@@ -112,6 +112,31 @@ def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp_path: Path) -> None:
+    text = RATE + (
+        "freeze_encoder: {type: choice, values: [false, true]}\n"
+        "train_batch_size: {type: choice, values: [4, 8], when: {freeze_encoder: true}}\n"
+        "dropout: {type: float, low: 0.1, high: 0.2, when: {freeze_encoder: false}}\n"
+    )
+    frozen = {"freeze_encoder": True, "train_batch_size": 4}
+    trials = [
+        trial(1, {"learning_rate": 1e-3, **frozen}, 20.0),
+        trial(2, {"learning_rate": 1e-3, "freeze_encoder": False, "dropout": 0.1}, 30.0),
+    ]
+    kept = read_warm_start("other", finished(tmp_path, text, trials), space_of(tmp_path, text), ours())
+    assert [earlier.params for earlier in kept.trials] == [each["config"] for each in trials]
+    here = RATE + "dropout: {type: float, low: 0, high: 0.2, when: {freeze_encoder: false}}\n"
+    here += "freeze_encoder: {type: choice, values: [false, true]}\n"
+    found = read_warm_start(
+        "other", Storage.parse(str(tmp_path / "experiments")), space_of(tmp_path, here), ours()
+    )
+    assert [earlier.params for earlier in found.trials] == [
+        {"learning_rate": 1e-3, "freeze_encoder": True},
+        {"learning_rate": 1e-3, "freeze_encoder": False, "dropout": 0.1},
+    ]
+    Searcher(space_of(tmp_path, here), experiment="x", seed=0, records=Records(), earlier=found.trials)
+
+
 def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     """There it had 60 %, here 30 %: half of each WER. Here a trial is twice as long."""
     storage = finished(tmp_path, language="en")

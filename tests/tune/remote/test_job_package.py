@@ -15,7 +15,7 @@ from tune.commands.job_request import read_request
 from tune.experiments.training_plan import given_settings
 from tune.remote.client import JobError, cluster_address
 from tune.remote.package import check_environment, pinned_requirements, refuse_password, stage
-from tune.space.overrides import parse_set
+from tune.space.reader import parse_set
 from tune.space.space import load_space
 from tune.util.errors import UserError
 

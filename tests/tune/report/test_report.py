@@ -245,6 +245,40 @@ def test_one_searched_setting(tmp_path: Path) -> None:
     assert set(figures) == {"winner", "history", "curves", "cost", "slice-spec-augment"}
 
 
+CONDITIONS = """\
+spec_augment: {type: choice, values: [false, true]}
+dropout: {type: float, low: 0.0, high: 0.3}
+mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true}}
+weight_decay:
+  - {type: float, low: 0.0, high: 0.1, when: {spec_augment: true}}
+  - {type: float, low: 0.1, high: 0.9}
+"""
+
+
+def test_settings_under_conditions(tmp_path: Path) -> None:
+    """A trial shows, and its figures hold, what was searched in it; a setting that was not is a gap."""
+    space, trials = tmp_path / "space.yaml", []
+    space.write_text(CONDITIONS)
+    for number in range(1, 15):
+        config = {"spec_augment": number % 2 == 0, "dropout": number / 50, "weight_decay": number / 200}
+        more = (
+            {"mask_time_prob": number / 100 + 0.02}
+            if number % 2 == 0
+            else {"weight_decay": number / 16 + 0.05}
+        )
+        trials.append(made_trial(number, [40, 20, 10 + number / 3], config={**config, **more}))
+    folder = write_experiment(tmp_path / "experiments", trials, space=str(space))
+    assert run(folder) == 0
+    page = read(folder)
+    slices = {f"slice-{name}" for name in ("spec-augment", "dropout", "mask-time-prob", "weight-decay")}
+    assert set(page.figures) == {
+        *("winner", "history", "curves", "importances", "map", "parallel", "cost"),
+        *slices,
+    }
+    assert "0 to 0.1, where spec_augment is true; 0.1 to 0.9" in page.text
+    assert "Settings that only some trials have are left out." in page.text
+
+
 def test_trials_with_fewer_steps_than_the_longest(tmp_path: Path) -> None:
     """With `max_steps` small batches end at fewer samples, between two rungs."""
     short = made_trial(2, [40, 22], stop=None)

@@ -17,6 +17,8 @@ def load(tmp_path: Path) -> Load:
     return space_loader(tmp_path)
 
 
+AUGMENT = "spec_augment: {type: choice, values: [false, true]}\n"
+MASK = AUGMENT + "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}\n"
 BAD_FILES = {
     # The file as a whole
     "broken": ("a: [1\nb: 2", "2: not valid YAML: expected ',' or ']', but got ':'"),
@@ -164,6 +166,117 @@ BAD_FILES = {
     "value2": (
         "scheduler_type: {type: choice, values: [linear, sine]}",
         "values: 'sine': must be one of linear",
+    ),
+    # Conditions
+    "when text": (
+        LR + "dropout: {type: choice, values: [0, 0.1], when: yes}",
+        "2: dropout: when: must be a mapping",
+    ),
+    "when name": (
+        LR + "dropout:\n  type: choice\n  values: [0, 0.1]\n  when: {spec_augmet: true}",
+        "5: dropout: when: spec_augmet: unknown setting 'spec_augmet'; did you mean spec_augment?",
+    ),
+    "when value": (
+        f"{LR}{AUGMENT}dropout: {{type: choice, values: [0, 0.1], when: {{spec_augment: 1}}}}",
+        "3: dropout: when: spec_augment=1: must be true or false",
+    ),
+    "when no value": (
+        f"{LR}{AUGMENT}dropout: {{type: choice, values: [0, 0.1], when: {{spec_augment: []}}}}",
+        "3: dropout: when: spec_augment: is an empty list",
+    ),
+    "when never chosen": (
+        LR + "train_batch_size: {type: choice, values: [4, 8]}\n"
+        "dropout: {type: choice, values: [0, 0.1], when: {train_batch_size: [4, 5]}}",
+        "3: dropout: when: train_batch_size=5: is none of its searched values (one of 4, 8)",
+    ),
+    "when range": (
+        LR + "weight_decay: {type: float, low: 0, high: 1}\n"
+        "dropout: {type: choice, values: [0, 0.1], when: {weight_decay: 0}}",
+        "3: dropout: when: weight_decay: is a range of real numbers; name a choice",
+    ),
+    "when rate": (
+        LR + "dropout: {type: choice, values: [0, 0.1], when: {learning_rate: 1e-4}}",
+        "2: dropout: when: learning_rate: cannot decide what is searched",
+    ),
+    "when workers": (
+        LR + "dropout: {type: choice, values: [0, 0.1], when: {workers: 2}}",
+        "2: dropout: when: workers: is set by the search, so that nothing can depend on it",
+    ),
+    "when fixed": (
+        LR + "freeze_encoder: true\ndropout: {type: choice, values: [0, 0.1], when: {freeze_encoder: false}}",
+        "3: dropout: is never searched, where freeze_encoder is false: freeze_encoder is true here; search or set it",
+    ),
+    "when usual": (
+        LR + "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}",
+        "2: mask_time_prob: is never searched, where spec_augment is true: spec_augment is false here",
+    ),
+    "when itself": (
+        LR + "dropout: {type: choice, values: [0, 0.1], when: {dropout: 0}}",
+        "2: dropout: when: the conditions run in a circle, dropout -> dropout; remove one",
+    ),
+    "when circle": (
+        LR + "spec_augment: {type: choice, values: [false, true], when: {freeze_encoder: true}}\n"
+        "freeze_encoder: {type: choice, values: [false, true], when: {lowercase: true}}\n"
+        "lowercase: {type: choice, values: [false, true], when: {spec_augment: true}}\n",
+        "2: spec_augment: when: the conditions run in a circle, spec_augment -> freeze_encoder -> lowercase -> spec_",
+    ),
+    "range behind": (
+        f"{LR}{AUGMENT}dropout:\n- {{type: choice, values: [0, 0.1]}}\n"
+        "- {type: choice, values: [0.2, 0.3], when: {spec_augment: true}}",
+        "5: dropout: is never searched: its condition never holds, or a range before it holds wherever it does",
+    ),
+    "two types": (
+        f"{LR}{AUGMENT}dropout:\n- {{type: choice, values: [0, 0.1], when: {{spec_augment: true}}}}\n"
+        "- {type: float, low: 0.2, high: 0.3}",
+        "3: dropout: its ranges must be of one type",
+    ),
+    "range of several": (
+        f"{LR}{AUGMENT}dropout:\n- {{type: float, low: 0, high: 0.1, when: {{spec_augment: true}}}}\n"
+        "- {type: float, low: 0.3, high: 0.2}",
+        "5: dropout: low=0.3 is above high=0.2; swap them",
+    ),
+    "point under a condition": (
+        f"{LR}{MASK}try_first:\n- {{spec_augment: false, mask_time_prob: 0.1}}",
+        "5: try_first: point 1: mask_time_prob: is searched only where spec_augment is true; remove it here",
+    ),
+    # Priors
+    "prior outside": (
+        "dropout: {type: float, low: 0, high: 0.1, prior: 0.2}",
+        "1: dropout: prior: mean=0.2: must lie in the range (0 to 0.1); move it or widen the range",
+    ),
+    "prior text": (
+        "dropout: {type: float, low: 0, high: 0.1, prior: x}",
+        "prior: mean='x': must be a number",
+    ),
+    "prior auto": ("dropout: {type: float, low: 0, high: 0.1, prior: auto}", "mean='auto': must be a number"),
+    "prior key": (
+        "dropout: {type: float, low: 0, high: 0.1, prior: {mean: 0.1, sd: 1}}",
+        "1: dropout: prior: unknown key 'sd'; a prior has mean, spread",
+    ),
+    "prior mean": ("dropout: {type: float, low: 0, high: 0.1, prior: {spread: 1}}", "prior: mean is missing"),
+    "prior spread": (
+        "dropout: {type: float, low: 0, high: 0.1, prior: {mean: 0.1, spread: 0}}",
+        "prior: spread=0: must be above 0",
+    ),
+    "prior factor": (
+        "learning_rate: {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 1}}",
+        "prior: spread=1: must be above 1, a factor, since the scale is logarithmic",
+    ),
+    "prior of a choice": (
+        "dropout: {type: choice, values: [0, 0.1], prior: 0.1}",
+        "1: dropout: unknown key 'prior'; choice has type, values, when",
+    ),
+    # Settings of data sources
+    "sources": (LR + "sources: {fleurs: {weight: 0.5}}", "2: sources: this version trains on one data set"),
+    "sources text": (LR + "sources: fleurs", "2: sources: must be a mapping of sources and their settings"),
+    "source text": (LR + "sources: {fleurs: 1}", "2: sources: fleurs: must be a mapping of settings"),
+    "source key": (
+        LR + "sources:\n  fleurs: {wait: 0.5}",
+        "3: sources: fleurs: unknown setting 'wait'; a source has weight",
+    ),
+    "source range": (
+        LR + "sources:\n  fleurs: {weight: {type: float, low: -1, high: 1}}",
+        "3: weight.fleurs: low=-1: must be a number of at least 0",
     ),
     # Points to try first
     "points": (LR + "try_first: 3", "2: try_first: must be a list of points"),

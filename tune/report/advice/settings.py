@@ -43,7 +43,8 @@ def at_bounds(analysis: Analysis) -> Iterator[Advice]:
         scale = analysis.experiment.scales[name]
         edge = scale.step or _EDGE
         for upper in (False, True):
-            there = [trial for trial in ranked if abs(upper - scale.place(trial.config[name])) <= edge]
+            having = [trial for trial in ranked if name in trial.config]
+            there = [trial for trial in having if abs(upper - scale.place(trial.config[name])) <= edge]
             inside = [trial for trial in best if trial in there]
             elsewhere = [trial for trial in ranked if trial not in there]
             if best[0] not in there or not elsewhere or not _are_enough(parameter, len(inside), len(best)):
@@ -139,9 +140,11 @@ def diverges_above(analysis: Analysis) -> Iterator[Advice]:
     if len(astray) < _LEAST_ASTRAY or "learning_rate" not in analysis.experiment.parameters:
         return
     judged = [trial for trial in analysis.experiment.trials if trial.evaluations or _went_astray(trial)]
-    for rate in sorted(float(trial.config["learning_rate"]) for trial in astray):
-        above = [trial for trial in judged if float(trial.config["learning_rate"]) >= rate]
-        below = [trial for trial in judged if float(trial.config["learning_rate"]) < rate]
+    usual = analysis.experiment.train_config["learning_rate"]
+    rates = {trial.trial_id: float(trial.config.get("learning_rate", usual)) for trial in judged}
+    for rate in sorted(rates[trial.trial_id] for trial in astray):
+        above = [trial for trial in judged if rates[trial.trial_id] >= rate]
+        below = [trial for trial in judged if rates[trial.trial_id] < rate]
         bad, stray = (sum(_went_astray(trial) for trial in some) for some in (above, below))
         if (
             bad >= _LEAST_ASTRAY

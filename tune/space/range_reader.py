@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import yaml
 
-from trainer.config import ConfigError, check_value, field_type
+from trainer.config import ConfigError, TrainConfig, check_value, convert, field_type, unknown_field_message
 from tune.space.parameters import (
     AUTO,
     NOT_SEARCHABLE,
+    SET_BY_SEARCH,
     ChoiceParameter,
     FloatParameter,
     IntParameter,
     Parameter,
+    Prior,
+    When,
 )
 from tune.util.yaml_nodes import Problems, items, nearest, scalar
 
-_SUB_KEYS = {
-    "float": ("type", "low", "high", "log", "step"),
-    "int": ("type", "low", "high", "log", "step"),
-    "choice": ("type", "values"),
-}
+FIELDS = tuple(field.name for field in dataclasses.fields(TrainConfig))
+_RANGE_KEYS = ("type", "low", "high", "log", "step", "prior", "when")
+_SUB_KEYS = {"float": _RANGE_KEYS, "int": _RANGE_KEYS, "choice": ("type", "values", "when")}
 #: Names that other tools use.
 _OTHER_SUB_KEYS = {
     **{"min": "low", "lower": "low", "max": "high", "upper": "high", "q": "step"},
-    **{"choices": "values", "options": "values", "categories": "values"},
+    **{"choices": "values", "options": "values", "categories": "values", "condition": "when", "if": "when"},
 }
 _OTHER_TYPES = {
     **{"uniform": "float", "number": "float", "loguniform": "float with log: true", "integer": "int"},
@@ -42,16 +44,25 @@ def checked(name: str, value: Any) -> Any:
     Raises:
         ConfigError: the field does not allow the value.
     """
-    return None if value == AUTO and name == "learning_rate" else check_value(name, value)
+    if name in FIELDS:
+        return None if value == AUTO and name == "learning_rate" else check_value(name, value)
+    weight = convert(float, value)
+    if weight is None or weight < 0:
+        raise ConfigError(f"{name}={value!r}: must be a number of at least 0")
+    return weight
+
+
+def _kind(name: str) -> type:
+    """The type of a field, or of a setting of a data source."""
+    return field_type(name)[0] if name in FIELDS else float
 
 
 def read_value(name: str, node: yaml.Node, problems: Problems, where: str) -> Any:
     """A plain value as the field `name` holds it, or `BAD` after a problem."""
-    kind, allowed, _ = field_type(name)
     # Norwegian is written `no`, which YAML 1.1 reads as false: text fields take what is written.
-    raw = scalar(node, as_text=kind is str and not allowed)
+    as_text = _kind(name) is str and not field_type(name)[1]
     try:
-        return checked(name, raw)
+        return checked(name, scalar(node, as_text=as_text))
     except ConfigError as error:
         problems.add(node, where + str(error).removeprefix(f"{name}="))
         return BAD
@@ -60,7 +71,7 @@ def read_value(name: str, node: yaml.Node, problems: Problems, where: str) -> An
 def read_parameter(
     name: str, key_node: yaml.Node, node: yaml.MappingNode, problems: Problems
 ) -> Parameter | None:
-    """One searched parameter, or `None` after a problem."""
+    """One range or choice, or `None` after a problem, which is told at `key_node` where it has no place of its own."""
     before = len(problems.found)
     entries = {key: (sub_key_node, value) for key, sub_key_node, value in items(node, problems, f"{name}: ")}
     if name in NOT_SEARCHABLE:
@@ -81,11 +92,12 @@ def read_parameter(
                 else f"{kind} has {', '.join(_SUB_KEYS[kind])}"
             )
             problems.add(sub_key_node, f"{name}: unknown key {key!r}; {hint}")
+    when = _when(name, nodes["when"], problems) if "when" in entries else ()
     parameter: Parameter | None
     if kind == "choice":
-        parameter = _choice(name, key_node, nodes, problems)
+        parameter = _choice(name, key_node, nodes, when, problems)
     else:
-        parameter = _range(name, key_node, nodes, kind, problems)
+        parameter = _range(name, key_node, nodes, kind, when, problems)
     for problem in parameter.problems() if parameter is not None else ():
         problems.add(key_node, f"{name}: {problem}")
     return None if len(problems.found) > before else parameter
@@ -99,7 +111,7 @@ def _wrong_type(kind: Any) -> str:
 
 
 def _choice(
-    name: str, key_node: yaml.Node, nodes: dict[str, yaml.Node], problems: Problems
+    name: str, key_node: yaml.Node, nodes: dict[str, yaml.Node], when: When, problems: Problems
 ) -> ChoiceParameter | None:
     node = nodes.get("values")
     if node is None:
@@ -110,13 +122,13 @@ def _choice(
         return None
     values = [read_value(name, value, problems, f"{name}: values: ") for value in node.value]
     allowed = tuple(value for value in values if value is not BAD)
-    return ChoiceParameter(allowed) if allowed or not values else None
+    return ChoiceParameter(allowed, when) if allowed or not values else None
 
 
 def _range(
-    name: str, key_node: yaml.Node, nodes: dict[str, yaml.Node], kind: str, problems: Problems
+    name: str, key_node: yaml.Node, nodes: dict[str, yaml.Node], kind: str, when: When, problems: Problems
 ) -> FloatParameter | IntParameter | None:
-    field_kind = field_type(name)[0]
+    field_kind = _kind(name)
     if field_kind not in (int, float):
         values = "[true, false]" if field_kind is bool else "[...]"
         problems.add(key_node, f"{name}: has no range; write {{type: choice, values: {values}}}")
@@ -130,12 +142,13 @@ def _range(
         problems.add(nodes["log"], f"{name}: log={log!r}: must be true or false")
         log = False  # the bounds are still judged
     step = _step(name, nodes["step"], kind, problems) if "step" in nodes else None
+    prior = _prior(name, nodes["prior"], kind, problems) if "prior" in nodes else None
     if BAD in (low, high):
         return None
-    step = None if step is BAD else step
-    if kind == "int":
-        return IntParameter(low, high, log, 1 if step is None else step)
-    return FloatParameter(low, high, log, step)
+    if step is BAD or (kind == "int" and step == 1):
+        step = None
+    parameter = IntParameter if kind == "int" else FloatParameter
+    return parameter(low, high, log, step, None if prior is BAD else prior, when)
 
 
 def _bound(
@@ -147,7 +160,7 @@ def _bound(
     if node is None or raw is None:
         problems.add(key_node if node is None else node, f"{name}: {sub} is missing; add {sub}: and a number")
         return BAD
-    if raw == AUTO and (name != "learning_rate" or kind == "int"):
+    if raw == AUTO and not _auto_allowed(name, kind):
         problems.add(
             node, f"{name}: {sub}: auto is known for a learning_rate of type: float only; write a number"
         )
@@ -161,15 +174,62 @@ def _bound(
     return value
 
 
+def _auto_allowed(name: str, kind: str) -> bool:
+    return name == "learning_rate" and kind == "float"
+
+
 def _step(name: str, node: yaml.Node, kind: str, problems: Problems) -> Any:
     """A step as a number, or `BAD` after a problem. Its sign and size are judged together with the range."""
-    raw = scalar(node)
-    try:
-        number = float("nan" if isinstance(raw, bool) else raw)
-    except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    if abs(number) < float("inf") and (kind == "float" or number.is_integer()):
-        return int(number) if kind == "int" else number
-    allowed = "a whole number of at least 1" if kind == "int" else "a number above 0"
-    problems.add(node, f"{name}: step={raw!r}: must be {allowed}")
-    return BAD
+    number = convert(int if kind == "int" else float, scalar(node))
+    if number is None:
+        allowed = "a whole number of at least 1" if kind == "int" else "a number above 0"
+        problems.add(node, f"{name}: step={scalar(node)!r}: must be {allowed}")
+        return BAD
+    return number
+
+
+def _prior(name: str, node: yaml.Node, kind: str, problems: Problems) -> Any:
+    """A prior, or `BAD` after a problem: a number, its centre, or a mapping. Judged together with the range."""
+    before = len(problems.found)
+    nodes = {"mean": node}
+    if isinstance(node, yaml.MappingNode):
+        nodes = {}
+        for key, key_node, value in items(node, problems, f"{name}: prior: "):
+            nodes[key] = value
+            if key not in ("mean", "spread"):
+                problems.add(key_node, f"{name}: prior: unknown key {key!r}; a prior has mean, spread")
+        if "mean" not in nodes:
+            problems.add(node, f"{name}: prior: mean is missing; add mean: and a number of the range")
+    numbers: dict[str, Any] = {}
+    for key in ("mean", "spread"):
+        if key in nodes:
+            raw = scalar(nodes[key])
+            automatic = key == "mean" and raw == AUTO and _auto_allowed(name, kind)
+            numbers[key] = None if automatic else convert(float, raw)
+            if numbers[key] is None and not automatic:
+                problems.add(nodes[key], f"{name}: prior: {key}={raw!r}: must be a number")
+    return BAD if len(problems.found) > before else Prior(**numbers)
+
+
+def _when(name: str, node: yaml.Node, problems: Problems) -> When:
+    """A condition; what it says of searched settings is judged when all are known."""
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        problems.add(
+            node, f"{name}: when: must be a mapping of settings and values, as in {{spec_augment: true}}"
+        )
+        return ()
+    found = []
+    for key, key_node, value_node in items(node, problems, f"{name}: when: "):
+        if key not in FIELDS:
+            problems.add(key_node, f"{name}: when: {key}: {unknown_field_message(key)}")
+        elif key in SET_BY_SEARCH:
+            problems.add(
+                key_node, f"{name}: when: {key}: is set by the search, so that nothing can depend on it"
+            )
+        else:
+            nodes = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+            if not nodes:
+                problems.add(value_node, f"{name}: when: {key}: is an empty list; name a value")
+            values = [read_value(key, each, problems, f"{name}: when: {key}=") for each in nodes]
+            found.append((key, tuple(value for value in values if value is not BAD)))
+    return tuple(found)

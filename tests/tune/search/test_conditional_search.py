@@ -1,0 +1,113 @@
+"""Searches of spaces with conditions: each trial has what is searched there, and each branch is learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from folded import folded
+from simulated_controller import Limits, Simulation
+from simulation import simulate_search
+
+from tune.space.space import SearchSpace, load_space
+
+RUNGS = (100, 300, 900)
+SPACE = """\
+learning_rate:
+  - {type: float, low: 1.0e-6, high: 1.0e-3, log: true, when: {freeze_encoder: false}}
+  - {type: float, low: 1.0e-5, high: 1.0e-2, log: true, when: {freeze_encoder: true}}
+freeze_encoder: {type: choice, values: [false, true]}
+mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true}}
+spec_augment: {type: choice, values: [false, true], when: {freeze_encoder: false}}
+searcher: {startup_trials: 6, gp_trials: 20}
+"""
+BEST = {False: 2e-5, True: 1e-3}
+"""Of the learning rate, by `freeze_encoder`."""
+
+
+def space_of(folder: Path, text: str = SPACE) -> SearchSpace:
+    path = folder / "space.yaml"
+    path.write_text(text)
+    return load_space(str(path)).resolve(1e-5).with_recipe(1e-5)
+
+
+def valley(config: Mapping[str, Any], samples_seen: int, trial_seed: int) -> Mapping[str, float]:
+    """Each branch has a best learning rate of its own; masks are worth something where there are any."""
+    off = math.log10(config["learning_rate"] / BEST[config["freeze_encoder"]])
+    masks = 0.0 if "mask_time_prob" not in config else 20 * abs(config["mask_time_prob"] - 0.1) - 1
+    wer = 20 + 5 * config["freeze_encoder"] + 8 * off**2 + masks + 10 * (1 - samples_seen / RUNGS[-1])
+    return {"wer": wer, "cer": wer / 3, "eval_loss": wer / 50}
+
+
+def run(space: SearchSpace, trials: int, **options: Any) -> Simulation:
+    return simulate_search(space, valley, RUNGS, Limits(trials=trials), seed=3, baseline=60.0, **options)
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> SearchSpace:
+    return space_of(tmp_path_factory.mktemp("conditions"))
+
+
+@pytest.fixture(scope="module")
+def search(space: SearchSpace) -> Simulation:
+    return run(space, 32)
+
+
+def test_each_trial_has_what_is_searched_there(space: SearchSpace, search: Simulation) -> None:
+    records, study = search.records.all(), search.searcher.study
+    assert len(records) == len({repr(record.config) for record in records}) == 32
+    kinds = {frozenset(record.config) for record in records}
+    both = {"learning_rate", "freeze_encoder"}
+    assert kinds == {frozenset(both), frozenset(both | {"spec_augment"}),
+                     frozenset(both | {"spec_augment", "mask_time_prob"})}  # fmt: skip
+    for record, trial in zip(records, study.trials, strict=True):
+        frozen = record.config["freeze_encoder"]
+        assert space.outside(record.config) == []
+        assert ("spec_augment" in record.config) is not frozen
+        assert ("mask_time_prob" in record.config) is record.config.get("spec_augment", False)
+        assert trial.params == space.named(record.config)
+        rates = {name: low for name in trial.params if name.startswith("learning_rate@")
+                 for low in [trial.distributions[name].low]}  # fmt: skip
+        assert rates == {f"learning_rate@freeze_encoder={str(frozen).lower()}": 1e-5 if frozen else 1e-6}
+
+
+def test_both_branches_are_learned(search: Simulation) -> None:
+    for frozen in (False, True):
+        rates = [
+            record.config["learning_rate"]
+            for record in search.records.all()
+            if record.config["freeze_encoder"] is frozen
+        ]
+        assert min(abs(math.log10(rate / BEST[frozen])) for rate in rates) < 0.25, rates
+    best = min(search.records.all(), key=lambda record: record.best_wer or math.inf)
+    assert best.best_wer is not None
+    assert best.best_wer < 20.3
+
+
+@pytest.mark.parametrize("cut", [3, 9, 20])
+def test_a_search_that_was_cut_off_goes_on_as_the_unbroken_one(
+    space: SearchSpace, search: Simulation, cut: int
+) -> None:
+    first = run(space, cut)
+    again = run(space, 32 - cut, records=folded(first.records))
+    assert [record.config for record in again.records.all()] == [
+        record.config for record in search.records.all()
+    ]
+
+
+def test_each_setting_by_itself(tmp_path: Path) -> None:
+    space = space_of(tmp_path, SPACE.replace("gp_trials: 20", "gp_trials: 0, multivariate: false"))
+    assert all(space.outside(record.config) == [] for record in run(space, 12).records.all())
+
+
+def test_a_space_of_few_points_is_tried_to_its_end(tmp_path: Path) -> None:
+    text = (
+        "learning_rate: {type: choice, values: [1.0e-5, 1.0e-4]}\n"
+        "freeze_encoder: {type: choice, values: [false, true]}\n"
+        "train_batch_size: {type: int, low: 4, high: 6, when: {freeze_encoder: true}}\n"
+    )
+    found = [record.config for record in run(space_of(tmp_path, text), 20).records.all()]
+    assert len({repr(config) for config in found}) == len(found) == 2 * (1 + 3)

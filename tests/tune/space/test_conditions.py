@@ -1,0 +1,164 @@
+"""Conditions and priors: what is searched where, what options change in it, and that files survive being written."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import yaml
+from space_files import LR, Load, space_loader
+
+from tune.search.samplers import gaussian_process, tpe
+from tune.space.parameters import FloatParameter, IntParameter, Prior
+from tune.space.space import SearchSpace
+
+SPACE = """\
+learning_rate:
+  - {type: float, low: 1e-6, high: 1e-4, log: true, when: {freeze_encoder: false}, prior: auto}
+  - {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 3}}
+mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true, train_batch_size: [8, 16]}}
+spec_augment: {type: choice, values: [false, true], when: {freeze_encoder: false}}
+freeze_encoder: {type: choice, values: [false, true]}
+train_batch_size: {type: int, low: 4, high: 16, step: 4}
+"""
+FULL = {"learning_rate": 1e-5, "freeze_encoder": False, "spec_augment": False, "train_batch_size": 8}
+FROZEN = {"learning_rate": 1e-5, "freeze_encoder": True, "train_batch_size": 8}
+AUGMENTED = {**FULL, "spec_augment": True, "mask_time_prob": 0.05}
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    return space_loader(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "point", [FULL, FROZEN, AUGMENTED, {**FULL, "spec_augment": True, "train_batch_size": 4}]
+)
+def test_a_point_has_what_is_searched_there(load: Load, point: dict[str, Any]) -> None:
+    space = load(f"{SPACE}try_first: [{yaml.safe_dump(point, default_flow_style=True)}]").resolve(1e-5)
+    assert space.try_first == [point | ({"mask_time_prob": 0.05} if point == AUGMENTED else {})]
+    assert space.outside(point) == []
+    assert space.draw(lambda name, parameter: point.get(name, parameter.nearest(0.05))) == point
+
+
+def test_the_usual_settings_take_what_holds_for_them(load: Load) -> None:
+    assert load(SPACE).resolve(1e-5).with_recipe(1e-5).try_first == [FULL]
+    missing = load(SPACE + "try_first: [{spec_augment: true, learning_rate: 2e-5}]")
+    assert missing.try_first == [{**AUGMENTED, "learning_rate": 2e-5}]
+
+
+def test_it_is_described_and_named(load: Load) -> None:
+    space = load(SPACE).resolve(1e-5)
+    assert dict(space.describe()) == {
+        "learning_rate": "1e-06 to 0.0001, log scale, most likely near 1e-05, where freeze_encoder is false; "
+        "1e-05 to 0.001, log scale, most likely near 0.0001 (factor 3)",
+        "mask_time_prob": "0.02 to 0.2, where spec_augment is true and train_batch_size is 8 or 16",
+        "spec_augment": "one of false, true, where freeze_encoder is false",
+        "freeze_encoder": "one of false, true",
+        "train_batch_size": "4 to 16, whole, in steps of 4",
+    }
+    names = {
+        "learning_rate@freeze_encoder=false": 1e-5,
+        "spec_augment@freeze_encoder=false": True,
+        "mask_time_prob@spec_augment=true,train_batch_size=8|16": 0.05,
+    }
+    assert space.named(AUGMENTED) == {**names, "freeze_encoder": False, "train_batch_size": 8}
+    assert space.named(FROZEN) == FROZEN
+    assert set(space.to_optuna()) == {*names, "learning_rate", "freeze_encoder", "train_batch_size"}
+    assert space.parameters["learning_rate"] == FloatParameter(1e-6, 1e-3, log=True)
+
+
+def test_it_survives_being_written(load: Load) -> None:
+    for space in (load(SPACE), load(SPACE).resolve(1e-5).with_recipe(1e-5)):
+        again = load(yaml.safe_dump(space.to_dict(), sort_keys=False))
+        assert again.to_dict() == space.to_dict()
+        assert again.ranges == space.ranges
+
+
+@pytest.mark.parametrize(
+    ("overrides", "searched", "first"),
+    [
+        ({"freeze_encoder": True}, ["learning_rate", "train_batch_size"], {**FROZEN, "learning_rate": 2e-5}),
+        ({"spec_augment": False}, ["learning_rate", "freeze_encoder", "train_batch_size"], None),
+        ({"train_batch_size": 4}, ["learning_rate", "spec_augment", "freeze_encoder"], None),
+    ],
+)
+def test_an_option_takes_out_what_depends_on_it(
+    load: Load, overrides: dict[str, Any], searched: list[str], first: Mapping[str, Any] | None
+) -> None:
+    text = SPACE + "try_first: [{spec_augment: true, mask_time_prob: 0.1, learning_rate: 2e-5}]"
+    space = load(text, overrides)
+    assert list(space.ranges) == searched
+    (point,) = space.try_first
+    expected = first or {**FULL, "spec_augment": True, "learning_rate": 2e-5}
+    assert point == {name: value for name, value in expected.items() if name not in overrides}
+
+
+def test_a_condition_that_an_option_fulfils_is_none(load: Load) -> None:
+    space = load(SPACE, {"freeze_encoder": False, "spec_augment": True})
+    assert space.named({"learning_rate": 1e-5, "train_batch_size": 8, "mask_time_prob": 0.1}) == {
+        **{"learning_rate": 1e-5, "train_batch_size": 8},
+        "mask_time_prob@train_batch_size=8|16": 0.1,
+    }
+    text = "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}\n"
+    assert load(LR + text, {"spec_augment": True}).parameters["mask_time_prob"] == FloatParameter(0.0, 1.0)
+
+
+def test_warmup_in_steps_or_as_a_share(load: Load) -> None:
+    """Together one of them has no effect; under conditions that exclude each other each has its own."""
+    text = (
+        "lowercase: {type: choice, values: [false, true]}\n"
+        "warmup_ratio: {type: float, low: 0, high: 0.3, when: {lowercase: false}}\n"
+        "warmup_steps: {type: int, low: 1, high: 100, log: true, when: {lowercase: true}}\n"
+    )
+    assert len(load(text).ranges) == 3
+
+
+# --- priors
+
+
+def drawn(space: SearchSpace, name: str, proposer: str, count: int = 300) -> list[Any]:
+    """Random proposals of a sampler before it has a model."""
+    found = []
+    for seed in range(count):
+        sampler = tpe(space, seed, space.to_optuna()) if proposer == "tpe" else gaussian_process(space, seed)
+        study = optuna.create_study(sampler=sampler)
+        found.append(study.ask(space.to_optuna()).params[name])
+    return found
+
+
+@pytest.mark.parametrize("proposer", ["tpe", "gaussian process"])
+def test_random_proposals_are_drawn_from_the_prior(load: Load, proposer: str) -> None:
+    space = load(
+        "learning_rate: {type: float, low: 1e-6, high: 1e-2, log: true, prior: {mean: 1e-4, spread: 3}}\n"
+        "warmup_steps: {type: int, low: 0, high: 100, step: 10, prior: {mean: 30, spread: 10}}\n"
+        "dropout: {type: float, low: 0, high: 0.9}\n"
+    ).resolve(1e-5)
+    rates = [math.log(rate / 1e-4) / math.log(3) for rate in drawn(space, "learning_rate", proposer)]
+    assert statistics.mean(rates) == pytest.approx(0, abs=0.15)
+    assert statistics.stdev(rates) == pytest.approx(1, abs=0.15)
+    steps = drawn(space, "warmup_steps", proposer)
+    assert {step % 10 for step in steps} == {0}
+    assert statistics.mean(steps) == pytest.approx(30, abs=2)
+    assert statistics.mean(drawn(space, "dropout", proposer)) == pytest.approx(0.45, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        FloatParameter(0.0, 1.0, prior=Prior(1.0, 0.1)),
+        FloatParameter(0.0, 1.0, step=0.25, prior=Prior(0.0)),
+        FloatParameter(1e-6, 1e-3, log=True, prior=Prior(1e-6, 100.0)),
+        IntParameter(1, 1000, log=True, prior=Prior(1.0)),
+        IntParameter(4, 16, step=4, prior=Prior(16.0, 0.01)),
+    ],
+)
+def test_what_is_drawn_lies_in_the_range(parameter: FloatParameter | IntParameter) -> None:
+    values = [parameter.drawn(share / 200) for share in range(201)]
+    assert all(parameter.contains(value) for value in values)
+    assert values == sorted(values)

@@ -1,0 +1,169 @@
+"""Conditions (`when`): which ranges count in a point, in what order settings are drawn, and which ranges never count.
+
+A condition looks at what the training would have: the point's own value of a setting, else the fixed one, else the
+setting's default. Of several ranges of one setting the first whose condition holds counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from trainer.config import TrainConfig
+from tune.space.parameters import ChoiceParameter, Parameter, describe_when, show
+from tune.util.yaml_nodes import Problems
+
+Ranges: TypeAlias = Mapping[str, tuple[Parameter, ...]]
+"""The searched fields, each with its ranges."""
+
+
+def effective(name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> Any:
+    """The value of a field that a trial with this point trains with; of an automatic learning rate None."""
+    return point.get(name, fixed.get(name, getattr(TrainConfig, name)))
+
+
+def counting(ranges: Ranges, name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> int | None:
+    """Which range of a field counts in a point, by its place; None where the field is not searched there."""
+    for place, parameter in enumerate(ranges[name]):
+        if all(effective(other, point, fixed) in values for other, values in parameter.when):
+            return place
+    return None
+
+
+def key_of(name: str, parameter: Parameter) -> str:
+    """What Optuna calls a range: under a condition it has a distribution of its own (`dropout@spec_augment=true`)."""
+    told = ",".join(f"{other}={'|'.join(map(show, values))}" for other, values in parameter.when)
+    return f"{name}@{told}" if told else name
+
+
+def deciders(ranges: Ranges) -> set[str]:
+    """Searched fields that conditions look at."""
+    return {other for name in ranges for other in _needs(ranges, name)}
+
+
+def in_order(ranges: Ranges) -> list[str]:
+    """The searched fields, those first that conditions of others look at; without those of a circle."""
+    order: list[str] = []
+    while ready := [name for name in ranges if name not in order and _needs(ranges, name) <= {*order}]:
+        order.append(ready[0])
+    return order
+
+
+def _needs(ranges: Ranges, name: str) -> set[str]:
+    return {other for parameter in ranges[name] for other, _ in parameter.when if other in ranges}
+
+
+def check_conditions(
+    ranges: Mapping[str, tuple[Parameter, ...]],
+    fixed: Mapping[str, Any],
+    lines: Mapping[str, list[int]],
+    overridden: set[str],
+    problems: Problems,
+) -> dict[str, tuple[Parameter, ...]]:
+    """The ranges that count in some point, conditions on fixed settings left out.
+
+    Args:
+        ranges: as the file has them, each right by itself.
+        fixed: settings that all trials share.
+        lines: of each range.
+        overridden: fields that options fix; a range that never counts for that reason is left out without a word.
+        problems: take what is wrong otherwise.
+    """
+    before = len(problems.found)
+    for name, own in ranges.items():
+        for line, parameter in zip(lines[name], own, strict=True):
+            for other, values in parameter.when:
+                text = _cannot_be(other, values, ranges)
+                if text:
+                    problems.add(line, f"{name}: when: {other}{text}")
+    circle = _circle(ranges)
+    if circle:
+        text = f"the conditions run in a circle, {' -> '.join([*circle, circle[0]])}; remove one"
+        problems.add(lines[circle[0]][0], f"{circle[0]}: when: {text}")
+    if len(problems.found) > before:
+        return dict(ranges)
+    points = list(deciding_points(ranges, fixed))
+    used = {(name, counting(ranges, name, point, fixed)) for point in points for name in ranges}
+    kept: dict[str, tuple[Parameter, ...]] = {}
+    gone = set(overridden)
+    for name in in_order(ranges):
+        left = []
+        for place, (line, parameter) in enumerate(zip(lines[name], ranges[name], strict=True)):
+            if (name, place) in used:
+                when = tuple(condition for condition in parameter.when if condition[0] in kept)
+                left.append(dataclasses.replace(parameter, when=when))
+            elif gone.isdisjoint(other for each in ranges[name] for other, _ in each.when):
+                problems.add(line, f"{name}: is never searched{_why_never(parameter, ranges, fixed)}")
+        if left:
+            kept[name] = tuple(left)
+        else:
+            gone.add(name)
+    return {name: kept[name] for name in ranges if name in kept}
+
+
+def _circle(ranges: Ranges) -> list[str]:
+    """Fields whose conditions look at each other in turn; empty where there are none."""
+    order = set(in_order(ranges))
+    path: list[str] = []
+    name = next((name for name in ranges if name not in order), None)
+    while name is not None and name not in path:
+        path.append(name)
+        name = min(_needs(ranges, name) - order)
+    return path[path.index(name) :] if name is not None else []
+
+
+def _cannot_be(other: str, values: tuple[Any, ...], ranges: Ranges) -> str:
+    """What is wrong with a condition on a searched field; empty where nothing is."""
+    if other == "learning_rate":
+        return ": cannot decide what is searched; name a choice, whole numbers or a fixed setting"
+    for value in values:
+        if other in ranges and not any(each.contains(value) for each in ranges[other]):
+            return f"={show(value)}: is none of its searched values ({ranges[other][0].describe()})"
+    if other in ranges and any(
+        not isinstance(each, ChoiceParameter) and each.points() is None for each in ranges[other]
+    ):
+        return ": is a range of real numbers; name a choice, whole numbers or a fixed setting"
+    return ""
+
+
+def _why_never(parameter: Parameter, ranges: Ranges, fixed: Mapping[str, Any]) -> str:
+    never = [
+        f"{other} is {show(effective(other, {}, fixed))}"
+        for other, values in parameter.when
+        if other not in ranges and effective(other, {}, fixed) not in values
+    ]
+    if never:
+        return (
+            f"{describe_when(parameter.when)}: {', '.join(never)} here; search or set it, or remove the range"
+        )
+    return (
+        ": its condition never holds, or a range before it holds wherever it does; remove it or mend its when"
+    )
+
+
+def deciding_points(ranges: Ranges, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Values of the deciding settings, all that conditions tell apart."""
+    named: dict[str, set[Any]] = {name: set() for name in deciders(ranges)}
+    for each in ranges.values():
+        for other, values in (condition for parameter in each for condition in parameter.when):
+            if other in named:
+                named[other].update(values)
+    names = [name for name in in_order(ranges) if name in named]
+
+    def extended(point: dict[str, Any], left: list[str]) -> Iterator[dict[str, Any]]:
+        if not left:
+            yield point
+            return
+        name, *later = left
+        place = counting(ranges, name, point, fixed)
+        if place is None:
+            yield from extended(point, later)
+            return
+        points = ranges[name][place].points() or ()
+        told = [value for value in points if value in named[name]]
+        others = next(([value] for value in points if value not in named[name]), [])
+        for value in told + others:
+            yield from extended({**point, name: value}, later)
+
+    return extended({}, names)

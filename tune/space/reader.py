@@ -1,0 +1,333 @@
+"""Reading of a space file: YAML nodes with their lines, every problem collected, none raised before the end.
+
+    spec_augment: {type: choice, values: [false, true]}              # a mapping is searched
+    mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true}}
+    learning_rate:                                                   # so are several ranges; the first that holds
+      - {type: float, low: 1e-6, high: 1e-4, log: true, when: {freeze_encoder: false}}
+      - {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 3}}
+    weight_decay: 0.01                                               # a plain value is fixed
+    try_first:
+      - {learning_rate: 1e-4}
+    scheduler: {rungs: 3}
+    searcher: {startup_trials: 10}
+
+The sections `space:` (or `parameters:`) and `fixed:` may hold what otherwise stands at the top level.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import yaml
+
+from trainer.config import ConfigError, TrainConfig, field_type, nearest_field, unknown_field_message
+from tune.space.conditions import check_conditions, counting, deciding_points
+from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show
+from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
+from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
+from tune.util.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
+
+SECTIONS = ("space", "parameters", "fixed")
+TRY_FIRST = ("try_first", "points_to_try", "points")
+_RESERVED = (*SECTIONS, *TRY_FIRST, "scheduler", "searcher", "sources")
+_SOURCE_SETTINGS = ("weight",)
+_Settings = TypeVar("_Settings", SchedulerSettings, SearcherSettings)
+
+
+def read_space(text: str, overrides: Mapping[str, Any]) -> SpaceReader:
+    """Read a space file; `overrides` are values of options, as `check_overrides` has them, which go before its own.
+
+    Problems are collected in the result, not raised.
+    """
+    reader = SpaceReader()
+    root = compose(text, reader.problems)
+    if isinstance(root, yaml.MappingNode):
+        reader.read(root)
+    elif root is not None:
+        reader.problems.add(root, "the top level must be a mapping such as learning_rate: {type: float, ...}")
+    reader.apply(overrides)
+    return reader
+
+
+def parse_set(items: list[str]) -> dict[str, Any]:
+    """The values of `--set KEY=VALUE`, split at the first `=` and converted to the type of the field.
+
+    Raises:
+        ConfigError: a key is unknown or given twice, or a value is not allowed; one line a problem.
+    """
+    raw: dict[str, Any] = {}
+    problems = []
+    for item in items:
+        key, equals, value = item.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            problems.append(f"--set {item}: must be KEY=VALUE, as in learning_rate=1e-4")
+        elif key in raw:
+            problems.append(f"--set {item}: {key} is given twice; remove one")
+        else:
+            raw[key] = None if value == "null" and key in FIELDS and field_type(key)[2] else value
+    valid, wrong = check_overrides(raw, "--set ")
+    if problems or wrong:
+        raise ConfigError("\n".join(problems + wrong))
+    return valid
+
+
+def check_overrides(overrides: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], list[str]]:
+    """The values as the fields hold them, and the problems with the others, one line each."""
+    valid: dict[str, Any] = {}
+    problems = []
+    for key, value in overrides.items():
+        if key not in FIELDS:
+            problems.append(f"{prefix}{key}={value}: {unknown_field_message(key)}")
+            continue
+        if key in SET_BY_SEARCH:
+            problems.append(f"{prefix}{key}: is set by the search; {SET_BY_SEARCH[key]}")
+            continue
+        try:
+            valid[key] = checked(key, value)
+        except ConfigError as error:
+            problems.append(f"{prefix}{error}")
+    if valid.get("epochs") is not None and valid.get("max_steps") is not None:
+        problems.append(f"{prefix}epochs and max_steps: only one budget can be given; remove one")
+    return valid, problems
+
+
+class SpaceReader:
+    """What a space file says, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[str, tuple[Parameter, ...]] = {}
+        """The searched fields, each with its ranges."""
+        self.fixed: dict[str, Any] = {}
+        """The fixed fields."""
+        self.points: list[dict[str, Any]] = []
+        """Points to try first, each with all settings that are searched there."""
+        self.scheduler = SchedulerSettings()
+        self.searcher = SearcherSettings()
+        self.problems = Problems()
+        self._lines: dict[str, int] = {}
+        """Line of each field that the file names, also of those with a problem."""
+        self._range_lines: dict[str, list[int]] = {}
+        self._point_nodes: list[tuple[yaml.MappingNode, dict[str, yaml.Node]]] = []
+        """Of each point: its node, and those of its values that can be used."""
+
+    def read(self, root: yaml.MappingNode) -> None:
+        """Take in the top level."""
+        points: yaml.Node | None = None
+        for key, key_node, node in items(root, self.problems):
+            if key in SECTIONS:
+                self._section(key, node)
+            elif key in TRY_FIRST:
+                if points is not None:
+                    self.problems.add(
+                        key_node, f"{key}: points to try first are given twice; put them into one list"
+                    )
+                points = node
+            elif key == "scheduler":
+                self.scheduler = _settings(key, self.scheduler, node, self.problems)
+            elif key == "searcher":
+                self.searcher = _settings(key, self.searcher, node, self.problems)
+            elif key == "sources":
+                self._sources(node)
+            else:
+                self._entry(key, key_node, node)
+        if points is not None:  # last: they are checked against the parameters
+            self._points(points)
+
+    def apply(self, overrides: Mapping[str, Any]) -> None:
+        """Put values of options in place of the file's, then check what only shows in the whole."""
+        searched = set(self.ranges)
+        for key in overrides:
+            self.ranges.pop(key, None)
+        # One budget replaces the other: the file's max_steps does not forbid --epochs.
+        for budget, other in (("epochs", "max_steps"), ("max_steps", "epochs")):
+            if overrides.get(budget) is not None and other not in overrides:
+                self.fixed.pop(other, None)
+        self.fixed.update(overrides)
+        self.ranges = check_conditions(
+            self.ranges, self.fixed, self._range_lines, set(overrides), self.problems
+        )
+        left_out = searched - self.ranges.keys()
+        for number, (node, values) in enumerate(self._point_nodes):
+            given = {key: value for key, value in self.points[number].items() if key not in left_out}
+            self.points[number] = self._completed(f"try_first: point {number + 1}: ", node, given, values)
+        if not self.problems.found:
+            self._check_whole(overrides)
+
+    def _section(self, section: str, node: yaml.Node) -> None:
+        if not isinstance(node, yaml.MappingNode):
+            if scalar(node) is not None:  # an empty section is harmless
+                self.problems.add(node, f"{section}: must be a mapping of settings")
+            return
+        for key, key_node, value in items(node, self.problems, f"{section}: "):
+            if section == "fixed" and isinstance(value, yaml.MappingNode):
+                self.problems.add(
+                    value, f"fixed: {key}: must be a plain value; a searched range stands outside of fixed"
+                )
+            else:
+                self._entry(key, key_node, value)
+
+    def _sources(self, node: yaml.Node) -> None:
+        """Settings of data sources: read as all others, so that mistakes are told, and refused."""
+        before, example = len(self.problems.found), "as in sources: {NAME: {weight: 0.5}}"
+        if not isinstance(node, yaml.MappingNode):
+            self.problems.add(node, f"sources: must be a mapping of sources and their settings, {example}")
+            return
+        for name, _, settings in items(node, self.problems, "sources: "):
+            if not isinstance(settings, yaml.MappingNode):
+                self.problems.add(settings, f"sources: {name}: must be a mapping of settings, {example}")
+                continue
+            for key, key_node, value in items(settings, self.problems, f"sources: {name}: "):
+                if key in _SOURCE_SETTINGS:
+                    self._value_or_ranges(f"{key}.{name}", key_node, value)
+                else:
+                    told = ", ".join(_SOURCE_SETTINGS)
+                    self.problems.add(
+                        key_node, f"sources: {name}: unknown setting {key!r}; a source has {told}"
+                    )
+        if len(self.problems.found) == before:
+            text = "sources: this version trains on one data set without sources; remove them"
+            self.problems.add(node, text)
+
+    def _entry(self, key: str, key_node: yaml.Node, node: yaml.Node) -> None:
+        """One setting: searched where its value is a mapping or a list of such, else fixed."""
+        if key not in FIELDS:
+            near = nearest(key, _RESERVED) or nearest_field(key)
+            hint = f"did you mean {near}?" if near else "see the fields of TrainConfig in trainer/config.py"
+            self.problems.add(key_node, f"{key}: unknown setting; {hint}")
+        elif key in SET_BY_SEARCH:
+            self.problems.add(key_node, f"{key}: is set by the search; {SET_BY_SEARCH[key]}")
+        elif key in self._lines:
+            self.problems.add(key_node, f"{key}: given twice, first in line {self._lines[key]}; remove one")
+        else:
+            self._value_or_ranges(key, key_node, node)
+
+    def _value_or_ranges(self, key: str, key_node: yaml.Node, node: yaml.Node) -> None:
+        self._lines[key] = line_of(key_node)
+        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if isinstance(node, yaml.ScalarNode):
+            value = read_value(key, node, self.problems, f"{key}=")
+            if value is not BAD:
+                self.fixed[key] = value
+        elif not nodes or not all(isinstance(each, yaml.MappingNode) for each in nodes):
+            self.problems.add(
+                node, f"{key}: a list; to choose from it, write {{type: choice, values: [...]}}"
+            )
+        else:
+            # A problem with a range is told where its name stands; of several, where each begins.
+            places = [key_node] if isinstance(node, yaml.MappingNode) else nodes
+            found = [
+                read_parameter(key, place, each, self.problems)
+                for place, each in zip(places, nodes, strict=True)
+            ]
+            ranges = tuple(parameter for parameter in found if parameter is not None)
+            if len({type(parameter) for parameter in ranges}) > 1:
+                self.problems.add(key_node, f"{key}: its ranges must be of one type")
+            elif len(ranges) == len(nodes):
+                self.ranges[key] = ranges
+                self._range_lines[key] = [line_of(place) for place in places]
+
+    def _points(self, node: yaml.Node) -> None:
+        if not isinstance(node, yaml.SequenceNode):
+            self.problems.add(node, "try_first: must be a list of points, as in - {learning_rate: 1e-4}")
+            return
+        for number, point in enumerate(node.value, start=1):
+            where = f"try_first: point {number}: "
+            if isinstance(point, yaml.MappingNode):
+                self._point(where, point)
+            else:
+                self.problems.add(point, f"{where}must be a mapping such as {{learning_rate: 1e-4}}")
+
+    def _point(self, where: str, node: yaml.MappingNode) -> None:
+        point: dict[str, Any] = {}
+        nodes: dict[str, yaml.Node] = {}
+        for key, key_node, value_node in items(node, self.problems, where):
+            nodes[key] = value_node
+            if key in self.fixed:
+                text = f"{where}{key}: is fixed in line {self._lines[key]}; remove it here"
+                self.problems.add(key_node, text)
+            elif key not in self._lines:
+                near = nearest(key, self.ranges)
+                hint = f"did you mean {near}?" if near else f"searched are {', '.join(self.ranges) or 'none'}"
+                self.problems.add(key_node, f"{where}{key}: is not searched in this file; {hint}")
+            else:
+                point[key] = read_value(key, value_node, self.problems, f"{where}{key}=")
+        self.points.append(point)
+        self._point_nodes.append((node, nodes))
+
+    def _completed(
+        self, where: str, node: yaml.MappingNode, given: dict[str, Any], nodes: Mapping[str, yaml.Node]
+    ) -> dict[str, Any]:
+        """A point with the usual value of each parameter that it leaves out, so that every run tries the same."""
+        point = {key: value for key, value in given.items() if value is not BAD}
+        for name in self.ranges if BAD not in given.values() else ():
+            place = counting(self.ranges, name, point, self.fixed)
+            if place is None:
+                if name in point:
+                    told = describe_when(self.ranges[name][0].when).removeprefix(", ")
+                    text = f"{where}{name}: is searched only {told}; remove it here"
+                    self.problems.add(nodes[name], text)
+                continue
+            parameter = self.ranges[name][place]
+            value = point.setdefault(name, getattr(TrainConfig, name))
+            # An automatic learning rate is judged when the model is known.
+            if (value is None and name == "learning_rate") or parameter.contains(value):
+                continue
+            if name in given:
+                text = f"{name}={show(value)}: outside the searched range ({parameter.describe()})"
+            else:
+                text = f"{name} is missing, and the usual {show(value)} is out of range; add {name}"
+            self.problems.add(nodes.get(name, node), where + text)
+        return {name: point[name] for name in (*given, *self.ranges) if name in point}
+
+    def _check_whole(self, overrides: Mapping[str, Any]) -> None:
+        """Problems between settings that are right each by itself."""
+        fixed = self.fixed
+        if fixed.get("epochs") is not None and fixed.get("max_steps") is not None and "epochs" in self._lines:
+            self.problems.add(
+                self._lines["epochs"], "epochs and max_steps: only one budget can be given; remove one"
+            )
+        if not self.ranges:
+            reason = "every searched parameter is fixed by an option" if overrides else "nothing is searched"
+            text = f"{reason}; at least one setting needs a range such as {{type: float, low: 0, high: 1}}"
+            self.problems.add(1, text)
+        for name, text in self._without_effect():
+            self.problems.add(self._lines[name], f"{name}: is searched without effect: {text}")
+
+    def _without_effect(self) -> Iterator[tuple[str, str]]:
+        """Searched parameters that another setting switches off: the search would model noise."""
+        ranges, fixed = self.ranges, self.fixed
+        points = list(deciding_points(ranges, fixed))
+
+        def where(name: str) -> list[dict[str, Any]]:
+            return [p for p in points if name in ranges and counting(ranges, name, p, fixed) is not None]
+
+        steps = where("warmup_steps")
+        if where("warmup_ratio") and (
+            fixed.get("warmup_steps") is not None or any(point in steps for point in where("warmup_ratio"))
+        ):
+            yield "warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"
+        for name in ("mask_time_prob", "mask_feature_prob"):
+            if where(name) and "spec_augment" not in ranges and not fixed.get("spec_augment"):
+                yield name, f"spec_augment is false; set it to true, or fix {name}"
+
+
+def _settings(section: str, settings: _Settings, node: yaml.Node, problems: Problems) -> _Settings:
+    names = [field.name for field in dataclasses.fields(settings)]
+    if not isinstance(node, yaml.MappingNode):
+        problems.add(node, f"{section}: must be a mapping with some of {', '.join(names)}")
+        return settings
+    for key, key_node, value_node in items(node, problems, f"{section}: "):
+        if key not in names:
+            near = nearest(key, names)
+            hint = f"did you mean {near}?" if near else f"settings are {', '.join(names)}"
+            problems.add(key_node, f"{section}: unknown setting {key!r}; {hint}")
+            continue
+        raw = scalar(value_node)
+        try:
+            settings = dataclasses.replace(settings, **{key: check_setting(getattr(settings, key), key, raw)})
+        except ValueError as error:
+            problems.add(value_node, f"{section}: {key}={raw!r}: {error}")
+    return settings

@@ -1,0 +1,42 @@
+"""tune-whisper from Python: `search`, `train`, `load_experiment`, and what they return and raise.
+
+    from tune_whisper import search
+
+    found = search("lr_batch", trials=8, model="small", data="recordings.csv", language="be")
+    print(found.wer, found.best.config)
+    found.export("my-model")
+
+Options are those of the command, by the same names, checked in the same way; what the command prints as an error is
+raised with the same words. Nothing heavy is imported until something runs.
+"""
+
+from trainer.config import TrainConfig
+from tune.util.errors import (
+    ConfigError,
+    DataError,
+    ExperimentError,
+    ModelError,
+    ResourceError,
+    SpaceError,
+    TrackingError,
+    UserError,
+)
+from tune_whisper.experiment import Experiment, Trial, load_experiment
+from tune_whisper.running import search, train
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "Experiment",
+    "ExperimentError",
+    "ModelError",
+    "ResourceError",
+    "SpaceError",
+    "TrackingError",
+    "TrainConfig",
+    "Trial",
+    "UserError",
+    "load_experiment",
+    "search",
+    "train",
+]

@@ -1,0 +1,172 @@
+"""What a search or a training came to, as plain typed values, and what can be made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.config import TrainConfig
+from tune.util.errors import option_name
+
+Status = Literal["finished", "failed", "unfinished"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One training of an experiment. Error rates in percent."""
+
+    id: str
+    """Its number, `007`; of a finalist that was trained again `007-r1`."""
+    status: str
+    """`completed`, `early_stopped`, `diverged`, `failed` or `interrupted`."""
+    config: Mapping[str, Any]
+    """The settings that were chosen for it; one under a condition is there only where it was searched."""
+    wer: float | None
+    """The lowest WER of its evaluations; None before the first."""
+    cer: float | None
+    """The CER of the same evaluation."""
+    evaluations: Sequence[tuple[int, float]]
+    """Samples seen and WER of each."""
+    seconds: float
+    checkpoint: str | None
+    """Folder, or address in an object store, of the weights with the lowest WER; None where they are gone."""
+    error: str | None
+    """The last failure, whole."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A search, or a single training, as it stood when it was read. Error rates in percent."""
+
+    name: str
+    storage: str
+    """The place of all experiments."""
+    folder: Path
+    """Where its files are on this machine."""
+    status: Status
+    """`unfinished`: it runs, or was interrupted and can be resumed."""
+    baseline_wer: float | None
+    """Of the untouched base model, on the same clips."""
+    trials: Sequence[Trial]
+    repeats: Sequence[Trial]
+    """The finalists, trained again with other seeds."""
+    best: Trial | None
+    """The training whose weights are exported; None before any was measured."""
+    config: TrainConfig | None
+    """All settings of the best training."""
+    wer: float | None
+    """What the winner is worth: the mean of its repeats where there are any, else its lowest WER."""
+    test_wer: float | None
+    """Of the best on the test split, where it was measured."""
+    results: Mapping[str, Any]
+    """All of it, as `results.json` has it."""
+
+    @property
+    def report(self) -> Path | None:
+        """The page of the experiment; None where none was written."""
+        from tune.experiments.results import REPORT_FOLDER
+
+        page = self.folder / REPORT_FOLDER / "report.html"
+        return page if page.is_file() else None
+
+    def export(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        trial: str | None = None,
+        formats: Sequence[str] = (),
+        quantization: str | None = None,
+        check: Literal["quick", "all"] | None = None,
+    ) -> Path:
+        """Write the best model, or another trial's, as a Hugging Face folder and in other formats; the folder.
+
+        Raises:
+            UserError: it cannot be written, or a format could not be made or drifted, as `tune-whisper export` tells.
+        """
+        from tune.commands.export import run
+        from tune.util.errors import UserError
+
+        words = [self.name, f"--output={os.fspath(output)}", f"--storage={self.storage}"]
+        words += [f"--format={name}" for name in formats]
+        problems = run([*words, *option_words(trial=trial, quantization=quantization, check=check)]).problems
+        if problems:
+            raise UserError("\n".join(problems))
+        return Path(output).expanduser()
+
+
+def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None) -> Experiment:
+    """An experiment of a storage, finished or not; what it holds is read now and does not change.
+
+    Args:
+        name: of the experiment.
+        storage: folder of all experiments, `s3://bucket/prefix` or `gs://bucket/prefix`; `experiments` by default.
+
+    Raises:
+        ExperimentError: there is no such experiment, nothing of it was measured yet, or a file of it is damaged.
+        StorageError: the object store cannot be read.
+    """
+    from tune.experiments.results import how_it_ended, results_of
+    from tune.experiments.saved import load_saved
+    from tune.experiments.storage import DEFAULT_STORAGE, Storage
+    from tune.runs.finish import find_finished
+
+    place = Storage.parse(os.fspath(storage) if storage is not None else str(DEFAULT_STORAGE))
+    folder = find_finished(name, place)
+    saved = load_saved(folder)
+    results = results_of(folder, saved.state)
+    trials, repeats = ([_trial(row) for row in results[kind]] for kind in ("trials", "repeats"))
+    best, chosen = results["best"], saved.state.best()
+    return Experiment(
+        name=name,
+        storage=place.text,
+        folder=folder.path,
+        status=how_it_ended(saved.state) or "unfinished",
+        baseline_wer=results["baseline"]["wer"],
+        trials=trials,
+        repeats=repeats,
+        best=next((run for run in [*trials, *repeats] if best and run.id == best["run"]), None),
+        config=None if chosen is None else saved.config(chosen),
+        wer=best.get("mean_wer", best["wer"]) if best else None,
+        test_wer=results["test"]["wer"] if results["test"] else None,
+        results=results,
+    )
+
+
+def _trial(row: Mapping[str, Any]) -> Trial:
+    return Trial(
+        id=row["trial_id"],
+        status=row["status"],
+        config=row["config"],
+        wer=row["best_wer"],
+        cer=row["best_cer"],
+        evaluations=[(each["samples_seen"], each["wer"]) for each in row["evaluations"]],
+        seconds=row["seconds"],
+        checkpoint=row["checkpoint"],
+        error=row["error"],
+    )
+
+
+def option_words(**options: Any) -> list[str]:
+    """Keyword arguments as words of the command; those that are None or False are not given."""
+    words: list[str] = []
+    for name, value in options.items():
+        option = "--from" if name == "from_experiment" else option_name(name)
+        if value is None or value is False:
+            continue
+        if name == "settings":
+            words += [f"--set={key}={_text(each)}" for key, each in value.items()]
+        elif value is True:
+            words.append(option)
+        elif name == "track":
+            words += [option, *value]
+        else:
+            words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return words
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
