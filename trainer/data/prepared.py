@@ -232,9 +232,9 @@ class PreparedData:
         for role, split in self.splits.items():
             splits[role], dropped = split.with_labels(config, processor, longest, role)
             drops += dropped
-        extractor = processor.feature_extractor
-        _check_left(config, splits, drops, extractor)
-        notes = check_drops(config, drops, total=self.total, window=window_seconds(extractor))
+        window = window_seconds(processor.feature_extractor)
+        check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
+        notes = check_drops(config, drops, total=self.total, window=window)
         return dataclasses.replace(
             self, notes=self.source_notes + notes, reused=True, splits=splits, drops=drops
         )
@@ -258,6 +258,7 @@ def prepare(
     processor = load_processor(config)
     longest = int(load_model_config(config).max_target_positions)
     extractor = processor.feature_extractor
+    window = window_seconds(extractor)
     splits = {}
     with open_features(config, table, extractor, on_progress, workers) as found:
         drops = found.drops + table.drops
@@ -265,10 +266,10 @@ def prepare(
             labels, dropped = make_labels(config, processor, longest, split=role, index=index)
             splits[role] = found.split(role, labels)
             drops += dropped
-        _check_left(config, splits, drops, extractor)
+        check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
     # Not inside: the features are what the next run needs, once the user allows for more drops.
     total = table.total + len(table.drops)
-    notes = check_drops(config, drops, total=total, window=window_seconds(extractor))
+    notes = check_drops(config, drops, total=total, window=window)
     return PreparedData(found.folder, table.notes + notes, found.reused, splits, drops, total, table.notes)
 
 
@@ -277,17 +278,6 @@ def is_prepared(config: TrainConfig) -> bool:
     table, extractor = load_clips(config), load_processor(config).feature_extractor
     folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
     return read_complete(folder) is not None
-
-
-def _check_left(
-    config: TrainConfig,
-    splits: Mapping[str, PreparedSplit],
-    drops: Sequence[Drop],
-    extractor: WhisperFeatureExtractor,
-) -> None:
-    """Stop where nothing of a split is left; raises `DataError`."""
-    left = {role: len(split) for role, split in splits.items()}
-    check_usable(config, drops, left=left, window=window_seconds(extractor))
 
 
 @dataclasses.dataclass(frozen=True)
