@@ -9,22 +9,24 @@ from trainer.deepspeed import only_where_imported
 
 
 def import_trainer() -> None:
-    """Import all that a training needs, as if SciPy and boto3 were not installed.
+    """Import all that a training needs, with SciPy and boto3 as if they were not installed, unless they are imported.
 
-    transformers' losses for object detection import SciPy's optimisers, and accelerate asks boto3 for SageMaker
-    (transformers 5.23, accelerate 1.15).
+    transformers' losses for object detection import SciPy's optimisers, evaluate its statistics, and accelerate asks
+    boto3 for SageMaker (transformers 5.23, evaluate 0.4, accelerate 1.15).
     """
     from transformers import utils
 
-    is_available, hidden = utils.is_scipy_available, "boto3" not in sys.modules
-    utils.is_scipy_available = lambda: False
-    if hidden:
-        sys.modules["boto3"] = None  # type: ignore[assignment]  # Python's sign for what cannot be imported
+    hidden = [name for name in ("scipy", "boto3") if name not in sys.modules]
+    is_available = utils.is_scipy_available
+    if "scipy" in hidden:
+        utils.is_scipy_available = lambda: False
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # Python's sign for what cannot be imported
     try:
         for name in ("trainer.training.callbacks", "trainer.training.whisper_trainer"):
             importlib.import_module(name)
     finally:
         utils.is_scipy_available = is_available
-        if hidden:
-            del sys.modules["boto3"]
+        for name in hidden:
+            del sys.modules[name]
     only_where_imported()
