@@ -7,6 +7,7 @@ is told: a trial; the end of the search without waiting for the follower.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ class Driver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
         )
         self._heard()

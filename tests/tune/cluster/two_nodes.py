@@ -18,7 +18,7 @@ import pytest
 import ray
 from forks import ray_command
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def need_namespaces() -> None:
