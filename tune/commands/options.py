@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer.config import ConfigError, check_value
-from tune.experiments.plan import TRACKERS
+from tune.experiments.plan import ASKABLE_TRACKERS
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
 from tune.util.console import make_console, say
 from tune.util.errors import option_name
@@ -168,7 +168,7 @@ def add_track(group: Any) -> None:
     group.add_argument(
         "--track",
         nargs="+",
-        choices=TRACKERS,
+        choices=ASKABLE_TRACKERS,
         default=["mlflow"],
         metavar="STORE",
         help="where results are shown: mlflow, tensorboard or both (default: mlflow)",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
-TRACKERS = ("mlflow", "tensorboard")
+ASKABLE_TRACKERS = ("mlflow", "tensorboard")
 """What `--track` may name."""
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import ASKED_RESOURCES, TRACKERS, SearchPlan, SearchRequest, check_auto
+from tune.experiments.plan import ASKABLE_TRACKERS, ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error
 from tune.experiments.settings import read_settings
 from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
@@ -198,7 +198,7 @@ def _as_before(
         "repeats": asked.repeats,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
-        "track": tuple(name for name in settings.track if name in TRACKERS),
+        "track": tuple(name for name in settings.track if name in ASKABLE_TRACKERS),
         **{name: asked.asked_resources.get(name) for name in ASKED_RESOURCES},
     }
     found = {name: value for name, value in before.items() if f"--{name.replace('_', '-')}" not in given}

@@ -41,7 +41,9 @@ class Stop:
             return f"{text}the cutoff among {self.population} trials"
         if self.reason == "above_baseline":
             return f"{text}a multiple of the base model's"
-        return f"{text}its WER before, and rises while the loss falls"
+        if self.reason == "rising_wer":
+            return f"{text}its WER before, and rises while the loss falls"
+        raise ValueError(f"stop reason {self.reason!r} has no words")
 
 
 @dataclasses.dataclass

@@ -1,6 +1,6 @@
 """Several small trainings on one card at a time, beside one after the other.
 
-    python benchmarks/card_sharing.py [--trainings 4] [--shape tiny] [--steps 40] [--batch 16] [--repeats 3]
+    python benchmarks/gpu_sharing.py [--trainings 4] [--shape tiny] [--steps 40] [--batch 16] [--repeats 3]
 
 Processes are started and warmed up before the clock runs. Where there is no GPU the CPUs are shared, which shows that
 it works and nothing else.
