@@ -50,7 +50,7 @@ def measure_held_out(
     import ray
 
     try:
-        with session.experiment.folder.checkpoint(f"/{run.checkpoint}") as checkpoint:
+        with session.experiment.folder.checkpoint(str(run.checkpoint)) as checkpoint:
             config = config.replace(model=str(checkpoint))
             share = start_share(shared_folders(config, session.data))
             found = _measure(session, session.inputs(config, share), "test")
