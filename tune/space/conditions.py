@@ -7,7 +7,8 @@ setting's default. Of several ranges of one setting the first whose condition ho
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
@@ -26,9 +27,16 @@ def effective(name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> 
 def counting(ranges: Ranges, name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> int | None:
     """Which range of a field counts in a point, by its place; None where the field is not searched there."""
     for place, parameter in enumerate(ranges[name]):
-        if all(effective(other, point, fixed) in values for other, values in parameter.when):
+        if all(_is_among(effective(other, point, fixed), values) for other, values in parameter.when):
             return place
     return None
+
+
+def _is_among(value: Any, values: Collection[Any]) -> bool:
+    """Whether a value is one of a condition's; on a grid of real numbers 3 x 0.05 is 0.15."""
+    if isinstance(value, float):
+        return any(not isinstance(each, str | None) and math.isclose(value, each) for each in values)
+    return value in values
 
 
 def key_of(name: str, parameter: Parameter) -> str:
@@ -58,7 +66,7 @@ def check_conditions(
     ranges: Mapping[str, tuple[Parameter, ...]],
     fixed: Mapping[str, Any],
     lines: Mapping[str, list[int]],
-    overridden: set[str],
+    known_gone: set[str],
     problems: Problems,
 ) -> dict[str, tuple[Parameter, ...]]:
     """The ranges that count in some point, conditions on fixed settings left out.
@@ -67,7 +75,8 @@ def check_conditions(
         ranges: as the file has them, each right by itself.
         fixed: settings that all trials share.
         lines: of each range.
-        overridden: fields that options fix; a range that never counts for that reason is left out without a word.
+        known_gone: fields that options fix, and those with a problem of their own; a range that never counts for such
+            a reason is left out without a word.
         problems: take what is wrong otherwise.
     """
     before = len(problems.found)
@@ -86,7 +95,7 @@ def check_conditions(
     points = list(deciding_points(ranges, fixed))
     used = {(name, counting(ranges, name, point, fixed)) for point in points for name in ranges}
     kept: dict[str, tuple[Parameter, ...]] = {}
-    gone = set(overridden)
+    gone = set(known_gone)
     for name in in_order(ranges):
         left = []
         for place, (line, parameter) in enumerate(zip(lines[name], ranges[name], strict=True)):
@@ -161,8 +170,8 @@ def deciding_points(ranges: Ranges, fixed: Mapping[str, Any]) -> Iterator[dict[s
             yield from extended(point, later)
             return
         points = ranges[name][place].points() or ()
-        told = [value for value in points if value in named[name]]
-        others = next(([value] for value in points if value not in named[name]), [])
+        told = [value for value in points if _is_among(value, named[name])]
+        others = next(([value] for value in points if value not in told), [])
         for value in told + others:
             yield from extended({**point, name: value}, later)
 

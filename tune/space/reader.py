@@ -146,13 +146,25 @@ class SpaceReader:
             if overrides.get(budget) is not None and other not in overrides:
                 self.fixed.pop(other, None)
         self.fixed.update(overrides)
+        told = {other for each in self.ranges.values() for one in each for other, _ in one.when}
+        decided = {key: value for key, value in overrides.items() if key in told}
+        wrong = self._lines.keys() - searched - self.fixed.keys()
         self.ranges = check_conditions(
-            self.ranges, self.fixed, self._range_lines, set(overrides), self.problems
+            self.ranges, self.fixed, self._range_lines, {*overrides, *wrong}, self.problems
         )
         left_out = searched - self.ranges.keys()
-        for number, (node, values) in enumerate(self._point_nodes):
-            given = {key: value for key, value in self.points[number].items() if key not in left_out}
-            self.points[number] = self._completed(f"try_first: point {number + 1}: ", node, given, values)
+        points, self.points = self.points, []
+        for number, ((node, values), point) in enumerate(
+            zip(self._point_nodes, points, strict=True), start=1
+        ):
+            before = len(self.problems.found)
+            given = {key: value for key, value in point.items() if key not in left_out}
+            completed = self._completed(f"try_first: point {number}: ", node, given, values)
+            of_other_branch = any(point.get(key, value) != value for key, value in decided.items())
+            if of_other_branch and len(self.problems.found) > before:
+                del self.problems.found[before:]  # an option has cut off the branch that it was for
+            else:
+                self.points.append(completed)
         if not self.problems.found:
             self._check_whole(overrides)
 
@@ -162,7 +174,8 @@ class SpaceReader:
                 self.problems.add(node, f"{section}: must be a mapping of settings")
             return
         for key, key_node, value in items(node, self.problems, f"{section}: "):
-            if section == "fixed" and isinstance(value, yaml.MappingNode):
+            ranges = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            if section == "fixed" and any(isinstance(each, yaml.MappingNode) for each in ranges):
                 self.problems.add(
                     value, f"fixed: {key}: must be a plain value; a searched range stands outside of fixed"
                 )

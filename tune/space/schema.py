@@ -30,10 +30,12 @@ def space_schema() -> _Schema:
         for name in names
     }
     points = {"type": "array", "items": _mapping({name: _ref(name) for name in searchable})}
-    of_section = {name: _mapping(settings) for name in SECTIONS}
-    of_section["fixed"] = _mapping({name: _ref(name) for name in names})
+    of_section = {name: _section(settings) for name in SECTIONS}
+    of_section["fixed"] = _section({name: _ref(name) for name in names})
     when = {
-        name: {"anyOf": [_ref(name), {"type": "array", "items": _ref(name), "minItems": 1}]} for name in names
+        name: {"anyOf": [_ref(name), {"type": "array", "items": _ref(name), "minItems": 1}]}
+        for name in names
+        if name != "learning_rate"
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -59,6 +61,11 @@ def _mapping(properties: _Schema) -> _Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
+def _section(properties: _Schema) -> _Schema:
+    """An empty one is harmless."""
+    return {**_mapping(properties), "type": ["object", "null"]}
+
+
 def _value(name: str) -> _Schema:
     """What a field may be."""
     kind, allowed, optional = field_type(name)
@@ -66,7 +73,7 @@ def _value(name: str) -> _Schema:
     if allowed:
         found = {"enum": list(allowed)}
     others = [{"const": AUTO}] if name in _AUTOMATIC else []
-    others += [{"type": "null"}] if optional and name != "learning_rate" else []
+    others += [{"type": "null"}] if optional else []
     return {"anyOf": [found, *others]} if others else found
 
 
@@ -103,12 +110,13 @@ def _searched(name: str) -> list[_Schema]:
         }
         logarithmic = {"properties": {"log": {"const": True}}, "required": ["log"]}
         positive = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": AUTO}]}
+        factor = {"properties": {"spread": {"exclusiveMinimum": 1}}}
         kinds.append(
             {
                 **_mapping(keys),
                 "required": ["type", "low", "high"],
                 "if": logarithmic,
-                "then": {"properties": {"low": positive, "step": False}},
+                "then": {"properties": {"low": positive, "step": False, "prior": factor}},
             }
         )
     return [*kinds, {"type": "array", "items": {"anyOf": kinds}, "minItems": 1}]

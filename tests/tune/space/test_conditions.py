@@ -16,6 +16,7 @@ from space_files import LR, Load, space_loader
 from tune.search.samplers import gaussian_process, tpe
 from tune.space.parameters import FloatParameter, IntParameter, Prior
 from tune.space.space import SearchSpace
+from tune.util.errors import SpaceError
 
 SPACE = """\
 learning_rate:
@@ -107,6 +108,36 @@ def test_a_condition_that_an_option_fulfils_is_none(load: Load) -> None:
     }
     text = "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}\n"
     assert load(LR + text, {"spec_augment": True}).parameters["mask_time_prob"] == FloatParameter(0.0, 1.0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_point_of_a_branch_that_an_option_cuts_off_is_none(load: Load, frozen: bool) -> None:
+    text = (
+        SPACE
+        + "try_first: [{freeze_encoder: true, learning_rate: 1e-3}, {freeze_encoder: false, learning_rate: 3e-6}]"
+    )
+    rates = [point["learning_rate"] for point in load(text, {"freeze_encoder": frozen}).try_first]
+    assert rates == [1e-3 if frozen else 3e-6]
+    with pytest.raises(SpaceError, match=r"point 1: learning_rate=0\.001: outside"):
+        load(
+            SPACE + "try_first: [{spec_augment: true, learning_rate: 1e-3}]",
+            {"spec_augment": True, "dropout": 0},
+        )
+
+
+def test_a_condition_on_a_grid_of_real_numbers(load: Load) -> None:
+    """Its points are sums, and 3 x 0.05 is not 0.15."""
+    space = load(
+        "dropout: {type: float, low: 0, high: 0.3, step: 0.05}\n"
+        "weight_decay: {type: float, low: 0, high: 0.1, when: {dropout: 0.15}}\n"
+    )
+    parameter = space.ranges["dropout"][0]
+    searched = [
+        space.searched_in({"dropout": value}, "weight_decay") is not None
+        for value in parameter.points() or ()
+    ]
+    assert searched == [False, False, False, True, False, False, False]
+    assert space.searched_in({"dropout": 0.15}, "weight_decay") is not None
 
 
 def test_warmup_in_steps_or_as_a_share(load: Load) -> None:

@@ -62,6 +62,7 @@ def test_packaged_spaces_are_valid(schema: Any, path: Path) -> None:
         "- {type: float, low: 0, high: 0.5}",
         "fixed: {language: no, warmup_steps: null}\nspace: {data_config: 11, dropout: {type: choice, values: [0]}}",
         "train_batch_size: {type: int, low: 1, high: 9, step: 2}\ntry_first: [{train_batch_size: 3}]",
+        "fixed:\nspace: {learning_rate: null, dropout: {type: choice, values: [0]}}",
         "audio_window: auto\nscheduler: {rungs: 3}\nsearcher: {multivariate: false, gp_trials: 0}",
     ],
 )
@@ -90,6 +91,9 @@ def test_the_grammar_is_valid(schema: Any, text: str) -> None:
         "dropout: {type: float, low: 0, high: 0.1, prior: {sd: 1}}",
         "dropout: {type: float, low: 0, high: 0.1, when: {spec_augmet: true}}",
         "dropout: {type: float, low: 0, high: 0.1, when: {spec_augment: 1}}",
+        "dropout: {type: float, low: 0, high: 0.1, when: {learning_rate: 1e-5}}",
+        "dropout: {type: float, low: 0.1, high: 0.2, log: true, prior: {mean: 0.1, spread: 0.5}}",
+        "fixed: {dropout: [{type: float, low: 0, high: 0.1}]}",
         "train_batch_size: {type: float, low: 1, high: 9}",
         "spec_augment: {type: int, low: 0, high: 1}",
         "try_first: [{data: demo}]",

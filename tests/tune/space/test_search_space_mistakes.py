@@ -47,6 +47,10 @@ BAD_FILES = {
         LR + "dropout: [0, 0.1]",
         "2: dropout: a list; to choose from it, write {type: choice, values",
     ),
+    "fixed ranges": (
+        LR + "fixed:\n  dropout: [{type: float, low: 0, high: 0.1}]",
+        "3: fixed: dropout: must be a plain",
+    ),
     "fixed range": (LR + "fixed:\n  dropout: {type: float}", "3: fixed: dropout: must be a plain value"),
     "evaluate_at": (LR + "evaluate_at: [1]", "2: evaluate_at: is set by the search; set scheduler: {rungs"),
     # Fixed values
@@ -213,6 +217,10 @@ BAD_FILES = {
     "when itself": (
         LR + "dropout: {type: choice, values: [0, 0.1], when: {dropout: 0}}",
         "2: dropout: when: the conditions run in a circle, dropout -> dropout; remove one",
+    ),
+    "when mistaken": (
+        LR + MASK.replace("choice", "chioce"),
+        "2: spec_augment: type='chioce': must be float, int or choice; did you mean choice?",
     ),
     "when circle": (
         LR + "spec_augment: {type: choice, values: [false, true], when: {freeze_encoder: true}}\n"
