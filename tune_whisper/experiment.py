@@ -162,7 +162,7 @@ def option_words(**options: Any) -> list[str]:
         elif value is True:
             words.append(option)
         elif name == "track":
-            words += [option, *value]
+            words += [option, *([value] if isinstance(value, str) else value)]
         else:
             words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
     return words

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tune.util.errors import UserError
+from tune.util.errors import SpaceError, UserError
 from tune_whisper.experiment import Experiment, load_experiment, option_words
 
 _Path = str | os.PathLike[str]
@@ -82,7 +82,13 @@ def search(
             import yaml
 
             given["space"] = Path(folder) / "space.yaml"
-            given["space"].write_text(yaml.safe_dump(dict(space), sort_keys=False), encoding="utf-8")
+            try:
+                text = yaml.safe_dump(dict(space), sort_keys=False)
+            except yaml.YAMLError as error:
+                raise SpaceError(
+                    f"space: must hold plain numbers, texts, lists and mappings: {error}"
+                ) from error
+            given["space"].write_text(text, encoding="utf-8")
         return _run("search", given)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tune_whisper
@@ -63,6 +64,7 @@ def test_keywords_as_words() -> None:
     assert option_words(trials=4, model=None, take_over=False, deepspeed=True, gpus_per_trial=0.5) == [
         "--trials=4", "--deepspeed", "--gpus-per-trial=0.5",
     ]  # fmt: skip
+    assert option_words(track="tensorboard") == ["--track", "tensorboard"]
     settings = {"warmup_steps": None, "spec_augment": True, "dropout": 1e-05, "row_filter": "a=b"}
     assert option_words(settings=settings, track=["mlflow", "tensorboard"], from_experiment="x") == [
         *(
@@ -106,6 +108,11 @@ def test_mistakes_are_raised_with_the_line_that_the_command_prints(
         function(**options)
     assert "".join(f"error: {line}\n" for line in str(error.value).splitlines()) == printed
     assert type(error.value) is kind
+
+
+def test_a_space_of_other_than_plain_values() -> None:
+    with pytest.raises(SpaceError, match="space: must hold plain numbers"):
+        search({"learning_rate": {"type": "choice", "values": list(np.array([1e-5, 1e-4]))}})
 
 
 def test_an_experiment_that_is_not_there(tmp_path: Path) -> None:

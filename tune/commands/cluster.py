@@ -122,6 +122,8 @@ def _address(arguments: argparse.Namespace) -> str:
         raise ConfigError(
             "--address: missing; give http://HEAD:8265, vertex_ray://NAME, HEAD:6379 or auto, or set RAY_ADDRESS"
         )
+    if address == "local":  # with which a search starts a Ray of its own
+        raise ConfigError("--address local: must be http://HEAD:8265, vertex_ray://NAME, HEAD:6379 or auto")
     return str(address)
 
 

@@ -243,9 +243,10 @@ class SearchPlan(Plan):
     @property
     def batch_sizes(self) -> list[int]:
         """All effective batch sizes in the space, in rising order."""
-        sizes = (self._values("train_batch_size"), self._values("gradient_accumulation_steps"))
-        workers = self.base.workers
-        return sorted({batch * accumulation * workers for batch in sizes[0] for accumulation in sizes[1]})
+        names = ("train_batch_size", "gradient_accumulation_steps")
+        points = self.space.all_points(names)
+        factors = ([int(point.get(name, getattr(self.base, name))) for name in names] for point in points)
+        return sorted({math.prod(each) * self.base.workers for each in factors})
 
     def _values(self, name: str) -> list[int]:
         """All that the setting can be in a trial, its own value where it is not always searched."""

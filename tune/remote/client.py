@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tune.util.errors import UserError, first_line
 from tune.util.redact import hide_password
@@ -76,15 +76,18 @@ def connect(address: str) -> JobSubmissionClient:
 
 def _headers() -> dict[str, str] | None:
     """Headers for a proxy in front of the dashboard, in the variable that Ray's own commands read."""
+    found: Any
     try:
-        headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "null")
+        found = json.loads(os.environ.get("RAY_JOB_HEADERS") or "null")
     except json.JSONDecodeError:
-        headers = ""
-    if headers is not None and not isinstance(headers, dict):
+        found = ""
+    texts = isinstance(found, dict) and all(isinstance(each, str) for each in found.values())
+    if found is not None and not texts:
         # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
         raise JobError(
             'RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}'
         ) from None
+    headers: dict[str, str] | None = found
     return headers
 
 

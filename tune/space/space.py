@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,8 +88,13 @@ class SearchSpace:
                 point[name] = choose(name, parameter)
         return {name: point[name] for name in self.ranges if name in point}
 
-    def all_points(self) -> Iterator[dict[str, Any]]:
-        """Every point of a space that has no range of real numbers; none where it has one."""
+    def all_points(self, names: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
+        """Every point of a space that has no range of real numbers; none where it has one.
+
+        Args:
+            names: fields to which, with those that decide on any, points are confined; None for all.
+        """
+        order = [name for name in self._order if names is None or name in names or name in self.deciding]
 
         def extended(point: dict[str, Any], left: list[str]) -> Iterator[dict[str, Any]]:
             if not left:
@@ -102,8 +107,8 @@ class SearchSpace:
             for value in parameter.points() or ():
                 yield from extended({**point, left[0]: value}, left[1:])
 
-        if all(parameter.points() is not None for each in self.ranges.values() for parameter in each):
-            yield from extended({}, self._order)
+        if all(parameter.points() is not None for name in order for parameter in self.ranges[name]):
+            yield from extended({}, order)
 
     def outside(self, point: Mapping[str, Any]) -> list[str]:
         """Fields that are searched there, and of which the point has no value of the space."""

@@ -91,6 +91,7 @@ def test_joining_shows_the_same_as_the_dashboard(ray_cluster: RayCluster) -> Non
     ("words", "message"),
     [
         ([], "--address: missing; give http://HEAD:8265"),
+        (["--address", "local"], "--address local: must be http://HEAD:8265"),
         (["--address", "http://127.0.0.1:9"], "cannot be reached; is the cluster running"),
         (["--address", "127.0.0.1:9"], "--address 127.0.0.1:9: no Ray cluster answers"),
         (["--address", "head"], "must be HOST:PORT"),

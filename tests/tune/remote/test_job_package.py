@@ -13,7 +13,7 @@ import trainer
 from tune.cli import main
 from tune.commands.job_request import read_request
 from tune.experiments.training_plan import given_settings
-from tune.remote.client import JobError, cluster_address
+from tune.remote.client import JobError, cluster_address, connect
 from tune.remote.package import check_environment, pinned_requirements, refuse_password, stage
 from tune.space.reader import parse_set
 from tune.space.space import load_space
@@ -272,6 +272,14 @@ def test_addresses_that_take_no_jobs(here: Path, given: str | None, message: str
     with pytest.raises(JobError) as caught:
         cluster_address(given)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("headers", ['{"Authorization": null}', "[]", "planted"])
+def test_headers_that_are_none(here: Path, monkeypatch: pytest.MonkeyPatch, headers: str) -> None:
+    monkeypatch.setenv("RAY_JOB_HEADERS", headers)
+    with pytest.raises(JobError, match="RAY_JOB_HEADERS: must be a JSON object of texts") as caught:
+        connect("http://127.0.0.1:9")
+    assert "planted" not in str(caught.value)
 
 
 def test_the_address_in_the_environment(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tune.cluster.resources import TrialResources
+from tune.experiments.plan import SearchRequest, make_plan
+from tune.experiments.storage import Storage
 from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
 from tune.space.settings import SchedulerSettings
 
@@ -35,6 +39,22 @@ def test_a_budget_in_steps_is_shorter_for_small_batches() -> None:
     whole, half = (estimate_samples(SETTINGS, RUNGS, 8, own) for own in ([9216.0], [9216.0, 512.0]))
     assert half.unstopped == 4 * (9216 + 512)
     assert half.middle < 0.6 * whole.middle
+
+
+def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path) -> None:
+    """The largest of each setting never come together; a budget in steps would be one that no trial has."""
+    path = tmp_path / "space.yaml"
+    path.write_text(
+        "weight_decay: {type: float, low: 0, high: 0.1}\n"
+        "freeze_encoder: {type: choice, values: [false, true]}\n"
+        "train_batch_size: {type: choice, values: [16, 32], when: {freeze_encoder: true}}\n"
+        "gradient_accumulation_steps: {type: int, low: 1, high: 4, when: {freeze_encoder: false}}\n"
+        "max_steps: 10\n"
+    )
+    storage = Storage.parse(str(tmp_path / "experiments"))
+    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage))
+    assert plan.batch_sizes == [8, 16, 24, 32]
+    assert plan.budget(100) == 320
 
 
 @pytest.mark.parametrize(
