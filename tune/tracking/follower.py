@@ -143,7 +143,7 @@ class StoreFollower:
         self.folder = Path(orders.folder)
         self.status = Status.read(self.folder, self.name)
         self.answered = time.monotonic()
-        """When the store last took something, by the monotonic clock."""
+        """When the store last took something, by the monotonic clock; one that can be opened may take nothing."""
         self.complete = False
         """Whether everything is delivered, and nothing follows."""
         self._tracker = tracker
@@ -181,7 +181,7 @@ class StoreFollower:
             self.close()
             raise
         self._tail = tail
-        self._took(tail.position)
+        self._know(tail.position)
         return tail
 
     def follow(self, told: Callable[[], None] = lambda: None) -> None:
@@ -190,12 +190,10 @@ class StoreFollower:
         Args:
             told: called whenever something was delivered.
         """
-        failures = 0
+        failures, self.answered = 0, time.monotonic()
         while True:
-            ended, began = (
-                self._ended.is_set(),
-                time.monotonic(),
-            )  # before the files are read: all of it is there
+            began = time.monotonic()
+            ended = self._ended.is_set()  # before the files are read: all of it is there
             try:
                 self._deliver_all(self.connect(), told)
                 self.complete, failures, self.status.problem = ended, 0, self._tracker.problem
@@ -232,18 +230,18 @@ class StoreFollower:
             if rows:
                 self._tracker.progress(rows)
             self._tracker.delivered(tail.position)
-            self._took(tail.position)
+            self._know(tail.position)
+            self.answered = time.monotonic()
+            for reason in self._tracker.refused:  # it holds up nothing else
+                self.status.refused, self.status.reason = self.status.refused + 1, reason
+            self._tracker.refused.clear()
+            self.status.write(self.folder, self.name)
             told()
 
-    def _took(self, position: Position) -> None:
-        """Write down what the store has."""
-        self.answered = time.monotonic()
+    def _know(self, position: Position) -> None:
+        """Take in what the store has; it is written down in a round only, as the store may be another one."""
         self.status.delivered, self.status.progress = position.events, position.progress
         self.status.facts = self._tracker.facts
-        for reason in self._tracker.refused:  # it holds up nothing else
-            self.status.refused, self.status.reason = self.status.refused + 1, reason
-        self._tracker.refused.clear()
-        self.status.write(self.folder, self.name)
 
     def _wait(self, failures: int, began: float) -> None:
         """Sleep until there is something to do after the round that began then; longer after each failure."""

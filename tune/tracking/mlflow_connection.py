@@ -205,10 +205,17 @@ class TrackingStore:
             import sqlalchemy
 
             file = sqlite_path(self.uri)
-            wait = {"timeout": _LOCK_SECONDS} if file is not None else {}
-            with sqlalchemy.create_engine(self.uri, connect_args=wait).connect() as connection:
-                if file is not None and file.exists():
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+            wait = {"timeout": 1.0} if file is not None else {}
+            engine = sqlalchemy.create_engine(self.uri, connect_args=wait)
+            for second in range(_LOCK_SECONDS):  # in short waits, which Ctrl-C can end
+                try:
+                    with engine.connect() as connection:
+                        if file is not None and file.exists():
+                            connection.exec_driver_sql("BEGIN IMMEDIATE")
+                        return
+                except sqlalchemy.exc.OperationalError as error:
+                    if "database is locked" not in str(error) or second + 1 == _LOCK_SECONDS:
+                        raise
 
 
 @contextmanager

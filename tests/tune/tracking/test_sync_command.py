@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
+import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from mlflow_tables import empty_database
 from tune.cli import main
 from tune.commands.sync import sync
 from tune.experiments.events import BaselineMeasured
+from tune.experiments.mlflow_store import default_artifact_root
 from tune.util.errors import ExperimentError, TrackingError
 
 
@@ -85,15 +91,47 @@ def test_the_experiment_has_moved_and_its_server_too(made: MadeLog, server: Serv
     assert set(children(client, only_parent(client, made.name))) == {"001"}
 
 
-def test_another_store_gets_nothing(made: MadeLog, tmp_path: Path) -> None:
+def test_another_store_gets_nothing_however_often_it_is_named(made: MadeLog, tmp_path: Path) -> None:
+    whole_search(made)
+    assert sync(words(made)) == 0
+    before = (made.folder / "results.json").read_text()
+    other = f"sqlite:///{tmp_path}/other.db"
+    for _ in range(2):
+        with pytest.raises(TrackingError, match=r"--tracking-uri must name the store that the search used"):
+            sync(words(made, "--tracking-uri", other))
+    assert client_of(other).get_experiment_by_name(made.name) is None
+    assert (made.folder / "results.json").read_text() == before
+    assert sync(words(made)) == 0
+
+
+def test_a_store_that_can_be_opened_and_takes_nothing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tune.commands.sync._PATIENCE", 1.0)
+    made = MadeLog(tmp_path / "x")
+    shutil.copy(empty_database(), made.folder / "mlflow.db")
     made.session(trials=1)
     made.deliver()
     made.trial("001", 50.0, 30.0, 12.0)
-    other = f"sqlite:///{tmp_path}/other.db"
-    with pytest.raises(TrackingError, match=r"--tracking-uri must name the store that the search used"):
-        sync(words(made, "--tracking-uri", other))
-    assert client_of(other).get_experiment_by_name(made.name) is None
-    assert sync(words(made)) == 0
+    made.finish()
+    artifacts = default_artifact_root(made.folder)
+    shutil.rmtree(artifacts)
+    artifacts.write_text("no folder")
+    with pytest.raises(TrackingError, match=r"7 events were delivered, 1 still wait; run it again"):
+        sync(words(made))
+
+
+def test_ctrl_c_ends_the_wait_for_a_locked_database(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "x")
+    shutil.copy(empty_database(), made.folder / "mlflow.db")
+    whole_search(made)
+    with contextlib.closing(sqlite3.connect(made.folder / "mlflow.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        threading.Timer(3.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            sync(words(made))
+    assert time.monotonic() - began < 30
 
 
 def test_a_store_that_was_emptied_is_told_everything(
