@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, TrialState
 
-    from tune.space.parameters import Parameter
+    from tune.space.parameters import FloatParameter, Parameter
     from tune.space.space import SearchSpace
 
 EARLIER = "from"
@@ -26,7 +26,7 @@ _ATTEMPTS = 10
 _LEAST_IN_BRANCH = 3
 """Measured trials of a branch, or half of `startup_trials`, from which on it has a Gaussian process of its own."""
 _MOST_POINTS = 100_000
-"""Points of a space without ranges that are looked at for one that was not tried yet."""
+"""Points of a space that are looked at for one that was not tried yet."""
 
 
 class Proposer:
@@ -86,7 +86,9 @@ class Proposer:
                     point = self._of_branch(trials, point, sampler_seed)
             if not self._was_tried(point):
                 return point
-        every = itertools.islice(space.all_points(), _MOST_POINTS)
+        # One branch may have few points and all of them tried, while another has a range of real numbers.
+        every = space.all_points(real=lambda parameter: _rounded(parameter.drawn(random.random()), parameter))
+        every = itertools.islice(every, _MOST_POINTS)
         left = [point for point in every if not self._was_tried(point)]
         return left[int(random.integers(len(left)))] if left else None
 
@@ -162,7 +164,15 @@ def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:
         step = int(parameter.step or 1)
         return trial.suggest_int(key, int(low), int(high), step=step, log=parameter.log)
     value = trial.suggest_float(key, low, high, step=parameter.step, log=parameter.log)
-    return value if parameter.step is not None else min(max(float(f"{value:.6g}"), low), high)
+    return value if parameter.step is not None else _rounded(value, parameter)
+
+
+def _rounded(value: float, parameter: FloatParameter) -> float:
+    """To six digits, within the range."""
+    low, high = parameter.low, parameter.high
+    assert low is not None
+    assert high is not None
+    return min(max(float(f"{value:.6g}"), low), high)
 
 
 def _key(params: Mapping[str, Any]) -> str:

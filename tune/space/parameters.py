@@ -171,20 +171,23 @@ class _Range:
         return dataclasses.replace(self, low=low, high=high, prior=prior)
 
     def drawn(self, share: float) -> Any:
-        """The value below which the prior has this share of its weight.
+        """The value below which the prior has this share of its weight; without a prior, this share of the range is.
 
         Args:
             share: from 0 to 1; drawn evenly it makes values of the prior's distribution.
         """
         low, high = self._known()
-        assert self.prior is not None
-        assert self.prior.mean is not None
         half = (
             self.step or (1 if self.number is int else 0)
         ) / 2  # so that the ends of a grid get their share
-        ends = (low - half, high + half, self.prior.mean)
+        prior = self.prior or Prior(high)
+        assert prior.mean is not None
+        ends = (low - half, high + half, prior.mean)
         first, last, mean = (math.log(end) for end in ends) if self.log else ends
-        spread = self.prior.spread
+        if self.prior is None:
+            place = first + share * (last - first)
+            return self.nearest(math.exp(place) if self.log else place)
+        spread = prior.spread
         deviation = (last - first) / 4 if spread is None else math.log(spread) if self.log else spread
         normal = NormalDist(mean, deviation)
         start, end = normal.cdf(first), normal.cdf(last)

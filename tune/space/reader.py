@@ -319,7 +319,10 @@ class SpaceReader:
 
         steps = where("warmup_steps")
         if where("warmup_ratio") and (
-            fixed.get("warmup_steps") is not None or any(point in steps for point in where("warmup_ratio"))
+            fixed.get("warmup_steps") is not None
+            or any(
+                point in steps and point.get("warmup_steps", 0) is not None for point in where("warmup_ratio")
+            )
         ):
             yield "warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"
         for name in ("mask_time_prob", "mask_feature_prob"):

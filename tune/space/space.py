@@ -88,11 +88,16 @@ class SearchSpace:
                 point[name] = choose(name, parameter)
         return {name: point[name] for name in self.ranges if name in point}
 
-    def all_points(self, names: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
+    def all_points(
+        self,
+        names: Collection[str] | None = None,
+        real: Callable[[FloatParameter], float] | None = None,
+    ) -> Iterator[dict[str, Any]]:
         """Every point of a space that has no range of real numbers; none where it has one.
 
         Args:
             names: fields to which, with those that decide on any, points are confined; None for all.
+            real: the one value that is taken of a range of real numbers each time, so that there are points with it.
         """
         order = [name for name in self._order if names is None or name in names or name in self.deciding]
 
@@ -104,10 +109,14 @@ class SearchSpace:
             if parameter is None:
                 yield from extended(point, left[1:])
                 return
-            for value in parameter.points() or ():
+            values = parameter.points()
+            if values is None and real is not None and isinstance(parameter, FloatParameter):
+                values = [real(parameter)]
+            for value in values or ():
                 yield from extended({**point, left[0]: value}, left[1:])
 
-        if all(parameter.points() is not None for name in order for parameter in self.ranges[name]):
+        ranges = (parameter for name in order for parameter in self.ranges[name])
+        if real is not None or all(parameter.points() is not None for parameter in ranges):
             yield from extended({}, order)
 
     def outside(self, point: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,8 @@ from folded import folded
 from simulated_controller import Limits, Simulation
 from simulation import simulate_search
 
+from tune.search.records import Records
+from tune.search.searcher import Searcher
 from tune.space.space import SearchSpace, load_space
 
 RUNGS = (100, 300, 900)
@@ -101,6 +103,21 @@ def test_a_search_that_was_cut_off_goes_on_as_the_unbroken_one(
 def test_each_setting_by_itself(tmp_path: Path) -> None:
     space = space_of(tmp_path, SPACE.replace("gp_trials: 20", "gp_trials: 0, multivariate: false"))
     assert all(space.outside(record.config) == [] for record in run(space, 12).records.all())
+
+
+def test_a_branch_of_few_points_ends_no_search(tmp_path: Path) -> None:
+    """All that is easy to hit was tried soon; a range of real numbers below a rare value is never at its end."""
+    text = (
+        "train_batch_size: {type: int, low: 4, high: 20}\n"
+        "freeze_encoder: {type: choice, values: [false, true], when: {train_batch_size: 8}}\n"
+        "learning_rate: {type: float, low: 1.0e-6, high: 1.0e-3, log: true, when: {freeze_encoder: true}}\n"
+    )
+    space = space_of(tmp_path, text)
+    searcher = Searcher(space, experiment="few", seed=0, records=Records())
+    points = [searcher.suggest(str(number)) for number in range(40)]
+    assert not searcher.exhausted
+    assert sum(point is not None and "learning_rate" in point for point in points) >= 40 - 18
+    assert all(space.outside(point) == [] for point in points if point is not None)
 
 
 def test_a_space_of_few_points_is_tried_to_its_end(tmp_path: Path) -> None:

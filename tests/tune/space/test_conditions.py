@@ -148,6 +148,13 @@ def test_warmup_in_steps_or_as_a_share(load: Load) -> None:
         "warmup_steps: {type: int, low: 1, high: 100, log: true, when: {lowercase: true}}\n"
     )
     assert len(load(text).ranges) == 3
+    text = (
+        "warmup_steps: {type: choice, values: [null, 100]}\n"
+        "warmup_ratio: {type: float, low: 0, high: 0.3, when: {warmup_steps: %s}}\n"
+    )
+    assert len(load(text % "null").ranges) == 2
+    with pytest.raises(SpaceError, match="warmup_ratio: is searched without effect"):
+        load(text % "100")
 
 
 # --- priors
