@@ -98,7 +98,7 @@ def read_warm_start(
         ExperimentError: there is no such experiment, it has no results, or nothing of it fits.
     """
     saved = load_saved(find(name, storage))
-    theirs, baseline = saved.settings.train_config, saved.baseline["wer"]
+    theirs = saved.settings.train_config
     trials: list[EarlierTrial] = []
     outside: Counter[str] = Counter()
     for trial in saved.state.records.all():
@@ -117,7 +117,7 @@ def read_warm_start(
             + "".join(f"; {key} is outside in {count}" for key, count in outside.items())
         )
     notes = _notes(saved, len(trials), outside, space, ours)
-    return WarmStart(name, trials, baseline, saved.settings.budget_samples, notes)
+    return WarmStart(name, trials, saved.baseline["wer"], saved.settings.budget_samples, notes)
 
 
 def _budget(trial: TrialRecord, settings: ExperimentSettings) -> int:
