@@ -106,12 +106,10 @@ def _folder(word: str, path: Path) -> NamedModel:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The settings that `export` wrote beside the model; of other folders the language that they decode in."""
-    settings = read_object(folder / "train_config.json")
-    if settings:
-        try:
+    with contextlib.suppress(ConfigError, ModelError):  # of a later version, or of another program
+        settings = read_object(folder / "train_config.json")
+        if settings:
             return TrainConfig.from_dict(settings).to_dict()
-        except ConfigError:  # of a later version, or of another program
-            pass
     generation = read_object(folder / "generation_config.json")
     language, task = generation.get("language"), generation.get("task")
     found = {}

@@ -10,6 +10,7 @@ from made_experiments import made_trial, write_experiment
 from made_logs import MadeLog, training_settings
 from old_experiments import change
 
+from tune.experiments.models import open_model
 from tune.experiments.plan import SearchRequest
 from tune.experiments.saved import find_experiment, load_saved
 from tune.experiments.storage import Storage
@@ -59,3 +60,14 @@ def test_on_another_machine_features_go_where_they_can(
     move(write_experiment(tmp_path, trials, asked=3, state="interrupted").path)
     storage = Storage.parse(tmp_path)
     assert command(storage) == str(storage.feature_cache)
+
+
+def test_a_model_folder_may_hold_files_of_another_program(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "whisper"}')
+    (model / "model.safetensors").touch()
+    (model / "generation_config.json").write_text('{"language": "<|de|>"}')
+    (model / "train_config.json").write_text('["of another program"]')
+    with open_model(str(model), Storage.parse(str(tmp_path))) as found:
+        assert found.settings == {"language": "de"}
