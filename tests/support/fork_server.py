@@ -88,8 +88,12 @@ class Server:
         pid = os.fork()
         if pid == 0:
             connection.close()
-            for descriptor in self._selector.get_map():
-                os.close(descriptor)
+            for key in list(self._selector.get_map().values()):
+                # By the object that owns it: closed once more at that one's end, another file would have its number.
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+                else:
+                    os.close(key.fd)
             self._selector.close()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)

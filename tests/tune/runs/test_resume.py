@@ -56,8 +56,8 @@ def kill(process: subprocess.Popen[str]) -> str:
 def state(folder: ExperimentFolder) -> dict[str, dict[str, Any]]:
     """What the log says of the trials where the experiment is kept."""
     try:
-        lines = read_segments(folder.store, folder.name) if folder.store else []
-        known = fold(b"".join(line + b"\n" for line in lines), Path(EVENTS_FILE))
+        content = read_segments(folder.store, folder.name) if folder.store else b""
+        known = fold(content, Path(EVENTS_FILE))
     except StorageError:
         return {}
     return {record.trial_id: vars(record) for record in known.records.all()}
