@@ -24,7 +24,7 @@ ROWS = {
         {"__main__", "job_driver"},
     ],
     "trainer": [
-        {"errors", "files", "report"},
+        {"errors", "files", "report", "threads"},
         {"languages", "deepspeed"},
         {"config"},
         {"imports", "memory"},
@@ -46,7 +46,7 @@ FILES = {
 }
 OF_TRAINER: dict[str, tuple[str, ...]] = {
     "space": ("trainer.config", "trainer.errors"),
-    "search": ("trainer.config", "trainer.errors", "trainer.scoring"),
+    "search": ("trainer.config", "trainer.errors", "trainer.scoring", "trainer.threads"),
 }
 """What these rooms, which decide and do nothing else, may import of the training."""
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
 from trainer.data.clips import ClipTable
-from trainer.data.parallel import Source, one_torch_thread, over_clips
+from trainer.data.parallel import Source, over_clips
+from trainer.threads import one_torch_thread
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from trainer.data.audio import SAMPLE_RATE
-from trainer.data.parallel import one_torch_thread
+from trainer.threads import one_torch_thread
 
 if TYPE_CHECKING:
     import numpy as np

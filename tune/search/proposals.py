@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tune.search.samplers import as_tpe_sees, gaussian_process, one_thread, projected, tpe
+from trainer.threads import one_torch_thread
+from tune.search.samplers import as_tpe_sees, gaussian_process, projected, tpe
 from tune.space.conditions import key_of
 from tune.space.parameters import ChoiceParameter, IntParameter
 
@@ -110,7 +111,7 @@ class Proposer:
     def _by_process(
         self, model: optuna.Study, sampler: BaseSampler, decided: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        with one_thread():
+        with one_torch_thread():
             return self._asked(model, sampler, decided)
 
     def _of_branch(self, trials: Sequence[FrozenTrial], point: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import random
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.search.projections import Curve, best_so_far, expected_ends
@@ -240,16 +239,3 @@ def _place(trial: FrozenTrial, names: Sequence[str]) -> np.ndarray:
             place = (at - low) / (high - low) if high > low else 0.0
         point[names.index(name)] = place
     return point
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """The Gaussian process is PyTorch's: more threads are slower for so little, and sum in another order."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

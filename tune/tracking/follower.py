@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import select
@@ -291,7 +292,7 @@ def main(words: Sequence[str]) -> int:
     parent = os.getppid()
     for name in words:
         with contextlib.suppress(ImportError):  # which is told when it is used
-            __import__(TRACKERS[name])
+            importlib.import_module(TRACKERS[name])
     line = sys.stdin.buffer.readline()
     if not line.strip():
         return 0  # the driver ended before there was anything to do

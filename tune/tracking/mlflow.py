@@ -202,8 +202,10 @@ class MlflowTracker(Tracker):
         if content.status == "RUNNING" != run.status:
             self._attempt(self._store.set_status, run.run_id, "RUNNING")
         metrics = [*points, *content.metrics]
-        items: list[_Item] = [("params", pair) for pair in content.params.items()]
-        items += [("metrics", point) for point in dict.fromkeys(metrics)]
+        # First, by themselves: the tags say that the run has them, and MLflow splits what is more than a hundred.
+        if content.params:
+            self._log(run.run_id, [("params", pair) for pair in content.params.items()])
+        items: list[_Item] = [("metrics", point) for point in dict.fromkeys(metrics)]
         self._log(run.run_id, [*items, *(("tags", pair) for pair in tags.items())])
         if content.end_ms is not None:
             self._attempt(self._store.set_status, run.run_id, content.status, content.end_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import importlib
@@ -75,7 +76,7 @@ class Orders:
         return cls(**json.loads(text))
 
 
-class Tracker:
+class Tracker(abc.ABC):
     """One store. Any method may raise `TrackingError`: the store is away, and all begins with `open` again later."""
 
     name = ""
@@ -92,6 +93,7 @@ class Tracker:
         """What the status is to say besides, as the ids of MLflow's runs."""
         return {}
 
+    @abc.abstractmethod
     def open(self, saved: SavedExperiment) -> Position:
         """Connect; also again, after a failure. Leaves nothing behind for a log without events.
 
@@ -105,8 +107,8 @@ class Tracker:
             TrackingError: it cannot be reached or refuses, in one line that shows no password.
             ExperimentError: it holds something else of this experiment's name.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
         """Tell the store of events. Twice is as good as once.
 
@@ -117,12 +119,11 @@ class Tracker:
         Raises:
             TrackingError: the store is away; some of it may be delivered.
         """
-        raise NotImplementedError
 
-    def progress(self, rows: Sequence[dict[str, Any]]) -> None:
+    def progress(self, rows: Sequence[dict[str, Any]]) -> None:  # noqa: B027 - a store may have no place for it
         """Tell the store of rows of `progress.jsonl` (`trial_id`, `time`, `metrics`); raises as `deliver` does."""
 
-    def delivered(self, position: Position) -> None:
+    def delivered(self, position: Position) -> None:  # noqa: B027 - the same
         """Remember in the store where delivery stands; raises as `deliver` does."""
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from made_logs import BEGAN, MadeLog, training_settings, whole_search
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INTERNAL_ERROR
 from mlflow_server import Server, children, client_of, only_parent, steps
 
 from tune.experiments.events import (
@@ -173,6 +175,32 @@ def test_a_search_on_a_server(tmp_path: Path, server: Server) -> None:
     parent = only_parent(client, made.name)
     assert set(children(client, parent)) == {"001", "002"}
     assert "versions.json" in {file.path for file in client.list_artifacts(parent)}
+
+
+def test_params_that_take_more_than_one_request_are_not_lost(
+    made: MadeLog, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow takes a hundred at a time; the store goes away after the first hundred and comes back."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    write, asked = SqlAlchemyStore.log_batch, []
+
+    def goes_away(self: Any, run_id: str, metrics: Any, params: Any, tags: Any) -> None:
+        of_parent = any(param.key in many for param in params)
+        asked.extend([True] if of_parent else [])
+        if of_parent and len(asked) == 2:
+            raise MlflowException("away", INTERNAL_ERROR)
+        write(self, run_id, metrics, params, tags)
+
+    many = {f"search.p{number}": "1" for number in range(150)}
+    monkeypatch.setattr("tune.tracking.mlflow_runs.parent_params", lambda saved: many)
+    monkeypatch.setattr(SqlAlchemyStore, "log_batch", goes_away)
+    for _ in long_search(made):
+        pass
+    assert not made.deliver().complete
+    assert made.deliver().complete
+    client = client_of(database)
+    assert client.get_run(only_parent(client, made.name)).data.params == many
 
 
 def test_two_sessions_a_final_round_and_failures(made: MadeLog, database: str) -> None:
