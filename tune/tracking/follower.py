@@ -203,9 +203,9 @@ class StoreFollower:
                 self.status.problem = str(error)
             except Exception as error:  # noqa: BLE001 - a bug must not end the delivery of what comes after it
                 failures += 1
-                self.status.problem = hide_password(f"{self.name}: {type(error).__name__}: {error}")
                 with contextlib.suppress(OSError), log_file(self.folder).open("a") as file:
                     file.write(hide_password(traceback.format_exc()))
+                self.status.problem = hide_password(f"{self.name}: {type(error).__name__}: {error}")
             self.status.write(self.folder, self.name)
             away = time.monotonic() - self.answered
             if failures or self.complete:
