@@ -28,12 +28,21 @@ def has_words(text: str) -> bool:
     return any(unicodedata.category(char)[0] in "LNM" for char in text)
 
 
+def join_space(text: str) -> str:
+    """One space for each run of white space of any kind, none at the ends.
+
+    A no-break space before a French question mark, an ideographic space or a line break is typesetting, which nobody
+    hears: the model is taught a space, and errors are counted in texts with a space.
+    """
+    return " ".join(text.split())
+
+
 def prepare_target(
     text: str, *, lowercase: bool, remove_punctuation: bool, language: str | None = None
 ) -> str:
     """The text that the model learns, of one transcript.
 
-    Runs of white space become one space. Combining marks stay (Hindi, Thai or Hebrew would lose vowels
+    White space is joined as by `join_space`. Combining marks stay (Hindi, Thai or Hebrew would lose vowels
     without them), and so do apostrophes and hyphens inside words, separators inside numbers, and signs that
     are spoken (%, &).
 
@@ -50,7 +59,7 @@ def prepare_target(
             text = text.replace("I", "\u0131")
         # Python writes the lower case of the dotted capital I as i with a combining dot.
         text = text.replace("\u0130", "i").lower()
-    return " ".join(text.split())
+    return join_space(text)
 
 
 def _without_punctuation(text: str) -> str:

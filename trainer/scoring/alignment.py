@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from trainer.data.text import join_space
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -27,19 +29,20 @@ def align(references: Sequence[str], hypotheses: Sequence[str], level: Level = "
     """The alignment of each utterance with the fewest errors (Levenshtein), from left to right.
 
     Args:
-        references: texts whose units (words, or characters of a language without spaces) are apart by spaces; any may
-            be empty.
+        references: texts whose units (words, or characters of a language without spaces) are apart by white space of
+            any kind, which is joined on both sides as in what the model is taught; any may be empty.
         hypotheses: as many.
         level: `characters` aligns code points, spaces included, as jiwer's CER does.
     """
     import jiwer
 
+    references, hypotheses = list(map(join_space, references)), list(map(join_space, hypotheses))
     found: list[list[Piece]] = []
     rows = []
     for row, (reference, hypothesis) in enumerate(zip(references, hypotheses, strict=True)):
-        added = tuple(hypothesis.split() if level == "words" else hypothesis.strip())
+        added = tuple(hypothesis.split() if level == "words" else hypothesis)
         found.append([Piece("insert", (), added)] if added else [])
-        if reference.strip():
+        if reference:
             rows.append(row)
     if rows:  # jiwer takes no empty references
         process = jiwer.process_words if level == "words" else jiwer.process_characters

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from trainer.config import TrainConfig
-from trainer.data.text import prepare_target
+from trainer.data.text import join_space, prepare_target
 from trainer.languages import language_name
 from trainer.scoring.language_rules import (
     EARLY,
@@ -52,8 +52,8 @@ class Normalizer:
         return self.function(text)
 
     def as_written(self, text: str) -> str:
-        """The text as it is, in units: what orthographic rates count."""
-        return split_characters(text) if self.unit == "characters" else text.strip()
+        """The text as it is taught, in units: what orthographic rates count."""
+        return split_characters(text) if self.unit == "characters" else join_space(text)
 
 
 def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = None) -> Normalizer:
@@ -67,7 +67,7 @@ def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = No
     name = config.normalizer_name
     unit, description = describe_normalizer(config)
     if config.normalizer == "none":
-        return Normalizer(name, unit, description, str.strip)
+        return Normalizer(name, unit, description, join_space)
     if config.normalizer == "basic":
         return Normalizer(name, unit, description, _basic)
     if config.normalizer == "whisper":
@@ -85,7 +85,7 @@ def describe_normalizer(config: TrainConfig) -> tuple[Unit, str]:
     code = written_language(config)
     spaceless = code in WITHOUT_SPACES
     if config.normalizer == "none":
-        return "words", "texts as they are"
+        return "words", "texts as they are, but for white space"
     if config.normalizer == "basic":
         return "words", "case and punctuation are left out; the same for all languages"
     if config.normalizer == "whisper":
