@@ -115,7 +115,7 @@ class TrainConfig:
     model: str = "demo"
     """Hub id (`openai/whisper-small`), local folder, or a short name (`demo`, `tiny` ... `large-v3-turbo`)."""
     language: str | None = "en"
-    """Spoken language, as Whisper's code (`be`) or English name (`belarusian`); `null` for `.en` models only."""
+    """Spoken language: English name (`belarusian`), ISO 639 code (`be`) or tag (`pt-BR`); `null` for `.en` models."""
     task: Literal["transcribe", "translate"] = "transcribe"
     """`transcribe` writes the spoken language, `translate` writes English."""
     dropout: float = 0.0

@@ -1,11 +1,13 @@
-"""Whisper's languages: codes and English names, without importing transformers (which takes seconds).
+"""Whisper's languages: its own codes for BCP 47 tags, ISO 639 codes and English names.
 
-A test holds this table equal to `transformers.models.whisper.tokenization_whisper.LANGUAGES`.
+A test holds the table equal to `transformers.models.whisper.tokenization_whisper.LANGUAGES`, which takes seconds to
+import.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 
 from trainer.errors import ConfigError
 
@@ -112,7 +114,7 @@ LANGUAGES: dict[str, str] = {
     "yue": "cantonese",
 }
 
-#: Other names that Whisper's tokenizer knows.
+#: Other English names: those of Whisper's tokenizer, and `farsi`, which IANA's registry has not.
 _ALIASES: dict[str, str] = {
     "burmese": "my",
     "valencian": "ca",
@@ -126,7 +128,18 @@ _ALIASES: dict[str, str] = {
     "sinhalese": "si",
     "castilian": "es",
     "mandarin": "zh",
+    "farsi": "fa",
 }
+
+
+#: What BCP 47 gives one code and Whisper several, which are written differently.
+_SEVERAL: dict[str, str] = {"sh": "bs, hr and sr", "hbs": "bs, hr and sr"}
+_SAME = 1
+"""Distance of tags in CLDR's language matching up to which they are one language: `nb` and `no`."""
+_RELATED = 14
+"""The same, of languages that share a macrolanguage: `arz` (Egyptian Arabic) and `ar`."""
+_ALIKE = 0.75
+"""Likeness of two words, by difflib, from which one is taken for the other mistyped."""
 
 
 def language_name(code: str) -> str:
@@ -134,20 +147,82 @@ def language_name(code: str) -> str:
     return LANGUAGES[code].title() if code in LANGUAGES else f"{code!r}"
 
 
+@functools.cache
 def resolve_language(name: str) -> str:
-    """Whisper's code of a language given by code or English name (`Belarusian` -> `be`).
+    """Whisper's code of a language.
+
+    Args:
+        name: an English name (`Belarusian`), a code of ISO 639-1, 639-2 or 639-3 (`be`, `bel`), a BCP 47 tag whose
+            script and region do not count (`zh-Hant`, `pt_BR`), or Whisper's token (`<|be|>`).
 
     Raises:
-        ConfigError: Whisper has no such language; the nearest names are given.
+        ConfigError: Whisper has no such language; a mistyped name and a related language are told.
     """
-    key = name.strip().lower()
-    if key in LANGUAGES:
-        return key
+    key = name.strip().lower().removeprefix("<|").removesuffix("|>")
     by_name = {english: code for code, english in LANGUAGES.items()} | _ALIASES
-    if key in by_name:
-        return by_name[key]
-    near = difflib.get_close_matches(key, [*by_name, *LANGUAGES], n=3, cutoff=0.6)
-    hint = (
-        f"did you mean {' or '.join(near)}?" if near else "use a code such as en, de, be or an English name"
-    )
+    known = key if key in LANGUAGES else by_name.get(key)
+    if known is not None:
+        return known
+    tag = key.replace("_", "-")
+    tag = tag if _is_language(tag) else _tags_by_name().get(key, "")
+    if tag.split("-")[0] in _SEVERAL:
+        hint = f"it has {_SEVERAL[tag.split('-')[0]]} instead; give one of them"
+    elif tag:
+        code = _nearest(tag, _SAME)
+        if code is not None:
+            return code
+        near = _nearest(tag, _RELATED)
+        hint = "give a related one that it knows" + (f", as {near} ({language_name(near)})" if near else "")
+    else:
+        alike = difflib.get_close_matches(key, by_name, n=3, cutoff=_ALIKE)
+        hint = (
+            f"did you mean {' or '.join(alike)}?"
+            if alike
+            else "use a code such as en, de, be or an English name"
+        )
     raise ConfigError(f"language={name!r}: Whisper does not know this language; {hint}")
+
+
+def _is_language(tag: str) -> bool:
+    """Whether IANA's registry has this BCP 47 tag, ISO 639-2's and 639-3's codes of three letters included."""
+    import langcodes
+
+    return langcodes.tag_is_valid(tag) and langcodes.Language.get(tag).language not in (
+        None,
+        "und",
+        "mul",
+        "zxx",
+    )
+
+
+def _nearest(tag: str, distance: int) -> str | None:
+    """Whisper's code of the language that is nearest to a tag's in CLDR's language matching; none farther off."""
+    import langcodes
+
+    own = _standard_codes()
+    language = langcodes.Language.get(langcodes.standardize_tag(tag, macro=True)).language or "und"
+    if language in own:
+        return own[language]
+    found, _ = langcodes.closest_match(language, list(own), max_distance=distance)
+    return own.get(found)
+
+
+@functools.cache
+def _standard_codes() -> dict[str, str]:
+    """Whisper's codes by the standard ones, which some are not: `jw` is `jv`, and `tl` is read as `fil`."""
+    import langcodes
+
+    return {langcodes.standardize_tag(code): code for code in LANGUAGES}
+
+
+@functools.cache
+def _tags_by_name() -> dict[str, str]:
+    """Tags of all languages by their English names in IANA's registry, in small letters; 0.05 s."""
+    from langcodes.registry_parser import parse_registry
+
+    found: dict[str, str] = {}
+    for entry in parse_registry():  # type: ignore[no-untyped-call]
+        if entry["Type"] == "language" and "Subtag" in entry:
+            for name in entry["Description"]:
+                found.setdefault(name.partition(" (")[0].lower(), entry["Subtag"])
+    return found

@@ -141,6 +141,7 @@ def test_every_field_is_followed_by_its_docstring() -> None:
         ("dropout", 0, 0.0),
         ("dropout", 0.9, 0.9),
         ("language", "Belarusian", "be"),
+        ("language", "pt-BR", "pt"),
         ("language", None, None),
         ("warmup_steps", None, None),
         ("seed", 2**32 - 1, 2**32 - 1),

@@ -1,9 +1,10 @@
-"""Languages: the table is the one of transformers, and names are resolved as users write them."""
+"""Languages: the table is the one of transformers; names, codes and tags are resolved as users write them."""
 
 from __future__ import annotations
 
 import pytest
 
+from trainer.data.sources import is_language, language_code
 from trainer.errors import ConfigError
 from trainer.languages import LANGUAGES, resolve_language
 
@@ -32,17 +33,87 @@ def test_names_and_codes(name: str, code: str) -> None:
     assert resolve_language(name) == code
 
 
+# Whisper's code, then what ISO 639-1, 639-2/B, 639-2/T and 639-3 have for it, where that differs.
+ISO_639 = """
+en eng | zh chi zho | de ger deu | es spa | ru rus | ko kor | fr fre fra | ja jpn | pt por | tr tur | pl
+pol | ca cat | nl dut nld | ar ara | sv swe | it ita | id ind | hi hin | fi fin | vi vie | he heb | uk
+ukr | el gre ell | ms may msa | cs cze ces | ro rum ron | da dan | hu hun | ta tam | no nor | th tha |
+ur urd | hr hrv | bg bul | lt lit | la lat | mi mao mri | ml mal | cy wel cym | sk slo slk | te tel | fa
+per fas | lv lav | bn ben | sr srp | az aze | sl slv | kn kan | et est | mk mac mkd | br bre | eu baq
+eus | is ice isl | hy arm hye | ne nep | mn mon | bs bos | kk kaz | sq alb sqi | sw swa | gl glg | mr
+mar | pa pan | si sin | km khm | sn sna | yo yor | so som | af afr | oc oci | ka geo kat | be bel | tg
+tgk | sd snd | gu guj | am amh | yi yid | lo lao | uz uzb | fo fao | ht hat | ps pus | tk tuk | nn nno |
+mt mlt | sa san | lb ltz | my bur mya | bo tib bod | tl tgl | mg mlg | as asm | tt tat | haw | ln lin |
+ha hau | ba bak | jw jv jav | su sun | yue
+"""
+
+
+@pytest.mark.parametrize("codes", [entry.split() for entry in ISO_639.split("|")], ids=lambda codes: codes[0])
+def test_all_languages_by_every_code_name_and_tag(codes: list[str]) -> None:
+    whispers = codes[0]
+    for code in codes:
+        for tag in (code, code.upper(), f"{code}-US", f"{code}_419", f"{code}-Latn", f"{code}-Cyrl-RU"):
+            assert resolve_language(tag) == whispers
+            assert is_language(tag, whispers)
+    assert resolve_language(LANGUAGES[whispers]) == resolve_language(f"<|{whispers}|>") == whispers
+
+
+def test_the_codes_are_those_of_all_languages() -> None:
+    assert [entry.split()[0] for entry in ISO_639.split("|")] == list(LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("tags", "code"),
+    [
+        ("iw iw-IL", "he"),
+        ("jv jav", "jw"),
+        ("nb nob nb-NO", "no"),
+        ("cmn zh-CN zh-TW zh-Hant zh_hans_cn cmn_hans_cn", "zh"),
+        ("zh-yue yue_hant_hk", "yue"),
+        ("fil fil_ph Filipino", "tl"),
+        ("zsm", "ms"),
+        ("in", "id"),
+        ("pes prs Farsi", "fa"),
+        ("arb", "ar"),
+        ("swh", "sw"),
+        ("azj", "az"),
+        ("uzn", "uz"),
+        ("ekk", "et"),
+        ("lvs", "lv"),
+        ("khk", "mn"),
+        ("npi", "ne"),
+        ("als", "sq"),
+        ("plt", "mg"),
+        ("ydd", "yi"),
+        ("mo", "ro"),
+        ("Punjabi", "pa"),
+    ],
+)
+def test_older_and_narrower_codes(tags: str, code: str) -> None:
+    for tag in tags.split():
+        assert resolve_language(tag) == code
+        assert language_code(tag) == code
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("belorussian", "did you mean belarusian"),
-        ("germn", "did you mean german"),
+        ("germn", "did you mean german?"),
+        ("Germna", "did you mean german?"),
         ("klingon!!", "use a code such as en, de, be or an English name"),
         ("", "use a code"),
+        ("xx", "use a code"),
+        # Languages that Whisper lacks, by code and by name: nothing that merely looks alike is proposed.
+        *[(name, "give a related one that it knows") for name in ("ig", "zu", "quc", "Kurdish", "Irish")],
+        *[("arz", "give a related one that it knows, as ar (Arabic)"), ("nan-tw", "as zh (Chinese)")],
+        *[(name, "it has bs, hr and sr instead; give one of them") for name in ("sh", "hbs")],
     ],
 )
-def test_unknown_languages_get_the_nearest_names(name: str, hint: str) -> None:
+def test_unknown_languages_get_a_hint_that_helps(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match="Whisper does not know this language") as error:
         resolve_language(name)
     assert hint in str(error.value)
+    assert str(error.value).count("did you mean") == hint.count("did you mean")
     assert "\n" not in str(error.value)
+    assert language_code(name) is None

@@ -125,7 +125,9 @@ def add_training(group: Any) -> None:
         "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
     )
     group.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
-    group.add_argument("--language", metavar="L", help="spoken language, as be or belarusian (default: en)")
+    group.add_argument(
+        "--language", metavar="L", help="spoken language, as be, pt-BR or belarusian (default: en)"
+    )
     budget = group.add_mutually_exclusive_group()
     budget.add_argument(
         "--epochs",

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from trainer.languages import resolve_language
 from tune.util.errors import ModelError
 from tune.util.files import read_object
 
@@ -31,16 +32,18 @@ class ModelFacts:
 
         Raises:
             ModelError: it is no model folder, or one of them cannot be read.
+            ConfigError: the model's generation config names a language that Whisper has not.
         """
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: is no model folder; give one that tune-whisper export wrote")
         generation = read_object(folder / "generation_config.json")
+        language = generation.get("language")
         evaluation = read_object(folder / "evaluation.json")
         settings = read_object(folder / "train_config.json")
         evaluated = evaluation.get("evaluations") or {}
         source = str(settings.get("model") or read_object(folder / "config.json").get("_name_or_path") or "")
         return cls(
-            language=generation.get("language"),
+            language=resolve_language(language) if language else None,
             task=generation.get("task"),
             base_model=Path(source).name if source.startswith(("/", ".", "~")) else source,
             experiment=evaluation.get("experiment"),

@@ -112,6 +112,8 @@ def test_language_is_chosen_where_there_are_several(folder: Path, tmp_path: Path
     assert load(write_manifest(folder / "one.csv", locales), language="be").notes == []
     mixed = rows_with(audio=FILES, text=TEXTS, locale=["en-US", "en_GB", "de", "English"] * 3)
     assert load(write_manifest(folder / "mixed.csv", mixed), language="en").total == 9
+    coded = rows_with(audio=FILES, text=TEXTS, locale=["deu", "ger", "de-AT", "nan-tw"] * 3)
+    assert load(write_manifest(folder / "coded.csv", coded), language="de-DE").total == 9
 
 
 def test_classes_are_filtered_by_name(folder: Path, tmp_path: Path) -> None:

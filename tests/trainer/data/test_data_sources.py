@@ -112,6 +112,11 @@ def test_common_voice(folder: Path, tmp_path: Path) -> None:
     assert "took de of the release's languages de, en" in load(release, language="de").notes
     with pytest.raises(DataError, match="has de, en, not language=be; set the language"):
         load(release, language="be")
+    # Releases name folders by BCP 47, and `nan-tw` is a language of its own.
+    for name in ("nan-tw", "zh-CN", "nb-NO"):
+        write_common_voice(release, ROWS[:4], language=name)
+    for name, language in (("zh-CN", "cmn"), ("nb-NO", "no")):
+        assert f"took {name} of the release's languages" in load(release, language=language).notes[0]
 
 
 def test_audiofolder(folder: Path, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_mistakes_are_one_line(words: str, told: str, capsys: pytest.CaptureFixt
 
 
 def test_help_needs_nothing_heavy() -> None:
-    heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'plotly', 'py3langid'}"
+    heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'plotly', 'py3langid', 'langcodes'}"
     code = f"import sys, tune.commands.inspect as c\nc.inspect_parser()\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
