@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,50 +28,82 @@ class Recording:
     name: Path
     """The path below the folder that was given, or the file's own name: what its transcript is called after."""
     seconds: float
-    """Length by the file's header, which may be wrong."""
+    """Length by the file's header, which may be wrong; 0 where it has none that can be read."""
 
 
 def find_recordings(given: Sequence[Path]) -> list[Recording]:
     """Every file that was given, and all audio files below every folder, by name.
 
+    One that cannot be read is among them as long as another can: reading it gives the reason.
+
     Raises:
-        DataError: a path is not there, is no audio, or a folder holds none; a line each.
+        DataError: a path is not there, a folder holds no audio, or nothing at all can be read; a line each.
     """
     found: dict[Path, Recording] = {}
-    problems = []
+    missing, unreadable = [], []
     for path in given:
         try:
-            for file, name in _files(path):
-                if file not in found:
-                    found[file] = Recording(file, name, _announced_seconds(file))
+            files = _files(path)
         except DataError as error:
-            problems.append(str(error))
-    if problems:
-        raise DataError("\n".join(problems))
+            missing.append(str(error))
+            continue
+        for file, name in files:
+            if file not in found:
+                try:
+                    found[file] = Recording(file, name, _announced_seconds(file))
+                except AudioError as error:
+                    found[file] = Recording(file, name, 0.0)
+                    unreadable.append(f"{file}: {error}")
+    if missing or len(unreadable) == len(found):
+        raise DataError("\n".join([*missing, *unreadable]))
     return list(found.values())
 
 
 def _files(path: Path) -> list[tuple[Path, Path]]:
-    """Path and name of a file, or of each audio file below a folder."""
-    if not path.is_dir():
+    """Path and name of a file, or of each audio file below a folder, and of folders that cannot be listed."""
+    try:
+        path.lstat()
+        is_folder = path.is_dir()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(f"{path}: no such file or folder") from error
+    except OSError:  # a folder above may not be entered; told where the file is read
+        is_folder = False
+    if not is_folder:
         return [(path, Path(path.name))]
-    below = (file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file())
-    visible = [(file, file.relative_to(path)) for file in below if not file.name.startswith(".")]
-    if not visible:
+    found: list[Path] = []
+
+    def closed(error: OSError) -> None:
+        found.append(Path(error.filename))
+
+    for folder, _, names in os.walk(path, onerror=closed):
+        # A link to nowhere is a recording that is missing, and is told; pipes and the like are none.
+        heard = (Path(folder, name) for name in names if Path(name).suffix.lower() in SUFFIXES)
+        found += [file for file in heard if file.name[0] != "." and (file.is_file() or file.is_symlink())]
+    if not found:
         raise DataError(f"{path}: has no audio file in it; looked for {', '.join(SUFFIXES)}")
-    return visible
+    return [(file, file.relative_to(path)) for file in sorted(found)]
 
 
 def _announced_seconds(path: Path) -> float:
     import soundfile
 
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
     try:
         with soundfile.SoundFile(str(path)) as file:
             return float(file.frames / file.samplerate)
     except (soundfile.SoundFileError, OSError) as error:
-        raise DataError(f"{path}: {why_undecodable(error)}") from error
+        raise AudioError("unreadable_audio", _why_unreadable(path, error)) from error
+
+
+def _why_unreadable(path: Path, error: BaseException) -> str:
+    """The system's reason where the file cannot even be opened, of which libsndfile says nothing; else libsndfile's."""
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as refused:
+        missing = isinstance(refused, FileNotFoundError) and path.is_symlink()
+        target = f" ({path.readlink()}, to which it is a link)" if missing else ""
+        return f"cannot be read: {refused.strerror}{target}"
+    return "the file is empty" if empty else why_undecodable(error)
 
 
 def read_blocks(path: Path) -> Iterator[np.ndarray]:
@@ -101,7 +134,7 @@ def read_blocks(path: Path) -> Iterator[np.ndarray]:
                 if len(block):
                     yield np.ascontiguousarray(block, dtype=np.float32)
     except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError("unreadable_audio", why_undecodable(error)) from error
+        raise AudioError("unreadable_audio", _why_unreadable(path, error)) from error
 
 
 def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:

@@ -62,16 +62,22 @@ def as_text(transcript: Transcript) -> str:
     return "".join(f"{segment.text}\n" for segment in transcript.segments)
 
 
-def as_dict(transcript: Transcript, model: str) -> dict[str, Any]:
-    """Plain values for JSON; times in seconds."""
-    return {
-        "file": str(transcript.recording.path),
-        "model": model,
+def as_dict(transcript: Transcript | Failure, **models: Any) -> dict[str, Any]:
+    """Plain values for JSON; times in seconds. `models` stand behind the file's name; a failure has an `error`."""
+    named = {"file": str(transcript.recording.path)} | models
+    if isinstance(transcript, Failure):
+        return named | {"error": transcript.reason}
+    return named | {
         "language": transcript.language,
         "seconds": round(transcript.seconds, 3),
         "text": transcript.text,
         "segments": [segment_dict(segment) for segment in transcript.segments],
     }
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """A file of JSON that people can read too."""
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 def segment_dict(segment: Segment) -> dict[str, Any]:
@@ -109,9 +115,7 @@ def _clock(seconds: float, point: str) -> str:
 
 FORMATS: dict[str, Callable[[Transcript, str], str]] = {
     "text": lambda transcript, _: as_text(transcript),
-    "json": lambda transcript, model: (
-        json.dumps(as_dict(transcript, model), ensure_ascii=False, indent=2) + "\n"
-    ),
+    "json": lambda transcript, model: as_json(as_dict(transcript, model=model)),
     "srt": lambda transcript, _: as_srt(transcript),
     "vtt": lambda transcript, _: as_vtt(transcript),
 }

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.transcription.differences import Comparison, Difference, compare
+from trainer.transcription.transcripts import Failure, as_dict
 from tune.transcription.output import Progress, put_out, writing
 from tune.util.console import clock, make_console, say
 from tune.util.files import write_whole
@@ -32,7 +33,13 @@ def compare_all(progress: Progress, arguments: argparse.Namespace) -> int:
     """
     comparisons: list[Comparison] = []
     console = make_console()
-    for _, (model, base) in progress.transcripts():
+    for _, results in progress.results():
+        if isinstance(results, Failure):
+            if arguments.format == "json":
+                models = {"base": arguments.compare, "model": arguments.model}
+                put_out(json.dumps(as_dict(results, models=models), ensure_ascii=False) + "\n")
+            continue
+        model, base = results
         comparisons.append(compare(base, model))
         with progress.aside():
             _print(comparisons[-1], arguments, console)

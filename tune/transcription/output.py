@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.transcription.recordings import Recording
-from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcript, as_dict
+from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcript, as_dict, as_json
 from tune.util.console import ProgressBar, clock, say
 from tune.util.errors import EXIT_FAILED, ConfigError
 from tune.util.files import write_whole
@@ -99,8 +99,8 @@ class Progress:
         """Print a line that stays."""
         say(self._console, text)
 
-    def transcripts(self) -> Iterator[tuple[int, list[Transcript]]]:
-        """Place and transcripts, one of each model, of every recording that can be read to its end."""
+    def results(self) -> Iterator[tuple[int, list[Transcript] | Failure]]:
+        """Place and transcripts, one of each model, of every recording; of one that cannot be read, why."""
         total = sum(recording.seconds for recording in self.recordings)
         done = [0.0] * len(self._transcribers)
 
@@ -118,6 +118,7 @@ class Progress:
             if failure is not None:
                 self.say(f"error: {failure.recording.path}: {failure.reason}")
                 self._failed += 1
+                yield place, failure
                 continue
             self._warn(found[0])
             yield place, found
@@ -155,26 +156,41 @@ class Progress:
 def write_all(progress: Progress, targets: Sequence[Path] | None, arguments: argparse.Namespace) -> int:
     """Transcribe and print or write every recording; the exit code.
 
+    Of one that cannot be read only JSON is printed or written: with the reason instead of a text.
+
     Raises:
         ConfigError: a transcript cannot be written; those before it are whole.
     """
-    for place, (found,) in progress.transcripts():
+    heading = len(progress.recordings) > 1
+    for place, results in progress.results():
         if targets is None:
             with progress.aside():
-                put_out(_printed(found, arguments, heading=len(progress.recordings) > 1))
+                put_out(_printed(results, arguments, heading=heading))
+        elif isinstance(results, Failure) and arguments.format != "json":
+            continue
         else:
             with writing(f"--output {arguments.output}"):
-                write_whole(targets[place], FORMATS[arguments.format](found, arguments.model))
+                write_whole(targets[place], _content(results, arguments))
             progress.say(f"wrote {targets[place]}")
     return progress.finish()
 
 
-def _printed(found: Transcript, arguments: argparse.Namespace, *, heading: bool) -> str:
+def _content(results: list[Transcript] | Failure, arguments: argparse.Namespace) -> str:
+    """Of one file; the reason of a failure as JSON."""
+    if isinstance(results, Failure):
+        return as_json(as_dict(results, model=arguments.model))
+    return FORMATS[arguments.format](results[0], arguments.model)
+
+
+def _printed(results: list[Transcript] | Failure, arguments: argparse.Namespace, *, heading: bool) -> str:
     """One transcript for standard output: JSON is a line a recording, so that it can be read as it comes."""
     if arguments.format == "json":
-        return json.dumps(as_dict(found, arguments.model), ensure_ascii=False) + "\n"
-    text = FORMATS[arguments.format](found, arguments.model)
-    return f"== {found.recording.path} ==\n{text}" if heading else text
+        found = results if isinstance(results, Failure) else results[0]
+        return json.dumps(as_dict(found, model=arguments.model), ensure_ascii=False) + "\n"
+    if isinstance(results, Failure):
+        return ""  # told on standard error
+    text = _content(results, arguments)
+    return f"== {results[0].recording.path} ==\n{text}" if heading else text
 
 
 def put_out(text: str) -> None:

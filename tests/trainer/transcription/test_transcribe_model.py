@@ -62,7 +62,7 @@ def test_recordings_are_found_and_checked(tmp_path: Path) -> None:
     (tmp_path / "text.wav").write_text("no sound")
     with pytest.raises(DataError) as caught:
         find_recordings([tmp_path / name for name in ("empty", "text.wav", "nothing.wav", "c.xyz")])
-    empty, text, nothing = (line.removeprefix(f"{tmp_path}/") for line in str(caught.value).splitlines())
+    empty, nothing, text = (line.removeprefix(f"{tmp_path}/") for line in str(caught.value).splitlines())
     assert empty.startswith("empty: has no audio file in it")
     assert text.startswith("text.wav: cannot be decoded as WAV, FLAC, OGG or MP3")
     assert nothing == "nothing.wav: no such file or folder"

@@ -109,7 +109,8 @@ def test_a_file_for_every_recording(talks: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("demo notes.txt talks", "notes.txt: cannot be decoded as WAV, FLAC, OGG or MP3"),
+        ("demo notes.txt", "notes.txt: cannot be decoded as WAV, FLAC, OGG or MP3"),
+        ("demo talks nothing.wav", "nothing.wav: no such file or folder"),
         ("nobody talks", "model 'nobody': is no folder, no experiment in experiments"),
         ("old talks", "model='old': pytorch_model.bin is a pickle, which is not loaded"),
         ("demo talks --batch-size 0", "--batch-size 0: must be at least 1"),
@@ -182,12 +183,72 @@ def test_a_damaged_recording_fails_alone(talks: Path, run: Run) -> None:
     (talks / "talks" / "middle.flac").write_bytes(content[: len(content) // 2] + bytes(len(content) // 2))
     code, out, err = run("demo", "talks", "--format", "json")
     assert code == 1
-    assert [json.loads(line)["file"] for line in out.splitlines()] == ["talks/long.wav", "talks/short.flac"]
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["file"] for line in lines if "text" in line] == ["talks/long.wav", "talks/short.flac"]
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert errors[0].startswith("error: talks/middle.flac: cannot be decoded")
     assert "2 recordings, " in err
     assert err.rstrip().endswith("1 could not be read")
+
+
+@pytest.mark.parametrize("more", [[], ["--compare", "demo"], ["--output", "x"]])
+def test_files_that_cannot_even_be_opened_fail_alone(talks: Path, run: Run, more: list[str]) -> None:
+    """In a folder or named one by one, as a shell writes `*.wav`; each with its own reason, also in JSON."""
+    reasons = {
+        "empty.wav": "the file is empty",
+        "link.wav": "cannot be read: No such file or directory (gone.wav, to which it is a link)",
+        "text.wav": "cannot be decoded as WAV, FLAC, OGG or MP3: Format not recognised",
+    }
+    (talks / "talks" / "empty.wav").touch()
+    (talks / "talks" / "link.wav").symlink_to("gone.wav")
+    (talks / "talks" / "text.wav").write_text("no sound")
+    named = sorted(str(path) for path in Path("talks").iterdir())
+    for given in (["talks"], named):
+        code, out, err = run("demo", *given, "--format", "json", *more, "--force")
+        assert code == 1
+        told = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert told == [f"error: talks/{name}: {reason}" for name, reason in reasons.items()]
+        written = [path.read_text() for path in sorted(Path("x").glob("*.json"))] or out.splitlines()
+        found = {Path(line["file"]).name: line.get("error") for line in map(json.loads, written)}
+        assert found == {"long.wav": None, "short.flac": None} | reasons
+
+
+def test_what_the_user_may_not_read_is_told_as_that(talks: Path) -> None:
+    (talks / "talks" / "mine").mkdir()
+    shutil.copy("talks/short.flac", "talks/mine/short.flac")
+    code = """
+import os, sys
+from pathlib import Path
+import soundfile
+from trainer.transcription.recordings import find_recordings, read_blocks
+for folder in ("talks/mine", "talks/long.wav"):
+    os.chmod(folder, 0)
+if not os.getuid():
+    os.seteuid(65534)
+for recording in find_recordings([Path("talks"), Path("talks/mine/short.flac")]):
+    try:
+        print(recording.name, sum(map(len, read_blocks(recording.path))))
+    except Exception as error:
+        print(recording.name, error)
+"""
+    if not os.getuid():
+        for folder in (talks, *list(talks.parents)[:3]):
+            folder.chmod(0o755)  # pytest's own folders are root's alone
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        text=True,
+        check=False,
+    )
+    samples = soundfile.info(talks / "talks" / "short.flac").frames
+    assert done.stdout.splitlines() == [
+        "long.wav cannot be read: Permission denied",
+        "mine cannot be read: Permission denied",
+        f"short.flac {samples}",
+        "short.flac cannot be read: Permission denied",
+    ], done.stderr
 
 
 def terse(talks: Path, most: int) -> None:
