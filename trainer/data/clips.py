@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.data.audio import EmbeddedAudio, find_file
 from trainer.data.columns import (
     Part,
     audio_path,
@@ -22,6 +21,7 @@ from trainer.data.columns import (
     select_rows,
     values_of,
 )
+from trainer.data.embedded import EmbeddedAudio, find_file
 from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
 from trainer.data.splits import complete_splits, cut_splits, find_splits
 from trainer.data.tables import Table
@@ -58,21 +58,33 @@ class Clip:
         return self.embedded.read(self.row)
 
     def identity(self, seen: dict[str, str]) -> str:
-        """What changes when the audio does: place, size and time of the file that holds it.
+        """What changes when the audio does: which files hold it, or are named by its row, and their last change.
 
         `seen` remembers files that hold many clips; give the same one for all clips.
         """
         if self.embedded is None:
             return _file_identity(self.path, seen)
         files = "|".join(_file_identity(path, seen) for path in self.embedded.origin)
-        return f"{files}[{self.row}]{self.embedded.column}/{self.name}"
+        # A row with content may name a file too. It counts where it is there: to find out whether there is content
+        # would be to read all of it.
+        named = self.embedded.file(self.row)
+        beside = f"|{_file_identity(named, seen)}" if named else ""
+        return f"{files}[{self.row}]{self.embedded.column}/{self.name}{beside}"
 
 
 def _file_identity(path: str, seen: dict[str, str]) -> str:
+    """A file by its path and by what it is itself, behind all links.
+
+    Size and time of modification can be those of the file that it replaced (`cp -p`, `rsync -t`). Nobody can set the
+    time of change, and the inode tells files apart that were written at the same time.
+    """
+    if not path:  # which pathlib would take for the working directory
+        return ""
     if path not in seen:
         try:
             status = Path(path).stat()
-            seen[path] = f"{path}:{status.st_size}:{status.st_mtime_ns}"
+            times = f"{status.st_mtime_ns}:{status.st_ctime_ns}"
+            seen[path] = f"{path}:{status.st_size}:{times}:{status.st_ino}"
         except (OSError, ValueError):  # ValueError: a name that no file can have
             seen[path] = f"{path}:missing"
     return seen[path]

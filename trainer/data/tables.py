@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainer.data.audio import DatasetAudio, EmbeddedAudio, ParquetAudio, holds_audio
+from trainer.data.embedded import DatasetAudio, EmbeddedAudio, ParquetAudio, holds_audio
 from trainer.errors import DataError
 
 if TYPE_CHECKING:

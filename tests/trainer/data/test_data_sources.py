@@ -68,7 +68,7 @@ def test_hugging_face_parquet_folder(folder: Path, tmp_path: Path) -> None:
 
 
 def test_parquet_audio_is_found_in_any_order(folder: Path, tmp_path: Path) -> None:
-    from trainer.data.audio import ParquetAudio
+    from trainer.data.embedded import ParquetAudio
 
     path = write_manifest(tmp_path / "x.parquet", embedded(ROWS, folder / "clips"))
     audio = ParquetAudio(path, "audio", ())
