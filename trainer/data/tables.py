@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trainer.data.embedded import DatasetAudio, EmbeddedAudio, ParquetAudio, holds_audio
+from trainer.data.separated import read_separated
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -71,33 +69,7 @@ def read_manifest(path: Path, *, bases: tuple[Path, ...] = ()) -> Table:
 
 
 def _separated_columns(path: Path, text: str) -> dict[str, list[Any]]:
-    header_line = text.split("\n", 1)[0]
-    if path.suffix.lower() == ".tsv":
-        delimiter = "\t"
-        quoted = _tsv_is_quoted(text)
-    else:
-        # Spreadsheets in half of Europe write semicolons into .csv files.
-        delimiter = next((char for char in ",;\t|" if char in header_line), ",")
-        quoted = True
-    # `newline=""` leaves line breaks inside quotes to the reader.
-    lines = io.StringIO(text, newline="")
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    rows: list[list[str]] = []
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        for row in reader:
-            if len(row) > len(header):
-                raise DataError(
-                    f"{path}, line {reader.line_num}: {len(row)} fields where the header has {len(header)}; "
-                    'put text that holds the separator in "quotes"'
-                )
-            if row:
-                rows.append(row + [""] * (len(header) - len(row)))
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}: not a valid {path.suffix[1:]} file: {error}"
-        ) from error
+    header, rows = read_separated(path, text)
     if not any(header):
         raise DataError(f"{path}: is empty; its first line must name the columns")
     _require_different(path, header)
@@ -111,19 +83,6 @@ def _require_different(path: Path, names: Sequence[str]) -> None:
         raise DataError(
             f"{path}: {names.count(twice)} columns are named {twice!r}; every column needs a name of its own"
         )
-
-
-def _tsv_is_quoted(text: str) -> bool:
-    """Whether quotes in a TSV are marks of quoting or part of the texts.
-
-    They are marks when every field that begins with one is well-formed, and one of them has doubled quotes
-    inside or stands in the header. Common Voice never quotes, whatever its texts look like.
-    """
-    if text.startswith("client_id\t"):
-        return False
-    begins = re.findall(r'(?m)(?:^|(?<=\t))"[^\t\n]*', text)
-    whole = all(re.fullmatch(r'"(?:[^"]|"")*"\r?', field) for field in begins)
-    return bool(begins) and whole and (text.startswith('"') or any('""' in field[1:-1] for field in begins))
 
 
 def _json_columns(path: Path, text: str) -> dict[str, list[Any]]:

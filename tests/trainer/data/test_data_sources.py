@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -158,10 +159,59 @@ def test_tsv_with_quotes_of_its_own(folder: Path, tmp_path: Path) -> None:
     assert {clip.text for clips in load(path).splits.values() for clip in clips} == {"plain"}
 
 
+def texts_of(path: Path) -> list[str]:
+    return sorted(clip.text for clips in load(path, validation_share=0.5).splits.values() for clip in clips)
+
+
+def test_tsv_with_a_line_break_in_a_cell(tmp_path: Path) -> None:
+    """Its quotes are marks, whatever other rows are like; without them a row would be torn in two."""
+    path = tmp_path / "breaks.tsv"
+    for more in ("", 'c.wav\t"He said ""no"""\n'):
+        path.write_text(f'path\tsentence\na.wav\t"two\nlines"\n{more}b.wav\tplain\n')
+        assert texts_of(path) == sorted(["two\nlines", "plain", *(['He said "no"'] if more else [])])
+    # Nobody's marks: the rows are whole without them.
+    path.write_text('path\tsentence\na.wav\t"Come in\nb.wav\tand sit down"\n')
+    assert texts_of(path) == ['"Come in', 'and sit down"']
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("audio;text, as spoken;split", ["a.wav;one;train", "b.wav;two, three;train"]),
+        ("audio;text, raw", ["a.wav;yes, please", "b.wav;no, thanks"]),
+        ('"text, as spoken";audio', ["one;a.wav", "two, three;b.wav"]),
+        ("audio,text as spoken;heard", ["a.wav,one", 'b.wav,"two, three"']),
+        ("audio|text, as spoken", ["a.wav|one", "b.wav|two, three"]),
+    ],
+)
+def test_separators(tmp_path: Path, header: str, rows: list[str]) -> None:
+    """The one that cuts all rows alike, whatever the header's names and the texts have in them."""
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    (column,) = (name.strip('"') for name in re.split(r"[;|]|,(?! )", header) if "text" in name)
+    column = "text as spoken;heard" if "heard" in header else column
+    table = load(path, validation_share=0.5, text_column=column)
+    texts = sorted(clip.text for clips in table.splits.values() for clip in clips)
+    assert texts in (["one", "two, three"], ["no, thanks", "yes, please"])
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("x.csv", "", "is empty; its first line must name the columns"),
+        (
+            "x.csv",
+            'audio,text\na.wav,"o\nk"\nb.wav,"two\n' + "c.wav,three\n" * 9,
+            "line 4: a field begins with a quote",
+        ),
+        (
+            "x.csv",
+            'audio,text\na.wav,one\nb.wav,"two\nc.wav,"three"\n',
+            "line 3: a field begins with a quote",
+        ),
+        ("x.csv", 'audio;text\na.wav;"one" two\n', "line 2: a field begins with a quote"),
+        ("x.csv", 'audio,text\na.wav,"o\nk",b\n', "line 2: 3 fields where the header has 2"),
+        ("x.tsv", '"audio"\t"text"\na.wav\t"one\nb.wav\ttwo\n', "line 2: a field begins with a quote"),
         ("x.jsonl", '{"audio": "a.wav", "text": "a"}\n{"audio": ', "line 2: not valid JSON"),
         ("x.jsonl", "[1]", "row 1: must be an object"),
         ("x.csv", "audio,text\na.wav,one,two\n", "line 2: 3 fields where the header has 2"),

@@ -1,0 +1,133 @@
+"""CSV and TSV as people and programs write them: which separator, whether quotes are marks, where a mistake is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.errors import DataError
+
+_SEPARATORS = ",;\t|"
+"""Of .csv files: spreadsheets in half of Europe write semicolons."""
+_ROWS_LOOKED_AT = 200
+"""From which the separator is told."""
+
+
+def read_separated(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
+    """The names in the first line, and all other rows, which are as long.
+
+    Args:
+        path: for messages; what ends in `.tsv` is separated by tabs.
+        text: the content.
+
+    Raises:
+        DataError: a row has more fields than the first line, or a quote is not closed; with the line where the row,
+            or the quote, begins.
+    """
+    tsv = path.suffix.lower() == ".tsv"
+    separator = "\t" if tsv else _find_separator(text)
+    quoted = not tsv or _is_quoted_tsv(text)
+    reader = _reader(text, separator, quoted=quoted, strict=True)
+    rows: list[list[str]] = []
+    begin = 1
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        begin = reader.line_num + 1
+        for row in reader:
+            if len(row) > len(header):
+                raise DataError(
+                    f"{path}, line {begin}: {len(row)} fields where the header has {len(header)}; "
+                    'put text that holds the separator in "quotes"'
+                )
+            begin = reader.line_num + 1
+            if row:
+                rows.append(row + [""] * (len(header) - len(row)))
+    except csv.Error as error:
+        opened = _find_open_quote(text, separator, begin) if quoted else None
+        if opened is None:
+            raise DataError(f"{path}, line {begin}: not a valid {path.suffix[1:]} file: {error}") from error
+        raise DataError(
+            f"{path}, line {opened}: a field begins with a quote and does not end with one; close it, and double "
+            'the quotes that belong to the text: "He said ""no"""'
+        ) from error
+    return header, rows
+
+
+def _reader(text: str, separator: str, *, quoted: bool, strict: bool) -> Any:
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    # `newline=""` leaves line breaks inside quotes to the reader.
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=strict)
+
+
+def _find_separator(text: str) -> str:
+    """Of those in the first line the one that cuts most rows into as many fields; of several, the first to come.
+
+    `csv.Sniffer` goes by the frequency of characters, and so takes letters, spaces and commas of sentences.
+    """
+    first = text.split("\n", 1)[0]
+    found = sorted((separator for separator in _SEPARATORS if separator in first), key=first.index)
+    return max(found, key=lambda separator: _even_rows(text, separator), default=",")
+
+
+def _even_rows(text: str, separator: str) -> float:
+    """Share of the first rows that have as many fields as the first line, if that has several."""
+    lengths = []
+    try:
+        rows = _reader(text, separator, quoted=True, strict=False)
+        lengths += [len(row) for row in itertools.islice(rows, _ROWS_LOOKED_AT) if row]
+    except csv.Error:  # told by who reads all of it
+        return 0.0
+    return lengths.count(lengths[0]) / len(lengths) if lengths and lengths[0] > 1 else 0.0
+
+
+def _is_quoted_tsv(text: str) -> bool:
+    """Whether quotes in a TSV are marks of quoting or part of the texts.
+
+    They are marks where the header has them; where more fields are well-formed and have doubled quotes inside than
+    begin with a quote and are not; and where only they keep rows together, for some texts have line breaks. Common
+    Voice never quotes, whatever its texts look like.
+    """
+    if text.startswith("client_id\t"):
+        return False
+    if text.startswith('"'):
+        return True
+    begun = list(_fields_with_quotes(text))
+    broken = sum(not closed for _, closed in begun)
+    doubled = sum(closed and '""' in field[1:-1] for field, closed in begun)
+    if doubled > broken:
+        return True
+    if broken or not any("\n" in field for field, _ in begun):
+        return False
+    return _all_even(text, quoted=True) and not _all_even(text, quoted=False)
+
+
+_QUOTED = r'"[^"]*(?:""[^"]*)*"'
+
+
+def _fields_with_quotes(text: str) -> Iterator[tuple[str, bool]]:
+    """The fields of a TSV that begin with a quote, and whether each ends with one; one that does not is cut off."""
+    for found in re.finditer(rf'(?:^|(?<=[\t\n]))(?:({_QUOTED})(?=\t|\r?\n|\r?\Z)|"[^\t\n]*)', text):
+        yield found[0], found[1] is not None
+
+
+def _all_even(text: str, *, quoted: bool) -> bool:
+    rows = _reader(text, "\t", quoted=quoted, strict=False)
+    return len({len(row) for row in rows if row}) == 1
+
+
+def _find_open_quote(text: str, separator: str, begin: int) -> int | None:
+    """The line of the first field from line `begin` on that begins with a quote and does not end with one."""
+    place = sum(map(len, itertools.islice(io.StringIO(text, newline=""), begin - 1)))
+    separator = re.escape(separator)
+    field = re.compile(rf'(?:{_QUOTED}|(?!")[^{separator}\r\n]*)(?:{separator}|\r\n?|\n|\Z)')
+    while place < len(text):
+        found = field.match(text, place)
+        if found is None:
+            return len(re.findall(r"\r\n?|\n", text[:place])) + 1
+        place = found.end()
+    return None
