@@ -1,23 +1,29 @@
-"""How sure an error rate is, and whether two models differ: resampling of utterances, with a fixed seed.
+"""How sure an error rate is, and whether two models differ.
 
-Words of one utterance are not independent of each other, so whole utterances are drawn: Bisani and Ney, Bootstrap
-estimates for confidence intervals in ASR performance evaluation, ICASSP 2004. Utterances of one speaker are not
-independent either; where a test set has few speakers the true intervals are wider than these.
+Words of one utterance are not independent of each other, so utterances are what varies. Drawing them anew (Bisani and
+Ney, Bootstrap estimates for confidence intervals in ASR performance evaluation, ICASSP 2004) comes to the same as these
+formulas for 200 clips and more; for fewer it is too sure: of 6 good clips nothing bad can be drawn.
+`benchmarks/interval_coverage.py` compares both, `docs/scoring.md` has its figures and says where neither holds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from statistics import NormalDist
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
 
-RESAMPLES = 2000
-_SHUFFLES = 10_000
 LEAST = 5
-"""Utterances below which resampling says nothing."""
+"""Utterances below which their spread says nothing."""
+_UPPER = 0.975
+"""The quantile at the upper end of a 95 % interval."""
+_ROUNDING = 1e-12
+"""A standard error, as a share of one, up to which it is none."""
+_WORDS_ALIKE = 0.3
+"""Correlation between the words of a clip, right or wrong, that is assumed where none can be seen."""
+_SHUFFLES = 10_000
 _BLOCK = 4_000_000
 """Drawn numbers held in memory at a time."""
 SIGNIFICANT = 0.05
@@ -42,7 +48,7 @@ class Comparison:
 
     @property
     def same_errors(self) -> bool:
-        """Whether both made as many errors on each utterance, which resampling cannot vary."""
+        """Whether both made as many errors on each utterance, between which no difference can be seen."""
         return not self.better and not self.worse
 
     @property
@@ -51,81 +57,95 @@ class Comparison:
         return self.p_value < SIGNIFICANT
 
 
-def rate_interval(
-    errors: np.ndarray,
-    lengths: np.ndarray,
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval | None:
-    """Bootstrap interval of a corpus-level rate, in percent: bias-corrected and accelerated (BCa).
+def rate_interval(errors: np.ndarray, lengths: np.ndarray) -> Interval | None:
+    """95 % interval of a corpus-level rate, in percent: exact limits for the words that were effectively seen.
 
-    BCa (Efron, Better bootstrap confidence intervals, JASA 1987) corrects the percentiles for the skew that error
-    rates have, with the influence of each utterance from the jackknife. Where there is no error at all there is
-    nothing to resample: the upper end is then the rule of three, 3 / length (Hanley and Lippman-Hand, JAMA 1983).
+    Clips differ, so that 60 words of 6 clips may tell as little as 10 independent ones. That many are effective: as
+    many as have the standard error of the clips, no more than there are, and fewer where that error rests on few clips.
+    With them go the limits of a share of independent words (Korn and Graubard, Survey Methodology 1998; Clopper and
+    Pearson, Biometrika 1934), or, where a clip has more errors than words, those of a count of independent errors
+    (Garwood, Biometrika 1936). Both are skewed as rates of few errors are.
+
+    Where all clips have the same rate, all words right or all wrong above all, their spread says nothing: the limits
+    are then the rule of three's, 3 / words (Hanley and Lippman-Hand, JAMA 1983), for words that are alike in a clip.
 
     Args:
-        errors: of each utterance, shape (n,); may be the difference of two models' errors.
+        errors: of each utterance, shape (n,).
         lengths: reference words or characters of each, shape (n,); utterances of length 0 are left out.
 
     Returns:
         Low and high end, or None for fewer than five utterances.
     """
-    import numpy as np
-    from scipy.stats import bootstrap
+    from scipy.special import betaincinv, gammaincinv, ndtri
 
     used = lengths > 0
-    errors, lengths = errors[used].astype(np.float64), lengths[used].astype(np.float64)
+    errors, lengths = errors[used], lengths[used]
     if len(errors) < LEAST:
         return None
-    if not errors.any():
-        return 0.0, min(100.0, 300.0 / float(lengths.sum()))
-
-    def rate(some_errors: np.ndarray, some_lengths: np.ndarray, axis: int) -> np.ndarray:
-        return np.asarray(some_errors.sum(axis) / some_lengths.sum(axis))
-
-    # SciPy's own BCa draws a jackknife that is quadratic in the utterances: nine times as slow as ours at 10,000.
-    drawn = bootstrap(
-        (errors, lengths),
-        rate,
-        paired=True,
-        n_resamples=resamples,
-        batch=max(1, _BLOCK // len(errors)),
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    ).bootstrap_distribution
-    total, length = errors.sum(), lengths.sum()
-    left_out = (total - errors) / (length - lengths)
-    low, high = 100.0 * np.quantile(drawn, _bca_levels(drawn, total / length, left_out, confidence))
-    return float(low), float(high)
+    rate, error, quantile = _ratio(errors, lengths)
+    is_share = bool((errors <= lengths).all())
+    if not error:
+        reach = _rule_of_three(lengths)
+        low, high = max(0.0, rate - reach), rate + reach
+        return 100.0 * low, 100.0 * (min(1.0, high) if is_share else high)
+    fewer = (float(ndtri(_UPPER)) / quantile) ** 2
+    if is_share:
+        words = fewer * min(float(lengths.sum()), rate * (1.0 - rate) / error**2)
+        wrong = rate * words
+        low = betaincinv(wrong, words - wrong + 1.0, 1.0 - _UPPER)
+        high = betaincinv(wrong + 1.0, words - wrong, _UPPER)
+    else:
+        wrong = fewer * (rate / error) ** 2
+        low = rate / wrong * gammaincinv(wrong, 1.0 - _UPPER)
+        high = rate / wrong * gammaincinv(wrong + 1.0, _UPPER)
+    return 100.0 * float(low), 100.0 * float(high)
 
 
-def _bca_levels(
-    rates: np.ndarray, rate: float, left_out: np.ndarray, confidence: float
-) -> tuple[float, float]:
-    """The two quantiles of the bootstrap rates that are the ends of the interval."""
-    normal = NormalDist()
-    below = float((rates < rate).mean() + 0.5 * (rates == rate).mean())
-    tails = (1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0
-    if not 0.0 < below < 1.0:
-        return tails
-    bias = normal.inv_cdf(below)
-    off = left_out.mean() - left_out
-    spread = float((off**2).sum())
-    acceleration = float((off**3).sum()) / (6.0 * spread**1.5) if spread else 0.0
+def difference_interval(differences: np.ndarray, lengths: np.ndarray) -> Interval | None:
+    """95 % interval of the difference of two rates on the same clips, in points: Student's t.
 
-    def level(tail: float) -> float:
-        shift = bias + normal.inv_cdf(tail)
-        return normal.cdf(bias + shift / (1.0 - acceleration * shift))
+    Args:
+        differences: errors of one model minus those of another, of each utterance, shape (n,).
+        lengths: reference words or characters of each, shape (n,); utterances of length 0 are left out.
 
-    return level(tails[0]), level(tails[1])
+    Returns:
+        Low and high end, or None for fewer than five utterances.
+    """
+    used = lengths > 0
+    differences, lengths = differences[used], lengths[used]
+    if len(differences) < LEAST:
+        return None
+    difference, error, quantile = _ratio(differences, lengths)
+    reach = quantile * error or _rule_of_three(lengths)
+    return 100.0 * (difference - reach), 100.0 * (difference + reach)
+
+
+def _ratio(values: np.ndarray, lengths: np.ndarray) -> tuple[float, float, float]:
+    """Their ratio, its standard error over the utterances, and the quantile of Student's t that goes with it.
+
+    The linearised error of a ratio of sums (Cochran, Sampling Techniques, 1977, section 6.4). It is 0.0 where all
+    utterances have the same ratio.
+    """
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    number, length = len(values), float(lengths.sum())
+    ratio = float(values.sum()) / length
+    squares = float(((values - ratio * lengths) ** 2).sum())
+    error = math.sqrt(squares * number / (number - 1)) / length
+    return ratio, error if error > _ROUNDING else 0.0, float(stdtrit(number - 1, _UPPER))
+
+
+def _rule_of_three(lengths: np.ndarray) -> float:
+    """The share of words that may be otherwise where all seen are alike: 3 / words, were these independent."""
+    words = float(lengths.sum())
+    alike = 1.0 + (words / len(lengths) - 1.0) * _WORDS_ALIKE
+    return min(1.0, 3.0 * alike / words)
 
 
 def compare(first: np.ndarray, second: np.ndarray, lengths: np.ndarray, *, seed: int = 0) -> Comparison:
     """Whether two models' errors differ on the same utterances.
 
-    The interval is the bootstrap's over the differences of each utterance. The p-value is approximate
+    The interval is `difference_interval`'s. The p-value is approximate
     randomisation's (Noreen 1989; Riezler and Maxwell, ACL workshop 2005): were the models alike, which of the two
     made which errors on an utterance would be chance, so they are swapped at random, and the p-value is the share
     of shuffles with a difference at least as large as the one seen.
@@ -141,7 +161,7 @@ def compare(first: np.ndarray, second: np.ndarray, lengths: np.ndarray, *, seed:
     differences = (first - second)[used]
     seen = abs(int(differences.sum()))
     # Whole numbers, and so exact in float32, which is twice as fast. SciPy's `permutation_test` takes 277 s for 100,000
-    # utterances, this and the interval together 26: it permutes every pair on its own.
+    # utterances, this 13: it permutes every pair on its own.
     nonzero = differences[differences != 0].astype(np.float32)
     width = -(-len(nonzero) // 8)
     generator = np.random.default_rng(seed)
@@ -155,7 +175,7 @@ def compare(first: np.ndarray, second: np.ndarray, lengths: np.ndarray, *, seed:
         done += size
     return Comparison(
         difference=100.0 * float(differences.sum()) / float(lengths[used].sum()),
-        interval=rate_interval(differences, lengths[used], seed=seed) if len(nonzero) else None,
+        interval=difference_interval(differences, lengths[used]) if len(nonzero) else None,
         p_value=(as_large + 1) / (done + 1) if done else 1.0,
         utterances=len(differences),
         better=int((differences < 0).sum()),

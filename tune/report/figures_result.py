@@ -236,9 +236,7 @@ def draw_contenders(found: Sequence[Contender], *, won: bool) -> Picture:
     if any(len(contender.wers) > 1 for contender in found):
         text += " A diamond is the mean of all seeds, a dot each of them."
     if any(contender.interval for contender in found):
-        text += (
-            " A bar is a 95 % interval: clips drawn anew, for trained models with the noise between seeds."
-        )
+        text += " A bar is a 95 % interval: noise of the clips, for trained models also that of the seeds."
     if found[-1].interval is None:
         text += " The base model's errors by clip were not kept, so it has no interval."
     return Picture("winner", text, figure, 90 + _ROW * len(found))

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.scoring.intervals import Interval, rate_interval
+from trainer.scoring.intervals import Interval, difference_interval, rate_interval
 from tune.search.records import trial_of, trial_order
 
 if TYPE_CHECKING:
@@ -195,9 +195,9 @@ def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
     of the WER. It is told by the samples a second of the training, the median of a setting's repeats, since the
     machines are shared; where it is not known for both it decides nothing.
 
-    Beside it stands what is known of the differences, in 95 % intervals with two sources of noise: the clips, by a
-    paired bootstrap (see `trainer.scoring.intervals`), and the seeds, by Student's t with `seed_noise`, since drawing
-    two or three repeats anew would make an interval far too narrow (Hesterberg, The American Statistician 2015).
+    Beside it stands what is known of the differences, in 95 % intervals with two sources of noise: the clips (see
+    `trainer.scoring.intervals`), and the seeds, by Student's t with `seed_noise`, since drawing two or three repeats
+    anew would make an interval far too narrow (Hesterberg, The American Statistician 2015).
     Where an interval reaches zero no difference is shown, which is no reason to take the higher mean.
 
     Args:
@@ -361,9 +361,7 @@ def _reach(clips: ClipErrors | None, *, difference: bool = False) -> tuple[float
     """
     if clips is None:
         return None
-    if difference and not clips.word_errors.any():  # the rule of three is for rates
-        return 0.0, 0.0
-    found = rate_interval(clips.word_errors, clips.words)
+    found = (difference_interval if difference else rate_interval)(clips.word_errors, clips.words)
     if found is None:
         return None
     counted = clips.words > 0

@@ -13,7 +13,7 @@ from trainer.scoring.alignment import Piece, align, count_errors, frequent_error
 from trainer.scoring.breakdown import by_ranges, group_by
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import compression_ratio, find_signs, longest_insertion, loop
-from trainer.scoring.intervals import compare, rate_interval
+from trainer.scoring.intervals import compare, difference_interval, rate_interval
 from trainer.scoring.language_rules import split_characters
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import RATES, Reference, Scores, count_rates, score
@@ -180,15 +180,26 @@ def made_up(generator: np.random.Generator, n: int, mean: float) -> tuple[np.nda
     return generator.binomial(lengths, chance), lengths
 
 
-@pytest.mark.parametrize(("n", "mean"), [(100, 0.15), (300, 0.5)])
+@pytest.mark.parametrize("mean", [0.03, 0.08, 0.15, 0.5, 0.9])
+@pytest.mark.parametrize("n", [5, 6, 10, 20, 50, 200])
 def test_the_interval_holds_the_true_rate_as_often_as_it_says(n: int, mean: float) -> None:
     generator = np.random.default_rng(5)
-    held = 0
-    for _ in range(200):
-        errors, lengths = made_up(generator, n, mean)
-        low, high = rate_interval(errors, lengths, resamples=1000) or (0.0, 0.0)
-        held += low <= 100 * mean <= high
-    assert 0.90 <= held / 200 <= 0.99
+    found = [rate_interval(*made_up(generator, n, mean)) for _ in range(1000)]
+    assert np.mean([low <= 100 * mean <= high for low, high in filter(None, found)]) >= 0.90
+
+
+@pytest.mark.parametrize("n", [5, 6, 10, 20, 50, 200])
+def test_the_interval_of_a_difference_holds_the_true_one(n: int) -> None:
+    generator = np.random.default_rng(6)
+    found = []
+    for _ in range(4000):
+        lengths = generator.poisson(9, n) + 1
+        chance = generator.beta(0.5, 2.0, n)
+        # The second makes half as many errors: 10 points less.
+        differences = generator.binomial(lengths, chance) - generator.binomial(lengths, chance / 2)
+        found.append(difference_interval(differences, lengths))
+    held = np.mean([low <= 10.0 <= high for low, high in filter(None, found)])
+    assert 0.90 <= held <= 0.99
 
 
 def test_an_interval_is_the_same_each_time_and_narrows_with_more_clips() -> None:
@@ -197,15 +208,40 @@ def test_an_interval_is_the_same_each_time_and_narrows_with_more_clips() -> None
     assert first is not None and first == rate_interval(errors, lengths)
     few = rate_interval(errors[:50], lengths[:50])
     assert few is not None and few[1] - few[0] > 2 * (first[1] - first[0])
-    assert first != rate_interval(errors, lengths, seed=1)
+    # Of many clips it is the normal one around the rate.
+    rate = 100 * errors.sum() / lengths.sum()
+    assert first[0] + first[1] == pytest.approx(2 * rate, rel=0.03)
 
 
-def test_intervals_without_errors_and_of_few_clips() -> None:
-    assert rate_interval(np.zeros(50, int), np.full(50, 6)) == (0.0, 1.0)
+@pytest.mark.parametrize(
+    ("errors", "low", "high"),
+    [
+        ([0] * 6, 0.0, 18.9),
+        ([9] * 6, 81.1, 100.0),  # mirrored
+        ([0] * 5 + [1], 0.0, 14.6),
+        ([9] * 5 + [8], 85.4, 100.0),
+        ([3] * 6, 14.4, 52.2),
+        ([9] * 5 + [27], 61.9, 250.6),  # one of them looped
+        ([18] * 6, 181.1, 218.9),
+        ([0] * 5 + [9], 0.0, 83.1),
+    ],
+)
+def test_intervals_of_six_clips_of_nine_words(errors: list[int], low: float, high: float) -> None:
+    assert rate_interval(np.array(errors), np.full(6, 9)) == pytest.approx((low, high), abs=0.05)
+
+
+def test_of_fewer_than_five_clips_there_is_no_interval() -> None:
     assert rate_interval(np.zeros(4, int), np.full(4, 6)) is None
+    assert difference_interval(np.ones(4, int), np.full(4, 6)) is None
     # a clip without words neither counts nor shifts anything
     errors, lengths = made_up(np.random.default_rng(7), 60, 0.2)
     assert rate_interval(np.append(errors, 0), np.append(lengths, 0)) == rate_interval(errors, lengths)
+
+
+def test_a_difference_that_is_the_same_on_all_clips_is_not_sure() -> None:
+    found = compare(np.zeros(6, int), np.full(6, 9), np.full(6, 9))
+    assert found.difference == -100.0
+    assert found.interval == pytest.approx((-118.9, -81.1), abs=0.05)
 
 
 def test_no_difference_is_shown_between_equals() -> None:

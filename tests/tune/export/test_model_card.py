@@ -309,7 +309,7 @@ def test_an_export_fills_in_what_it_measures(tmp_path: Path, small_config: Train
     out = tmp_path / "model"
     assert main(["export", "made", "--storage", str(tmp_path / "experiments"), "--output", str(out)]) == 0
     text = (out / "README.md").read_text()
-    assert "In brackets: 95 % intervals by bootstrap" in section(text, "Error rates")
+    assert "In brackets: 95 % intervals over the clips" in section(text, "Error rates")
     found = json.loads((out / "evaluation.json").read_text())["evaluations"]
     for split in ("validation", "test"):
         for when, what in (("before", "base model"), ("after", "this model")):

@@ -157,8 +157,12 @@ def repeats(
     return found
 
 
+UNSEEN = 100 * 3 * (1 + 0.3 * 99) / (CLIPS * 100)
+"""Points by which the rule of three lets rates of as many clips of 100 words differ that look alike."""
+
+
 def even(wer: float, speed: float | None = None, seconds: float = 100.0) -> Repeat:
-    """The same share of every clip is wrong, so that there is no noise of the clips."""
+    """The same share of every clip is wrong, so that the clips make no noise but `UNSEEN`."""
     words = np.full(CLIPS, 100)
     return Repeat("r", wer, seconds, ClipErrors(words * wer / 100, words), speed)
 
@@ -299,19 +303,19 @@ def test_one_repeat_shows_no_spread_so_the_usual_one_is_taken() -> None:
     far = judge_finalists({"001": [even(15.0)], "002": [even(18.0)]})
     assert (far.tie, far.winner) == (False, "001")
     assert far.describe() == "001 has the lowest mean, by more than noise"
-    half = 2.776 * 0.5 * math.sqrt(2)  # t of 4 degrees of freedom
+    half = math.hypot(UNSEEN, 2.776 * 0.5 * math.sqrt(2))  # t of 4 degrees of freedom
     assert interval(far) == pytest.approx((3 - half, 3 + half), abs=0.01)
 
 
 def test_the_interval_of_a_known_case() -> None:
-    """No noise of the clips: that of Student's t for two means of three, with a pooled deviation."""
+    """Next to no noise of the clips: that of Student's t for two means of three, with a pooled deviation."""
     verdict = judge_finalists(
         {"001": [even(14.0), even(15.0), even(16.0)], "002": [even(18.0), even(19.0), even(20.0)]}
     )
     sd = math.sqrt((4 * 0.25 + 4 * 1.0) / 8)  # both deviations are 1
-    half = 2.306 * sd * math.sqrt(1 / 3 + 1 / 3)  # t of 8 degrees of freedom
+    half = math.hypot(UNSEEN, 2.306 * sd * math.sqrt(1 / 3 + 1 / 3))  # t of 8 degrees of freedom
     assert interval(verdict) == pytest.approx((4 - half, 4 + half), abs=0.01)
-    half = 2.306 * sd * math.sqrt(1 / 3)
+    half = math.hypot(UNSEEN, 2.306 * sd * math.sqrt(1 / 3))
     assert verdict.standings[0].mean_interval == pytest.approx((15 - half, 15 + half), abs=0.01)
     # With the noise of clips of a known deviation: the squares of both add up.
     words = np.full(CLIPS, 10)
@@ -326,7 +330,7 @@ def test_the_interval_of_a_known_case() -> None:
     assert verdict.standings[0].mean_interval == pytest.approx((10 - half, 10 + half), abs=0.2)
 
 
-def test_the_same_clips_are_drawn_for_both() -> None:
+def test_the_same_clips_are_compared() -> None:
     """Settings that differ by the same on every clip differ as far as seeds let them, however much the clips do."""
     hard = np.random.default_rng(3).integers(0, 60, CLIPS)
     words = np.full(CLIPS, 100)
@@ -334,8 +338,8 @@ def test_the_same_clips_are_drawn_for_both() -> None:
     def runs(more: int) -> list[Repeat]:
         return [Repeat("r", float((hard + more).mean()), 1.0, ClipErrors(hard + more, words))] * 2
 
-    half = 2.447 * math.sqrt(4 * 0.25 / 6)
-    for more in (0, 1):  # none at all is no rate of nothing, which would have an interval of its own
+    half = math.hypot(UNSEEN, 2.447 * math.sqrt(4 * 0.25 / 6))
+    for more in (0, 1):
         verdict = judge_finalists({"001": runs(0), "002": runs(more)})
         assert interval(verdict) == pytest.approx((more - half, more + half), abs=0.001)
 
