@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 #: Punctuation that belongs to a word when letters stand on both sides.
@@ -16,11 +17,17 @@ _JOINERS = frozenset(
 #: Part of a number when digits stand on both sides: 3.5, 1,000, 10:30.
 _NUMBER_JOINERS = frozenset(".,:")
 #: Unicode counts these as punctuation, yet they are spoken.
-_SPOKEN = frozenset("%‰&@§")
+_SPOKEN = frozenset("%‰‱&@§٪؉؊")
 #: Symbols by Unicode's count, punctuation in transcripts.
 _UNSPOKEN_SYMBOLS = frozenset("`^~|<>\u00b4\u00a8\u266a\u266b")
 #: Armenian marks of tone stand inside the word, after the vowel; a space there would cut the word in two.
 _INSIDE_WORDS = frozenset("\u055b\u055c\u055e")
+#: Signs of money: Unicode's category Sc, but for those that NFKC takes apart.
+CURRENCIES = "$¢-¥֏؋߾߿৲৳৻૱௹฿៛₠-₧₩-\u20c1\ua838"
+#: A hyphen or dash typed for a minus: right before a number, and behind nothing that it may join to that number.
+MINUS = re.compile(
+    rf"(?<![\w%‰‱٪°)\]{CURRENCIES}\u2010-\u2015-])(?<![\d%‰‱٪°{CURRENCIES}]\s)[-\u2010-\u2013](?=[{CURRENCIES}]?\d)"
+)
 
 
 def has_words(text: str) -> bool:
@@ -44,7 +51,7 @@ def prepare_target(
 
     White space is joined as by `join_space`. Combining marks stay (Hindi, Thai or Hebrew would lose vowels
     without them), and so do apostrophes and hyphens inside words, separators inside numbers, and signs that
-    are spoken (%, &).
+    are spoken (%, &, a minus).
 
     Args:
         text: the transcript.
@@ -64,8 +71,9 @@ def prepare_target(
 
 def _without_punctuation(text: str) -> str:
     kept = []
+    signs = {found.start() for found in MINUS.finditer(text)}
     for position, char in enumerate(text):
-        if not _is_punctuation(char):
+        if not _is_punctuation(char) or position in signs:
             kept.append(char)
             continue
         before = text[position - 1] if position else " "

@@ -15,6 +15,8 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from importlib import resources
 
+from trainer.scoring.signs import english_signs
+
 #: Whisper's own list (`tokenization_whisper.py`, and the paper's appendix C measures these by CER), and two more
 #: that put no space between words: Khmer, Tibetan.
 WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
@@ -71,9 +73,7 @@ _SAME = {
     "vs": "versus",
     "ok": "okay",
 }
-_CURRENCIES = {"$": "dollar", "£": "pound", "€": "euro"}
-_INITIALS = re.compile(r"(?<!\w)(?:[a-z]\.){2,}")
-_MONEY = re.compile(r"([$£€])\s?(\d[\d.,]*\d|\d)( (?:hundred|thousand|million|billion|trillion))?")
+_INITIALS = re.compile(r"(?<!\w)[a-z](?:\.[a-z])+(?![\w'])\.?|(?<!\w)(?:[a-z]\. ?){2,}")
 
 
 @functools.cache
@@ -89,19 +89,16 @@ def spelling_table() -> dict[str, str]:
     return table
 
 
-def spoken_signs(text: str) -> str:
-    """Lower-case text with initials closed up (`u.s.` is `us`) and signs as they are said (`$5`, `5 %`, `&`)."""
-    text = _INITIALS.sub(lambda found: found.group().replace(".", ""), text)
+def closed_up(text: str) -> str:
+    """Lower-case text with initials as one word (`u.s.`, `u.s` and `u. s.` are `us`) and `1,000` as `1000`."""
+    text = _INITIALS.sub(_close_up, text)
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
-    text = _MONEY.sub(_spoken_money, text)
-    text = re.sub(r"\bper cent\b", "percent", text)
-    return text.replace("%", " percent ").replace("&", " and ")
+    return text.replace("&", " and ")
 
 
-def _spoken_money(found: re.Match[str]) -> str:
-    sign, number, scale = found.groups()
-    plural = "" if number == "1" and not scale else "s"
-    return f"{number}{scale or ''} {_CURRENCIES[sign]}{plural}"
+def _close_up(found: re.Match[str]) -> str:
+    word, following = found[0].replace(".", "").replace(" ", ""), found.string[found.end() :][:1]
+    return f"{word} " if found[0].endswith(" ") or following.isalnum() else word
 
 
 def same_spelling(text: str) -> str:
@@ -134,7 +131,9 @@ _NO_HARAKAT = _replace(
     "[\u0610-\u061a\u0640\u064b-\u0652\u0656-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u08d3-\u08ff]",
     "",
 )
-_ARABIC_NUMBERS = _translate({0x066B: ".", 0x066C: ","})
+#: After a silent heh it is a hamza above or a yeh: خانهٔ, خانۀ, خانه‌ی, خانه ی.
+_EZAFE = _replace("(?:\u0647\u0654|\u06c0)", "\u0647\u06cc")
+_URDU_HEH = _replace("(?:\u06c1\u0654|\u06c0)", "\u06c2")
 _GERSHAYIM = _replace("(?<=[א-ת])(?:[\"“”״]|'')(?=[א-ת])", "\u05f4")
 _COLON_INSIDE = _replace(rf"(?<=\w):(?={_LETTER})", "")
 #: Vietnamese syllables without a final consonant, tone on the second vowel (1984) and on the first (before).
@@ -176,7 +175,7 @@ EARLY: dict[str, list[Rule]] = {
 }
 #: On lower-case text that still has its punctuation.
 RULES: dict[str, list[Rule]] = {
-    "en": [spoken_signs],
+    "en": [closed_up],
     "be": [_STRESS, _QUOTE_FOR_APOSTROPHE],
     "uk": [_STRESS, _QUOTE_FOR_APOSTROPHE],
     "ru": [_STRESS, _replace("ё", "е")],
@@ -203,24 +202,30 @@ RULES: dict[str, list[Rule]] = {
     "vi": [_vietnamese_tone],
     "he": [_replace("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]", ""), _GERSHAYIM],
     "yi": [_GERSHAYIM],
-    "ar": [_NO_HARAKAT, _ARABIC_NUMBERS],
-    "fa": [_NO_HARAKAT, _ARABIC_NUMBERS, _translate(str.maketrans("يىك", "ییک"))],
-    "ur": [_NO_HARAKAT, _ARABIC_NUMBERS, _translate(str.maketrans("يىكه", "ییکہ"))],
-    "ps": [_NO_HARAKAT, _ARABIC_NUMBERS],
-    "sd": [_NO_HARAKAT, _ARABIC_NUMBERS],
+    "ar": [_NO_HARAKAT],
+    "fa": [_NO_HARAKAT, _translate(str.maketrans("يىك", "ییک")), _EZAFE],
+    "ur": [_NO_HARAKAT, _translate(str.maketrans("يىكه", "ییکہ")), _URDU_HEH],
+    "ps": [_NO_HARAKAT],
+    "sd": [_NO_HARAKAT],
     "th": [*_am_vowel("\u0e4d", "\u0e48-\u0e4b", "\u0e32", "\u0e33"), _replace("\u0e40\u0e40", "\u0e41")],
     "lo": [*_am_vowel("\u0ecd", "\u0ec8-\u0ecb", "\u0eb2", "\u0eb3"), _replace("\u0ec0\u0ec0", "\u0ec1")],
     "bo": [_replace("[\u0f0b\u0f0c]", " ")],
 }
 #: On words without punctuation, a space between each two.
 LATE: dict[str, list[Rule]] = {
-    "en": [same_spelling],
-    "fa": [_replace(r"\b(ن?می) (?=\w)", r"\1"), _replace(r" (ها|های|هایی|تر|ترین)\b", r"\1")],
+    "en": [english_signs, same_spelling],
+    # One letter, at the end of a word in its final form; a letter alone, as in initials, is typed either way.
+    "el": [_replace("ς", "σ"), _replace(r"(?<=\w)σ(?!\w)", "ς")],
+    "fa": [
+        _replace(r"\b(ن?می) (?=\w)", r"\1"),
+        _replace(r" (ها|های|هایی|تر|ترین)\b", r"\1"),
+        _replace(r"(?<=ه) ی\b", "ی"),
+    ],
 }
 #: What is special about a language, for reports; languages without an entry have the general rules only.
 NOTES: dict[str, str] = {
-    "en": "British and American spelling, titles (Mr, mister), initials (U.S., US), percent and money are equal; "
-    "numbers, contractions and hesitations stay as written",
+    "en": "British and American spelling, titles (Mr, mister), initials (U.S., US), percent and money (€5bn, 5 billion "
+    "euros) are equal; numbers, contractions and hesitations stay as written",
     "be": "every apostrophe is one, inside the word; stress marks are left out; ё and ў are letters",
     "uk": "every apostrophe is one, inside the word; stress marks are left out; ґ and ї are letters",
     "ru": "ё and е are equal; stress marks are left out",
@@ -243,8 +248,9 @@ NOTES: dict[str, str] = {
     "he": "vowel points are left out; the maqaf is a space; the mark of acronyms may be a quote",
     "yi": "points are kept; the mark of acronyms may be a quote",
     "ar": "short-vowel marks and tatweel are left out; letters are kept as they are, also أ إ آ ا, ة ه and ى ي",
+    "el": "the two forms of the small sigma are one where it stands alone",
     "fa": "short-vowel marks and half spaces are left out, may be written apart or not (می, ها, تر); Arabic ي and ك "
-    "are ی and ک",
+    "are ی and ک; ۀ is ه‌ی",
     "ur": "short-vowel marks are left out; Arabic ي, ك and ه are ی, ک and ہ",
     "ps": "short-vowel marks are left out",
     "sd": "short-vowel marks are left out",

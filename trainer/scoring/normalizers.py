@@ -9,6 +9,7 @@ table.
 from __future__ import annotations
 
 import dataclasses
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
@@ -26,6 +27,7 @@ from trainer.scoring.language_rules import (
     spelling_table,
     split_characters,
 )
+from trainer.scoring.signs import arrange_signs, keep_minus, same_signs
 
 if TYPE_CHECKING:
     from transformers import WhisperTokenizer
@@ -134,6 +136,10 @@ _INVISIBLE = {
     **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xFE00, 0xFE10))),
     0x200B: " ",
 }
+#: What NFKC makes letters or digits of, which would become one word or number with those beside them: ₨, ﷼, №, ½, ².
+_BECOME_WORDS = re.compile(
+    "[\u20a8\ufdfc\u2116\u00bc-\u00be\u2150-\u215f\u2189]|[\u00b2\u00b3\u00b9\u2070-\u2079]+"
+)
 #: Hyphens and dashes: `well-known` and `well known` sound the same.
 _HYPHENS = dict.fromkeys(map(ord, "-\u2010\u2011\u2012\u2013\u2014\u2015\u05be\u30a0"), " ")
 
@@ -142,18 +148,21 @@ def normalize(text: str, language: str) -> str:
     """The text as it is counted in `language` (Whisper's code): words, or characters, a space between each two.
 
     Left out are case, punctuation, hyphens, emoji and what is invisible; equal are the ways to type an apostrophe,
-    digits of all scripts, and what `language_rules` has for the language. Letters keep their marks. What stands in
-    brackets was said and counts.
+    digits of all scripts, the places of a sign (`signs`), and what `language_rules` has for the language. Letters keep
+    their marks. What stands in brackets was said and counts.
     """
     for rule in EARLY.get(language, ()):
         text = rule(text)
     # Before NFKC, which makes a space and a combining accent of the acute accent that stands for an apostrophe.
-    text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE).translate(_APOSTROPHES))
+    text = _BECOME_WORDS.sub(r" \g<0> ", text.translate(_INVISIBLE).translate(_APOSTROPHES))
+    text = unicodedata.normalize("NFKC", text)
     text = prepare_target(text, lowercase=True, remove_punctuation=False, language=language)
     for rule in RULES.get(language, ()):
         text = rule(text)
-    text = plain_digits(_without_pictures(text.translate(_HYPHENS)))
+    text = keep_minus(plain_digits(same_signs(text)))
+    text = _without_pictures(text.translate(_HYPHENS))
     text = prepare_target(text, lowercase=False, remove_punctuation=True)
+    text = arrange_signs(text, language)
     for rule in LATE.get(language, ()):
         text = rule(text)
     return split_characters(text) if language in WITHOUT_SPACES else text
