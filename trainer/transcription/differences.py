@@ -58,6 +58,7 @@ class Comparison:
             "language": self.model.language,
             "text": {"base": self.base.text, "model": self.model.text},
             "unit": self.unit,
+            **({"empty": self.model.empty} if self.model.empty else {}),
             "count": self.count,
             "changed": self.changed,
             "segments": [

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainer.data.audio import SAMPLE_RATE
 from trainer.threads import one_torch_thread
+from trainer.transcription.loudness import regroup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +38,8 @@ def measure_speech(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, int]:
     """How likely somebody speaks, over time; takes 0.003 of the recording's length on a CPU, in bounded memory.
 
     Args:
-        blocks: float32 (samples,) each, 16 kHz mono; their sizes make no difference.
+        blocks: float32 (samples,) each, 16 kHz mono, with quiet stretches lifted: at -60 dBFS the model hears none.
+            Their sizes make no difference.
 
     Returns:
         float32 (frames,): the probability of speech in every `FRAME` samples; and the number of samples.
@@ -47,7 +49,7 @@ def measure_speech(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, int]:
 
     model, total = _load_model(), 0
     before, found = np.zeros(_LEAD, dtype=np.float32), [np.zeros(0, dtype=np.float32)]
-    for group in _regroup(blocks, _ROWS * _ROW):
+    for group in regroup(blocks, _ROWS * _ROW):
         total += len(group)
         row = min(_ROW, -(-len(group) // FRAME) * FRAME)
         padded = np.concatenate((before, group, np.zeros(-len(group) % row, dtype=np.float32)))
@@ -85,20 +87,6 @@ def find_spans(
         audio_length_samples=samples,
     )
     return [(int(span["start"]), int(span["end"])) for span in found]
-
-
-def _regroup(blocks: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """The same samples in groups of this size, the last of which may be smaller."""
-    import numpy as np
-
-    held = np.zeros(0, dtype=np.float32)
-    for block in blocks:
-        held = np.concatenate((held, block))
-        while len(held) >= size:
-            yield held[:size]
-            held = held[size:]
-    if len(held):
-        yield held
 
 
 @functools.cache

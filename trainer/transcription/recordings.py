@@ -137,11 +137,11 @@ def read_blocks(path: Path) -> Iterator[np.ndarray]:
         raise AudioError("unreadable_audio", _why_unreadable(path, error)) from error
 
 
-def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+def read_spans(blocks: Iterator[np.ndarray], spans: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
     """The samples of parts of a recording, one after the other, with no more of it in memory than they need.
 
     Args:
-        path: the file.
+        blocks: the whole recording, as `read_blocks` gives it.
         spans: first sample and the one after the last, at 16 kHz, in rising order without overlap.
 
     Raises:
@@ -149,7 +149,6 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[np.ndar
     """
     import numpy as np
 
-    blocks = read_blocks(path)
     held, first = np.zeros(0, dtype=np.float32), 0
     for start, end in spans:
         parts = []

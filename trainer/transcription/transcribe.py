@@ -6,15 +6,15 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.errors import ModelError
+from trainer.transcription.loudness import detection_gains, hearing_gains, lift, measure_levels
 from trainer.transcription.pauses import FRAME, MARGIN, find_spans, measure_speech
 from trainer.transcription.recogniser import Decoded, Recogniser
 from trainer.transcription.recordings import Recording, read_blocks, read_spans
-from trainer.transcription.transcripts import Failure, Segment, Transcript
+from trainer.transcription.transcripts import Empty, Failure, Segment, Transcript
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,10 @@ class _Open:
     language: str | None = None
     timed: bool = False
     """Whether the model finds the segments inside the clips."""
+    gains: np.ndarray | None = None
     speech: np.ndarray | None = None
+    empty: Empty = "silence"
+    """Why there is no text, should there be none."""
     segments: list[Segment] = dataclasses.field(default_factory=list)
     failure: str | None = None
 
@@ -71,7 +74,25 @@ class _Open:
         if self.failure is not None:
             return Failure(self.recording, self.failure)
         said = tuple(segment for segment in self.segments if segment.text)
-        return Transcript(self.recording, self.seconds, self.language, said)
+        return Transcript(self.recording, self.seconds, self.language, said, None if said else self.empty)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """The recording as the model hears it: with quiet speech lifted. `speech` must be known."""
+        assert self.gains is not None
+        return lift(read_blocks(self.recording.path), self.gains)
+
+    def listen(self) -> tuple[np.ndarray, int]:
+        """Find out where speech is, as `measure_speech` returns it, and how much it is to be lifted.
+
+        Raises:
+            AudioError: the recording cannot be read to its end.
+        """
+        path = self.recording.path
+        levels, sounds = measure_levels(read_blocks(path))
+        self.speech, samples = measure_speech(lift(read_blocks(path), detection_gains(levels)))
+        self.gains, self.seconds = hearing_gains(levels, self.speech), samples / SAMPLE_RATE
+        self.empty = "no speech" if sounds else "silence"
+        return self.speech, samples
 
 
 class Transcriber:
@@ -155,32 +176,32 @@ class Transcriber:
         Raises:
             AudioError: the recording cannot be read to its end.
         """
-        path, entry.language = entry.recording.path, self._recogniser.language
-        entry.speech, samples = measure_speech(read_blocks(path))
-        entry.seconds = samples / SAMPLE_RATE
-        cut = functools.partial(find_spans, entry.speech, samples, longest=self._window)
+        entry.language = self._recogniser.language
+        speech, samples = entry.listen()
+        cut = functools.partial(find_spans, speech, samples, longest=self._window)
         spans = sounds = cut(pause=self._pause or PAUSE)
         if not spans:
             return
+        entry.empty = "no text"
         if entry.language is None:
-            entry.language = self._hear_language(path, spans)
+            entry.language = self._hear_language(entry, spans)
         if samples <= self._window * SAMPLE_RATE:
             if self._pause is None:
                 spans, sounds = [(0, samples)], [(spans[0][0], spans[-1][1])]
         elif self._right_times(entry, spans):
             entry.timed = True
             spans = sounds = cut(pause=_LONG_PAUSE)
-        for clip, span, sound in zip(read_spans(path, spans), spans, sounds, strict=True):
+        for clip, span, sound in zip(read_spans(entry.blocks(), spans), spans, sounds, strict=True):
             yield _Clip(clip, span[0], sound)
 
-    def _hear_language(self, path: Path, spans: list[tuple[int, int]]) -> str | None:
+    def _hear_language(self, entry: _Open, spans: list[tuple[int, int]]) -> str | None:
         """The language of the first window of speech."""
         import numpy as np
 
         wanted = int(self._window * SAMPLE_RATE)
         lengths = itertools.accumulate(end - start for start, end in spans)
         head = [span for span, length in zip(spans, lengths, strict=True) if length < wanted]
-        parts = list(read_spans(path, spans[: len(head) + 1]))
+        parts = list(read_spans(entry.blocks(), spans[: len(head) + 1]))
         return self._recogniser.hear_language(np.concatenate(parts)[:wanted])
 
     def _right_times(self, entry: _Open, spans: list[tuple[int, int]]) -> bool:
@@ -196,7 +217,7 @@ class Transcriber:
         ]
         if len(ends) < 2:
             return False  # this recording cannot show it; another may
-        clips = list(read_spans(entry.recording.path, ends[:_PROBES]))
+        clips = list(read_spans(entry.blocks(), ends[:_PROBES]))
         found = self._recogniser.decode(clips, [entry.language] * len(clips), timed=True)
         right = 0
         for clip, decoded in zip(clips, found, strict=True):

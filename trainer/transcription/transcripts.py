@@ -13,6 +13,8 @@ from trainer.transcription.recordings import Recording
 
 Doubt = Literal["repeats", "breaks off"]
 """Why a text is doubtful: it says the same over and over, or the model reached its longest transcript."""
+Empty = Literal["silence", "no speech", "no text"]
+"""Why a transcript is empty: every sample is the same, nobody speaks, or the model wrote nothing of what is said."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Transcript:
     language: str | None
     """Whisper's code; `None` where nothing was said and none was given."""
     segments: tuple[Segment, ...]
+    empty: Empty | None = None
+    """Why there are none."""
 
     @property
     def text(self) -> str:
@@ -72,6 +76,7 @@ def as_dict(transcript: Transcript | Failure, **models: Any) -> dict[str, Any]:
         "seconds": round(transcript.seconds, 3),
         "text": transcript.text,
         "segments": [segment_dict(segment) for segment in transcript.segments],
+        **({"empty": transcript.empty} if transcript.empty else {}),
     }
 
 

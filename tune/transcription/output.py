@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.transcription.recordings import Recording
-from trainer.transcription.transcripts import FORMATS, SUFFIX, Failure, Transcript, as_dict, as_json
+from trainer.transcription.transcripts import FORMATS, SUFFIX, Empty, Failure, Transcript, as_dict, as_json
 from tune.util.console import ProgressBar, clock, say
 from tune.util.errors import EXIT_FAILED, ConfigError
 from tune.util.files import write_whole
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from trainer.transcription.transcribe import Transcriber
+
+
+_EMPTY: dict[Empty, str] = {
+    "silence": "the recording is silent, every sample is the same",
+    "no speech": "there is sound, but no speech was found in it",
+    "no text": "speech was found, but the model wrote nothing",
+}
 
 
 def find_targets(recordings: Sequence[Recording], arguments: argparse.Namespace) -> list[Path] | None:
@@ -131,6 +138,8 @@ class Progress:
                 f"warning: {path}: ends after {found.seconds:.1f} s, though its header says "
                 f"{found.recording.seconds:.1f} s"
             )
+        if found.empty:
+            self.say(f"warning: {path}: the transcript is empty: {_EMPTY[found.empty]}")
         for doubt, words in (("repeats", "says the same over and over"), ("breaks off", "breaks off")):
             places = [clock(segment.start) for segment in found.segments if segment.doubt == doubt]
             if places:

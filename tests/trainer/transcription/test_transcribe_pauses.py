@@ -13,6 +13,7 @@ import soundfile
 import torch
 from demo_clips import demo_clips, joined
 
+from trainer.transcription.loudness import detection_gains, hearing_gains, lift, measure_levels
 from trainer.transcription.pauses import FRAME, find_spans, measure_speech
 
 RATE = 16_000
@@ -20,7 +21,8 @@ RATE = 16_000
 
 def spans(audio: np.ndarray, *, pause: float = 0.5, longest: float = 4.0) -> list[tuple[int, int]]:
     """The parts of a recording, checked for what always holds."""
-    probabilities, samples = measure_speech([audio.astype(np.float32)])
+    blocks = [audio.astype(np.float32)]
+    probabilities, samples = measure_speech(lift(blocks, detection_gains(measure_levels(blocks)[0])))
     assert samples == len(audio)
     assert len(probabilities) == -(-len(audio) // FRAME)
     found = find_spans(probabilities, samples, pause=pause, longest=longest)
@@ -77,8 +79,11 @@ def test_silence_noise_and_clicks_are_left_out() -> None:
     """Also a constant, as a broken microphone gives."""
     for audio in (np.zeros(0), np.zeros(100), np.zeros(200_000), np.full(200_000, 0.3)):
         assert spans(audio) == []
-    for loudness in (0.003, 0.2):
+    times = np.arange(30 * RATE) / RATE
+    hum = sum(np.sin(2 * np.pi * 50 * harmonic * times) / harmonic for harmonic in (1, 2, 3))
+    for loudness in (0.2, 0.003, 0.0003, 0.00003):
         noise = loudness * np.random.default_rng(0).standard_normal(30 * RATE)
+        assert spans(noise) == spans(np.round(noise * 2**15) / 2**15) == spans(loudness * hum) == []
         noise[15 * RATE] = 0.9
         assert spans(noise) == []
 
@@ -110,6 +115,59 @@ def test_soft_speech_after_loud_speech_is_kept() -> None:
     assert inside > 0.95 * (end - begin)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_speech_is_found_at_every_level(every: int) -> None:
+    """Of 16 bits and of floats; all of it, or every second sentence beside loud ones."""
+    check_levels([clip for clip, _ in demo_clips()[:20]], every, lowest=-70)
+
+
+def test_real_speech_is_found_at_every_level(shared_data: Path) -> None:
+    check_levels(real_clips(shared_data, 20), 1, lowest=-80)
+
+
+def check_levels(clips: list[np.ndarray], every: int, lowest: int) -> None:
+    """As much of each is found when it is quiet; of 16 bits, as libsndfile writes them, down to `lowest`."""
+    audio = joined(clips, 0.8)
+    audio /= np.abs(audio).max()
+    soft = np.concatenate(
+        [np.full(len(clip) + round(0.8 * RATE), place % every == 0) for place, clip in enumerate(clips)]
+    )
+    soft = np.pad(soft, (0, len(audio) - len(soft)), mode="edge")
+    heard = marked(audio)
+    for decibels in (-20, -40, -60, -70, -80):
+        quiet = np.where(soft, 10 ** (decibels / 20), 1.0) * audio
+        for kind in (quiet, np.floor(quiet * 2**15) / 2**15)[: 1 + (decibels >= lowest)]:
+            assert (marked(kind) != heard).sum() < 0.06 * heard.sum(), decibels
+
+
+def marked(audio: np.ndarray) -> np.ndarray:
+    """Which samples are taken for speech."""
+    found = np.zeros(len(audio), bool)
+    for start, end in spans(audio):
+        found[start:end] = True
+    return found
+
+
+def test_what_is_heard_is_as_loud_as_in_training() -> None:
+    """A quiet half beside a loud one is lifted, the pauses with it; loud speech and its pauses stay as they are."""
+    random = np.random.default_rng(0)
+    loud = joined([clip for clip, _ in demo_clips()[:10]], 3.0)
+    loud = (loud + 1e-4 * random.standard_normal(len(loud))).astype(np.float32)
+    audio = np.concatenate([loud, (1e-3 * loud).astype(np.float32)])
+    levels, sounds = measure_levels(np.array_split(audio, 7))
+    assert sounds
+    assert np.array_equal(levels, measure_levels([audio])[0])
+    speech, _ = measure_speech(lift([audio], detection_gains(levels)))
+    lifted = np.concatenate(list(lift(np.array_split(audio, 7), hearing_gains(levels, speech))))
+    assert lifted.dtype == np.float32
+    half, margin = len(loud), 4 * RATE
+    assert np.array_equal(lifted[: half - margin], loud[:-margin])
+    assert 0.3 < np.abs(lifted[half + margin :]).max() <= 1.0
+    ratio = lifted[half + margin :] / audio[half + margin :]
+    assert ratio.min() > 300  # pauses as well, by no more than the speech beside them
+    assert ratio.max() < 3000
+
+
 def test_without_a_pause_nothing_is_lost_or_said_twice() -> None:
     audio = babble(60.0)
     found = spans(audio)
@@ -121,14 +179,19 @@ def test_without_a_pause_nothing_is_lost_or_said_twice() -> None:
 
 def test_real_speech(shared_data: Path) -> None:
     """English and German one after the other: no part is empty, and next to nothing is left out."""
-    import csv
-
-    folder = shared_data / "speech_en_de"
-    with (folder / "metadata.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))[::20]
-    audio = np.concatenate([soundfile.read(folder / row["file_name"], dtype="float32")[0] for row in rows])
+    audio = np.concatenate(real_clips(shared_data, 20))
     found = spans(audio, longest=30.0)
     assert len(found) >= 3
     assert max(end - start for start, end in found) <= 30 * RATE
     kept = np.concatenate([audio[start:end] for start, end in found])
     assert np.square(kept).sum() > 0.9999 * np.square(audio).sum()
+
+
+def real_clips(shared_data: Path, number: int) -> list[np.ndarray]:
+    import csv
+
+    folder = shared_data / "speech_en_de"
+    with (folder / "metadata.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    chosen = rows[:: len(rows) // number]
+    return [soundfile.read(folder / row["file_name"], dtype="float32")[0] for row in chosen]

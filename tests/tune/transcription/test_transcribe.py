@@ -265,6 +265,29 @@ def test_warnings_of_what_is_doubtful(talks: Path, run: Run) -> None:
     assert "warning: talks/long.wav: the text breaks off at 00:0" in err
 
 
+def test_empty_transcripts_are_told(talks: Path, run: Run) -> None:
+    """On the screen and in JSON; speech at -60 dBFS is no reason for one."""
+    shutil.copytree("talks", "soft")
+    rng = np.random.default_rng(0)
+    kinds = {"noise": 0.001 * rng.standard_normal(9 * RATE), "silence": np.full(RATE, 0.1)}
+    for name, audio in kinds.items():
+        soundfile.write(talks / "soft" / f"{name}.wav", audio, RATE)
+    audio, _ = soundfile.read("talks/long.wav")
+    soundfile.write("soft/long.wav", audio / np.abs(audio).max() / 1000, RATE, subtype="FLOAT")
+    code, out, err = run("demo", "soft", "--format", "json")
+    assert code == 0
+    found = {Path(line["file"]).stem: line for line in map(json.loads, out.splitlines())}
+    assert [found[name].get("empty") for name in ("long", "short", "noise", "silence")] == [
+        *(None, None, "no speech", "silence")
+    ]
+    assert len(found["long"]["segments"]) == 6
+    warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert warnings == [
+        "warning: soft/noise.wav: the transcript is empty: there is sound, but no speech was found in it",
+        "warning: soft/silence.wav: the transcript is empty: the recording is silent, every sample is the same",
+    ]
+
+
 def test_two_models_side_by_side(talks: Path, run: Run) -> None:
     terse(talks, 6)
     code, out, err = run("demo", "talks/long.wav", "--compare", "./terse", "--html", "d.html")
