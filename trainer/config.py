@@ -146,6 +146,12 @@ class TrainConfig:
     """Name of the split kept for the model card, never seen by the search; made from train where it is missing."""
     validation_share: float = 0.1
     """Share of the training clips that become the validation split, or the test split, where the data has none."""
+    split_by: str | None = "auto"
+    """What no two made splits share: `auto` (files, texts and, where a column has them, speakers, as far as that can
+    be), names such as `speaker` or `text,session` (files always), or `null`: texts alone."""
+    splits: str | None = None
+    """File that says which clips are in which split: `splits.parquet` of an experiment. New clips are trained on, but
+    for those whose text or speaker is held out from training there; `null`: splits as the data has them, or made."""
     audio_column: str | None = None
     """Column that holds the audio or its path; found by the usual names when `null`."""
     text_column: str | None = None

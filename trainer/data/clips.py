@@ -16,14 +16,16 @@ from trainer.data.columns import (
     find_audio_column,
     find_text_column,
     language_filter,
+    named,
     other_text_columns,
     parse_row_filter,
     select_rows,
     values_of,
 )
 from trainer.data.embedded import EmbeddedAudio, find_file
+from trainer.data.kept_splits import HELD_OUT, read_kept_splits
 from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
-from trainer.data.splits import complete_splits, cut_splits, find_splits
+from trainer.data.splits import complete_splits, cut_splits, find_splits, leave_out_shared_files
 from trainer.data.tables import Table
 from trainer.data.text import has_words
 from trainer.errors import DataError
@@ -101,9 +103,11 @@ class ClipTable:
     notes: list[str]
     """Sentences for the user: what was chosen, filtered or made."""
     drops: list[Drop] = dataclasses.field(default_factory=list)
-    """Clips left out because their texts have no words."""
+    """Clips left out: their texts have no words, or they belong to another split as well."""
     without_text: Mapping[str, Sequence[Clip]] = dataclasses.field(default_factory=dict)
     """Those clips by role: what a model writes for them, nobody said."""
+    whole: Mapping[str, Sequence[Clip]] = dataclasses.field(default_factory=dict)
+    """The splits before `max_train_clips` and `max_eval_clips` cut them."""
 
     @property
     def total(self) -> int:
@@ -120,7 +124,7 @@ def load_clips(config: TrainConfig) -> ClipTable:
     """
     wanted, code = parse_row_filter(config.row_filter), config.language or "en"
     tables, notes = read_source(config)
-    parts = divide_by_split(tables)
+    parts = divide_by_split(config, tables)
     roles = find_splits(config, parts)
     given = {role: parts[name] for role, name in roles.items()}
     asked = {role: select_parts(group, wanted) for role, group in given.items()}
@@ -145,7 +149,11 @@ def load_clips(config: TrainConfig) -> ClipTable:
     if language_note and not by_language and not any(ONLY_LANGUAGE in note for note in notes):
         notes.append(language_note)
     notes += _column_note(config, everything[0][0])
-    unused = [name or "(no name)" for name in parts if name not in roles.values()]
+    unused = [
+        f"{name or '(no name)'} ({sum(len(rows) for _, rows in group):,} clips)"
+        for name, group in parts.items()
+        if name not in roles.values()
+    ]
     if unused:
         notes.append(f"splits that are not used: {', '.join(unused)}")
     if "test" in splits and not splits["test"]:
@@ -154,11 +162,34 @@ def load_clips(config: TrainConfig) -> ClipTable:
     usable = {role: [clip for clip in clips if has_words(clip.text)] for role, clips in splits.items()}
     silent = {role: [clip for clip in clips if not has_words(clip.text)] for role, clips in splits.items()}
     check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
-    complete, made_notes = complete_splits(config, usable)
+    drops: list[Drop] = []
+    if config.splits is None:
+        usable, drops = _without_shared_files(config, usable)
+        complete, made_notes = complete_splits(config, usable)
+    else:
+        complete, left_out, made_notes = read_kept_splits(config.splits).assign(config, usable)
+        drops = [Drop(role, clip.name, HELD_OUT, why) for role, clip, why in left_out]
+        check_usable(config, drops, left={role: len(clips) for role, clips in complete.items()})
     if "test" in silent and "test" not in complete:
         silent["validation"] = silent.pop("test")
     cut, silent, cut_notes = cut_splits(config, complete, silent)
-    return ClipTable(cut, notes + made_notes + cut_notes, _drops(silent), silent)
+    return ClipTable(cut, notes + made_notes + cut_notes, _drops(silent) + drops, silent, complete)
+
+
+def _without_shared_files(
+    config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
+) -> tuple[dict[str, list[Clip]], list[Drop]]:
+    """The splits without clips whose file is in another one as well, which would be measured by what was learned."""
+    kept, shared = leave_out_shared_files(config, splits)
+    drops = [
+        Drop(
+            role, clip.name, "other_split", "its file is in another split too; split_by=null keeps it in both"
+        )
+        for role, clips in shared.items()
+        for clip in clips
+    ]
+    check_usable(config, drops, left={role: len(clips) for role, clips in kept.items()})
+    return kept, drops
 
 
 def _drops(silent: Mapping[str, Sequence[Clip]]) -> list[Drop]:
@@ -177,30 +208,56 @@ def select_parts(
     ]
 
 
-def divide_by_split(tables: Mapping[str, list[Table]]) -> dict[str, list[Part]]:
-    """Rows by split: as the source divides them, or by a `split` column where it does not.
+def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> dict[str, list[Part]]:
+    """Rows by split: as the source divides them, or by a `split` column where it does not; names in any case are one.
 
     Where there is neither, everything is training data.
+
+    Raises:
+        DataError: there is a `split` column, and none of its values is a usual or a chosen name.
     """
     if len(tables) == 1:
         [(name, group)] = tables.items()
-        known = {alias for names in SPLIT_ALIASES.values() for alias in names}
-        if any(value.lower() in known for value in values_of(_whole(group), "split")):
-            return _divide_by_column(group)
+        columns = [named([SPLIT_COLUMN], table.columns) for table in group]
+        if (parts := _divide_by_column(group, columns)) and any(parts):
+            _check_known(config, [name for name in parts if name], next(filter(None, columns)))
+            return parts
         tables = {name or "train": group}
-    return {name: _whole(group) for name, group in tables.items()}
+    merged: dict[str, list[Part]] = {}
+    for name, group in tables.items():
+        same = next((known for known in merged if known.lower() == name.lower()), name)
+        merged.setdefault(same, []).extend(_whole(group))
+    return merged
+
+
+SPLIT_COLUMN = "split"
+"""Column that names each row's split, in any case."""
+
+
+def _check_known(config: TrainConfig, values: Sequence[str], column: str | None) -> None:
+    chosen = {getattr(config, f"{role}_split").lower() for role in SPLIT_ALIASES}
+    usual = {alias for names in SPLIT_ALIASES.values() for alias in names}
+    if not any(value.lower() in chosen | usual for value in values):
+        shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
+        raise DataError(
+            f"data={config.data!r}: column {column} names the splits {shown}, none of which is known; say which are "
+            f"which with train_split={values[0]}, validation_split=..., test_split=..."
+        )
 
 
 def _whole(group: Iterable[Table]) -> list[Part]:
     return [(table, range(len(table))) for table in group]
 
 
-def _divide_by_column(group: Sequence[Table]) -> dict[str, list[Part]]:
+def _divide_by_column(group: Sequence[Table], columns: Sequence[str | None]) -> dict[str, list[Part]]:
+    """Rows by the values of each table's column, under the first way in which a value is written."""
+    names: dict[str, str] = {}
     parts: dict[str, list[Part]] = {}
-    for table in group:
+    for table, column in zip(group, columns, strict=True):
         rows: dict[str, list[int]] = {}
-        for row, value in enumerate(table.columns.get("split", [""] * len(table))):
-            rows.setdefault(cell_text(value), []).append(row)
+        for row, value in enumerate(table.columns[column] if column else [""] * len(table)):
+            cell = cell_text(value)
+            rows.setdefault(names.setdefault(cell.lower(), cell), []).append(row)
         for split, positions in rows.items():
             parts.setdefault(split, []).append((table, positions))
     return parts
@@ -261,6 +318,8 @@ DROP_REASONS = {
     "empty_text": "no text",
     "unreadable_audio": "unreadable audio",
     "empty_audio": "no audio in the file",
+    "other_split": "with a file that is in another split too",
+    HELD_OUT: "new, and not to be trained on beside the splits that were kept",
 }
 
 
@@ -331,13 +390,13 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     if not drops:
         return []
     told = _told(drops, window)
-    share = len(drops) / total
+    share = sum(drop.reason != HELD_OUT for drop in drops) / total  # there is nothing to mend about those
     if share > config.max_dropped_share:
         # Rounded up to whole percents: the value that is proposed must let this very data pass.
         enough = min(1.0, (int(share * 100) + 1) / 100)
         first = f"{drops[0].name}: {drops[0].detail}"
         raise DataError(
-            f"data={config.data!r}: {len(drops)} of {total} clips ({share:.1%}) cannot be used: {told} "
+            f"data={config.data!r}: {len(drops)} of {total} clips ({len(drops) / total:.1%}) cannot be used: {told} "
             f"(the first is {first}); max_dropped_share={config.max_dropped_share:g} allows fewer; "
             f"to go on without them: --set max_dropped_share={enough:g}"
         )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+import dataclasses
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from trainer.config import TrainConfig
+from trainer.data.grouping import ClipT, Grouping, file_keys, groupings, rank, set_apart
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import ConfigError, DataError
 
 
 class _Named(Protocol):
-    """What clips are told apart by."""
+    """What clips are chosen by."""
 
     @property
     def name(self) -> str: ...
@@ -22,7 +22,7 @@ class _Named(Protocol):
     def text(self) -> str: ...
 
 
-ClipT = TypeVar("ClipT", bound=_Named)
+_NamedT = TypeVar("_NamedT", bound=_Named)
 
 _TRAIN_FOR_A_TEST = 20
 """Training clips from which a test split is made: a few clips are worth more as training than as a measure."""
@@ -77,51 +77,113 @@ def complete_splits(
         Clips by role, and notes that say what was made of what.
 
     Raises:
-        DataError: there is no validation split and too little to make one from.
+        DataError: there is no validation split and too little to make one from, or `split_by` does not fit the data.
     """
     done = {role: list(clips) for role, clips in splits.items()}
-    total = len(done["train"])
     notes = []
-    if "validation" not in done:
-        if total >= 2:
-            done["train"], done["validation"] = split_off(
-                done["train"], config.validation_share, config.data_seed
-            )
-            notes.append(_made("validation", len(done["validation"]), total, config))
-        elif "test" in done:
-            done["validation"] = done.pop("test")
-            notes.append(
-                "WARNING: no validation split in the data and one training clip, too few to make one: "
-                "the test split is used for validation, and nothing is left for a test"
-            )
-        else:
+    if "validation" not in done and len(done["train"]) < 2:
+        if "test" not in done:
             raise DataError(
                 f"data={config.data!r}: one training clip and no other split; at least two clips are needed"
             )
+        done["validation"] = done.pop("test")
+        notes.append(
+            "WARNING: no validation split in the data and one training clip, too few to make one: "
+            "the test split is used for validation, and nothing is left for a test"
+        )
+        return done, notes
+    if "validation" in done and "test" in done:
+        return done, notes
+    # The best way to keep clips together that makes what is missing; else one that makes a validation split.
+    tried = [_make_missing(config, done, grouping) for grouping in groupings(config, done["train"])]
+    made = next((one for one in tried if one.good), None) or next(
+        (one for one in tried if one.possible), None
+    )
+    if made is None:
+        raise DataError(
+            f"data={config.data!r}: a validation split cannot be made, since all {len(done['train']):,} training clips "
+            f"belong together ({' and '.join(tried[-1].grouping.by)}); give one, or set split_by"
+        )
+    return made.splits, made.notes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made(Generic[ClipT]):
+    """Splits with those that were missing, as far as they could be made."""
+
+    splits: dict[str, list[ClipT]]
+    notes: list[str]
+    grouping: Grouping
+    possible: bool
+    """Whether there is a validation split."""
+    good: bool
+    """Whether those made are about as large, and as different, as one would wish."""
+
+
+def _make_missing(
+    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]], grouping: Grouping
+) -> _Made[ClipT]:
+    done = {role: list(clips) for role, clips in splits.items()}
+    total, good = len(done["train"]), True
+    notes: list[str] = []
+    if "validation" not in done:
+        done["train"], done["validation"], good = split_off(
+            done["train"], config.validation_share, config.data_seed, grouping
+        )
+        if not done["validation"]:
+            return _Made(done, [], grouping, possible=False, good=False)
+        notes.append(_told(config, "validation", len(done["validation"]), total))
     if "test" not in splits:
         # As large as a validation split made of the same clips: its share is of all of them.
         share = config.validation_share * total / len(done["train"])
-        rest = done["train"]
+        rest, fits = done["train"], True
         apart: list[ClipT] = []
         if total >= _TRAIN_FOR_A_TEST and share < 1:
-            rest, apart = split_off(rest, share, config.data_seed, "test")
+            rest, apart, fits = split_off(rest, share, config.data_seed, grouping, "test")
         if apart and len(rest) >= _TRAIN_LEFT:
             done["train"], done["test"] = rest, apart
-            notes.append(_made("test", len(apart), total, config))
+            notes.append(_told(config, "test", len(apart), total))
         else:
             notes.append(
                 f"no test split in the data, and too few training clips to make one ({total}; it takes "
                 f"{_TRAIN_FOR_A_TEST}, and {_TRAIN_LEFT} must be left to train on): there is none, and the "
                 "model card will have no test WER"
             )
-    return {role: done[role] for role in SPLIT_ALIASES if role in done}, notes
+        good = good and fits
+    if config.split_by is not None and len(done) > len(splits):
+        notes.append(grouping.told())
+    done = {role: done[role] for role in SPLIT_ALIASES if role in done}
+    return _Made(done, notes, grouping, possible=True, good=good)
 
 
-def _made(role: str, taken: int, total: int, config: TrainConfig) -> str:
+def _told(config: TrainConfig, role: str, taken: int, total: int) -> str:
     return (
         f"no {role} split in the data: {taken} of the {total} training clips "
         f"({taken / total:.0%}) were set apart as one (data_seed={config.data_seed})"
     )
+
+
+def leave_out_shared_files(
+    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
+) -> tuple[dict[str, list[ClipT]], dict[str, list[ClipT]]]:
+    """The splits without training clips whose files are in another one, and without test files in validation.
+
+    Returns:
+        Clips by role, and those left out.
+    """
+    if config.split_by is None:
+        return {role: list(clips) for role, clips in splits.items()}, {}
+    kept, out, seen = {}, {}, set[Hashable]()
+    for role in reversed(SPLIT_ALIASES):
+        keys = [
+            None if clip.embedded is not None else key
+            for clip, key in zip(splits.get(role, ()), file_keys(splits.get(role, ())), strict=True)
+        ]
+        pairs = list(zip(splits.get(role, ()), keys, strict=True))
+        kept[role] = [clip for clip, key in pairs if key not in seen]
+        out[role] = [clip for clip, key in pairs if key in seen]
+        seen.update(key for key in keys if key is not None)
+    return {role: kept[role] for role in SPLIT_ALIASES if role in splits}, out
 
 
 def cut_splits(
@@ -151,55 +213,26 @@ def cut_splits(
         if limit is not None and limit < len(clips):
             notes.append(f"{role}: {limit} of {len(clips)} clips (data_seed={seed})")
             done[role] = subset(clips, limit, seed)
-            last = max(_rank(seed, clip.name, clip.text) for clip in done[role])
-            passed[role] = [clip for clip in passed[role] if _rank(seed, clip.name, clip.text) < last]
+            last = max(rank(seed, clip.name, clip.text) for clip in done[role])
+            passed[role] = [clip for clip in passed[role] if rank(seed, clip.name, clip.text) < last]
     return done, passed, notes
 
 
 def split_off(
-    clips: Sequence[ClipT], share: float, seed: int, order: str = "split"
-) -> tuple[list[ClipT], list[ClipT]]:
-    """Clips to keep and about `share` of them to set apart, the same for the same clips and seed.
-
-    Clips with the same text (but for case and punctuation) go to one side, so that no sentence is both
-    learned and judged by; only where almost all texts are the same this cannot be. `order` names the
-    shuffling, for one choice to be no continuation of another.
-    """
-    wanted = min(max(1, round(share * len(clips))), len(clips) - 1)
-    groups: dict[str, list[int]] = {}
-    for position, clip in enumerate(clips):
-        groups.setdefault(_text_key(clip.text), []).append(position)
-    apart: set[int] = set()
-    for key in sorted(groups, key=lambda key: _rank(seed, order, key)):
-        if len(apart) + len(groups[key]) <= wanted:
-            apart.update(groups[key])
-    if not apart:
-        smallest = min(groups.values(), key=len)
-        apart.update(smallest if len(smallest) <= len(clips) / 2 else _ranked(clips, seed)[:wanted])
+    clips: Sequence[ClipT], share: float, seed: int, grouping: Grouping, order: str = "split"
+) -> tuple[list[ClipT], list[ClipT], bool]:
+    """Clips to keep and about `share` of them to set apart, as `set_apart` chooses; and whether these are as wished."""
+    apart, good = set_apart(clips, share, seed, order, grouping)
     keep = [clip for position, clip in enumerate(clips) if position not in apart]
-    return keep, [clip for position, clip in enumerate(clips) if position in apart]
+    return keep, [clip for position, clip in enumerate(clips) if position in apart], good
 
 
-def subset(clips: Sequence[ClipT], limit: int, seed: int) -> list[ClipT]:
+def subset(clips: Sequence[_NamedT], limit: int, seed: int) -> list[_NamedT]:
     """`limit` of the clips in their order, the same for the same clips and seed."""
     chosen = sorted(_ranked(clips, seed)[:limit])
     return [clips[position] for position in chosen]
 
 
-def _ranked(clips: Sequence[ClipT], seed: int) -> list[int]:
+def _ranked(clips: Sequence[_Named], seed: int) -> list[int]:
     """All positions, shuffled. A clip's rank is its own, so new clips do not reshuffle the old ones."""
-    return sorted(range(len(clips)), key=lambda at: (_rank(seed, clips[at].name, clips[at].text), at))
-
-
-def _rank(seed: int, *parts: str) -> bytes:
-    return hashlib.sha256("\0".join((str(seed), *parts)).encode()).digest()
-
-
-def _text_key(text: str) -> str:
-    """A text without case, punctuation and white space."""
-    kept = (
-        char
-        for char in unicodedata.normalize("NFKC", text).casefold()
-        if unicodedata.category(char)[0] in "LNM"
-    )
-    return "".join(kept)
+    return sorted(range(len(clips)), key=lambda at: (rank(seed, clips[at].name, clips[at].text), at))

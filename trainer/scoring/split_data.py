@@ -55,7 +55,7 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
         ConfigError: `row_filter` is malformed.
     """
     tables, notes = read_source(config)
-    parts = divide_by_split(tables)
+    parts = divide_by_split(config, tables)
     names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}
     columns = _other_columns(config, parts)
     if split in SPLIT_ALIASES and names.get("train") in parts:

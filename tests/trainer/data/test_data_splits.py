@@ -21,6 +21,9 @@ from make_data import (
 from trainer.errors import ConfigError, DataError
 
 
+TOLD = "splits are made by file and text: none of them is in two splits"
+
+
 def test_split_names(folder: Path) -> None:
     rows = records(ROWS)
     for row in rows:
@@ -28,7 +31,7 @@ def test_split_names(folder: Path) -> None:
     path = write_manifest(folder / "names.csv", rows)
     table = load(path, row_filter=ALL_LANGUAGES)
     assert {role: len(clips) for role, clips in table.splits.items()} == {"train": 6, "validation": 3}
-    assert "splits that are not used: extra" in table.notes
+    assert "splits that are not used: extra (3 clips)" in table.notes
     table = load(path, row_filter=ALL_LANGUAGES, test_split="extra")
     assert len(table.splits["test"]) == 3
     with pytest.raises(DataError, match="no split 'val2'; it has Training, dev, extra; set validation_split"):
@@ -50,6 +53,7 @@ def test_validation_is_made_from_train(folder: Path) -> None:
         "(data_seed=0)",
         "no test split in the data, and too few training clips to make one (12; it takes 20, and 10 must be "
         "left to train on): there is none, and the model card will have no test WER",
+        TOLD,
     ]
     learned, judged = (
         {clip.text.strip("!") for clip in table.splits[role]} for role in ("train", "validation")
@@ -78,7 +82,7 @@ def test_test_is_made_from_train(tmp_path: Path) -> None:
     assert table.notes == [
         f"no {role} split in the data: 4 of the 40 training clips (10%) were set apart as one (data_seed=0)"
         for role in ("validation", "test")
-    ]
+    ] + [TOLD]
     assert len({clip.name for clips in table.splits.values() for clip in clips}) == 40
     assert load(path).splits == table.splits
     assert load(path, data_seed=1).splits["test"] != table.splits["test"]
@@ -92,11 +96,12 @@ def test_only_what_is_missing_is_made(tmp_path: Path) -> None:
     table = load(plain(tmp_path, 30, split="dev"))
     assert sizes(table) == {"train": 27, "validation": 1, "test": 3}
     assert table.notes == [
-        "no test split in the data: 3 of the 30 training clips (10%) were set apart as one (data_seed=0)"
+        "no test split in the data: 3 of the 30 training clips (10%) were set apart as one (data_seed=0)",
+        TOLD,
     ]
     table = load(plain(tmp_path, 30, split="test"))
     assert sizes(table) == {"train": 27, "validation": 3, "test": 1}
-    assert len(table.notes) == 1
+    assert len(table.notes) == 2
 
 
 @pytest.mark.parametrize(
@@ -121,9 +126,9 @@ def test_train_is_not_used_up_by_a_test_split(
 def test_a_test_split_of_a_few_sentences_leaves_enough(tmp_path: Path) -> None:
     """Sentences stay whole, so that a split may come out larger than its share."""
     rows = [{"audio": f"{number}.wav", "text": f"text {number % 3}"} for number in range(24)]
-    table = load(write_manifest(tmp_path / "x.csv", rows))
+    table = load(write_manifest(tmp_path / "x.csv", rows), split_by="text")
     assert sizes(table) == {"train": 16, "validation": 8}
-    assert "too few training clips to make one (24;" in table.notes[-1]
+    assert "too few training clips to make one (24;" in table.notes[-2]
 
 
 def test_sentences_of_a_made_test_split_are_in_no_other(tmp_path: Path) -> None:
@@ -202,11 +207,13 @@ def test_subsets(folder: Path) -> None:
 
 def test_splitting_is_stable_when_clips_are_added() -> None:
     from trainer.data.clips import Clip
+    from trainer.data.grouping import Grouping
     from trainer.data.splits import split_off
 
+    by_text = Grouping(("file", "text"))
     clips = [Clip(f"{number}.wav", f"text {number}") for number in range(400)]
-    before = {clip.name for clip in split_off(clips[:390], 0.1, 0)[1]}
-    after = {clip.name for clip in split_off(clips, 0.1, 0)[1]}
+    before = {clip.name for clip in split_off(clips[:390], 0.1, 0, by_text)[1]}
+    after = {clip.name for clip in split_off(clips, 0.1, 0, by_text)[1]}
     assert len(before & after) > 0.8 * len(before)
     assert np.isclose(len(after), 40)
 

@@ -1,0 +1,255 @@
+"""Which clips stay together when splits are made, those of one file, text or speaker; and what is set apart of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from trainer.config import TrainConfig
+from trainer.data.columns import SPEAKER_NAMES, named
+from trainer.data.embedded import EmbeddedAudio
+from trainer.errors import DataError
+
+FILE, TEXT, SPEAKER = "file", "text", "speaker"
+"""What clips can be kept together by, besides columns of the data."""
+_FEW_TEXTS, _MANY_REPEATS = 10, 10
+"""Commands and digits: a few texts, each said many times. None may be missing from the training clips."""
+
+
+class SplitClip(Protocol):
+    """What clips are told apart by."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def embedded(self) -> EmbeddedAudio | None: ...
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def columns(self) -> Mapping[str, list[Any]]: ...
+
+    def cell(self, column: str) -> str: ...
+
+
+ClipT = TypeVar("ClipT", bound=SplitClip)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouping:
+    """A way to keep clips together."""
+
+    by: tuple[str, ...]
+    """What no two splits share: `file`, `text`, `speaker`, columns of the data."""
+    mixed: str = ""
+    """What splits share all the same, and why; empty where there is nothing to tell."""
+    even: bool = False
+    """Whether every text is divided alike among the splits."""
+
+    def told(self) -> str:
+        """The sentence for the user; empty where it goes without saying."""
+        shown = " and ".join(filter(None, (", ".join(self.by[:-1]), *self.by[-1:])))
+        return f"splits are made by {shown}: none of them is in two splits{self.mixed}"
+
+
+def groupings(config: TrainConfig, clips: Sequence[SplitClip]) -> list[Grouping]:
+    """Ways to keep these clips together, the best first; one alone where `split_by` names it.
+
+    Raises:
+        DataError: `split_by` names a column that is not there.
+    """
+    speaker = speaker_column(clips)
+    if config.split_by is None:
+        return [Grouping((TEXT,))]
+    if config.split_by != "auto":
+        return [_asked(config, config.split_by, clips, speaker)]
+    texts = len({text_key(clip.text) for clip in clips})
+    few = f"; the {texts:,} texts are too few for that, each is in all splits where that can be"
+    speakers = len({clip.cell(speaker) for clip in clips}) if speaker else 0
+    if speakers < 2:
+        return [Grouping((FILE, TEXT)), Grouping((FILE,), few, even=True)]
+    shared = (
+        f"; speakers ({speaker}) are in several, since {speakers:,} speakers who share texts cannot be divided as "
+        f"wanted (split_by={SPEAKER} keeps each in one)"
+    )
+    return [
+        Grouping((FILE, TEXT, SPEAKER)),
+        Grouping((FILE, TEXT), shared),
+        Grouping((FILE, SPEAKER), few),
+        Grouping((FILE,), few, even=True),
+    ]
+
+
+def _asked(config: TrainConfig, wanted: str, clips: Sequence[SplitClip], speaker: str | None) -> Grouping:
+    found = [FILE]
+    columns = dict.fromkeys(name for clip in clips for name in clip.columns) if clips else {}
+    for name in (part.strip() for part in wanted.split(",")):
+        if name == SPEAKER and speaker is None and SPEAKER not in columns:
+            raise DataError(
+                f"split_by={wanted!r}: data={config.data!r} has no column of speakers, such as "
+                f"{', '.join(SPEAKER_NAMES[:3])}; name a column of it: {', '.join(columns)}"
+            )
+        if name not in (FILE, TEXT, SPEAKER) and (name := named([name.lower()], columns) or "") == "":
+            raise DataError(
+                f"split_by={wanted!r}: no such column in data={config.data!r}; give auto, null, or some of "
+                f"{', '.join(dict.fromkeys((FILE, TEXT, SPEAKER, *columns)))}, with commas between"
+            )
+        found.append(name)
+    return Grouping(tuple(dict.fromkeys(found)))
+
+
+def speaker_column(clips: Sequence[SplitClip]) -> str | None:
+    """The column with speakers, by its usual names; None where there is none."""
+    seen: set[int] = set()
+    for clip in clips:
+        if id(clip.columns) not in seen:  # of one table they are shared
+            seen.add(id(clip.columns))
+            if (found := named(SPEAKER_NAMES, clip.columns)) is not None:
+                return found
+    return None
+
+
+def group_clips(clips: Sequence[SplitClip], by: Sequence[str]) -> list[list[int]]:
+    """Positions of the clips, those in one list that share something of `by`, also by way of others."""
+    parent = list(range(len(clips)))
+
+    def root(position: int) -> int:
+        while parent[position] != position:
+            parent[position] = parent[parent[position]]
+            position = parent[position]
+        return position
+
+    for name in by:
+        first: dict[Hashable, int] = {}
+        for position, key in enumerate(_keys(clips, name)):
+            if key is not None:
+                one, other = root(first.setdefault(key, position)), root(position)
+                parent[max(one, other)] = min(one, other)
+    groups: dict[int, list[int]] = {}
+    for position in range(len(clips)):
+        groups.setdefault(root(position), []).append(position)
+    return list(groups.values())
+
+
+def _keys(clips: Sequence[SplitClip], name: str) -> Iterator[Hashable]:
+    """What each clip is kept together by; None where nothing is known of it."""
+    if name == TEXT:
+        return (text_key(clip.text) for clip in clips)
+    if name == FILE:
+        return file_keys(clips)
+    column = speaker_column(clips) or SPEAKER if name == SPEAKER else name
+    return (clip.cell(column) or None for clip in clips)
+
+
+def file_keys(clips: Sequence[SplitClip]) -> Iterator[Hashable]:
+    """The file of each clip, the same for all names of it; None where it has none or its name tells nothing.
+
+    Audio inside a table goes by its name there, unless most of these are alike (`audio.wav` in every row).
+    """
+    inside = [clip.name for clip in clips if clip.embedded is not None]
+    telling = len(set(inside)) > len(inside) / 2
+    for clip in clips:
+        if clip.embedded is not None:
+            yield clip.name if telling else None
+        else:
+            yield _real_file(clip.path) if clip.path else None
+
+
+def _real_file(path: str) -> Hashable:
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):  # it is dropped later, with its reason
+        return os.path.normpath(path)
+    return status.st_dev, status.st_ino
+
+
+def set_apart(
+    clips: Sequence[SplitClip], share: float, seed: int, order: str, grouping: Grouping
+) -> tuple[set[int], bool]:
+    """Positions of about `share` of the clips, the same for the same clips and seed in whatever order.
+
+    Args:
+        clips: at least two.
+        share: of all clips, from 0 to 1.
+        seed: of the choice.
+        order: names the choice, so that one is no continuation of another.
+        grouping: what stays together.
+
+    Returns:
+        The positions, none where all clips belong together; and whether they are about as many, and as different, as
+        one would wish.
+    """
+    wanted = min(max(1, round(share * len(clips))), len(clips) - 1)
+    groups = group_clips(clips, grouping.by)
+    if grouping.by == (TEXT,) and 2 * min(map(len, groups)) > len(clips):
+        groups = [[at] for at in range(len(clips))]  # nobody asked for files or speakers to stay together
+    if len(groups) < 2:
+        return set(), False
+    # By texts alone where these stay together: a clip more of a text changes nothing in the order.
+    whole = TEXT in grouping.by
+    ranks = {
+        group[0]: min(
+            rank(seed, order, text_key(clips[at].text), *(() if whole else (clips[at].name,))) for at in group
+        )
+        for group in groups
+    }
+    ordered = sorted(groups, key=lambda group: ranks[group[0]])
+    if grouping.even:
+        ordered = _evenly(clips, ordered)
+    apart: set[int] = set()
+    for group in ordered:
+        if len(apart) + len(group) <= wanted:
+            apart.update(group)
+    if not apart:
+        least = min(len(group) for group in ordered)
+        apart.update(next(group for group in ordered if len(group) == least))
+    return apart, wanted / 2 <= len(apart) <= 2 * wanted and not (whole and _few_texts(clips, apart, wanted))
+
+
+def _evenly(clips: Sequence[SplitClip], ordered: Sequence[list[int]]) -> list[list[int]]:
+    """The groups in an order of which every beginning has the same share of each text."""
+    keys = [min(text_key(clips[at].text) for at in group) for group in ordered]
+    sizes = Counter(keys)
+    starts = {key: int.from_bytes(rank(0, key)[:4]) / 2**32 for key in sizes}
+    seen: Counter[str] = Counter()
+    places = []
+    for key in keys:
+        places.append((seen[key] + starts[key]) / sizes[key])
+        seen[key] += 1
+    return [ordered[at] for at in sorted(range(len(ordered)), key=lambda at: places[at])]
+
+
+def _few_texts(clips: Sequence[SplitClip], apart: set[int], wanted: int) -> bool:
+    """Whether a split of whole texts would be a word or two that are never trained on."""
+    found = len({text_key(clips[at].text) for at in apart})
+    repeats = len(clips) / len({text_key(clip.text) for clip in clips})
+    return found < min(wanted, 2) or (repeats >= _MANY_REPEATS and found < min(wanted, _FEW_TEXTS))
+
+
+def rank(seed: int, *parts: str) -> bytes:
+    """Where something comes in a shuffled order that is its own: new clips do not reshuffle the old ones."""
+    return hashlib.sha256("\0".join((str(seed), *parts)).encode()).digest()
+
+
+def text_key(text: str) -> str:
+    """A text without case, punctuation and white space."""
+    kept = (
+        char
+        for char in unicodedata.normalize("NFKC", text).casefold()
+        if unicodedata.category(char)[0] in "LNM"
+    )
+    return "".join(kept)
