@@ -81,6 +81,7 @@ def in_bounds(name: str, value: Any) -> bool:
 
 __all__ = [
     "MODEL_SHORT_NAMES",
+    "SPLIT_SETTINGS",
     "ConfigError",
     "DataError",
     "ModelError",
@@ -91,6 +92,17 @@ __all__ = [
     "field_type",
     "nearest_field",
 ]
+
+#: Settings that decide which clip is in which split.
+SPLIT_SETTINGS = (
+    "train_split",
+    "validation_split",
+    "test_split",
+    "validation_share",
+    "data_seed",
+    "split_by",
+    "splits",
+)
 
 #: Short names and the hub repositories (or the embedded demo) that they stand for.
 MODEL_SHORT_NAMES: dict[str, str] = {

@@ -367,8 +367,8 @@ def check_usable(
             mine = [drop for drop in drops if drop.split == role]
             first = f" (the first is {mine[0].name}: {mine[0].detail})" if mine else ""
             raise DataError(
-                f"data={config.data!r}: no clip of the {role} split can be used: {_told(mine, window)}{first}; "
-                f"mend them, or name another split with {role}_split"
+                f"data={config.data!r}: no clip of the {role} split can be used: {describe_drops(mine, window)}"
+                f"{first}; mend them, or name another split with {role}_split"
             )
 
 
@@ -389,7 +389,7 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     """
     if not drops:
         return []
-    told = _told(drops, window)
+    told = describe_drops(drops, window)
     share = sum(drop.reason != HELD_OUT for drop in drops) / total  # there is nothing to mend about those
     if share > config.max_dropped_share:
         # Rounded up to whole percents: the value that is proposed must let this very data pass.
@@ -403,6 +403,7 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     return [f"dropped {len(drops)} of {total} clips: {told}"]
 
 
-def _told(drops: Sequence[Drop], window: float | None) -> str:
+def describe_drops(drops: Sequence[Drop], window: float | None = None) -> str:
+    """How many for which reason, in words; `window` is the model's in seconds, once it is known."""
     told = ", ".join(f"{count} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
     return told if window is None else told.replace("model's window", f"model's window of {window:g} s")

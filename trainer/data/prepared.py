@@ -241,7 +241,11 @@ class PreparedData:
 
 
 def prepare(
-    config: TrainConfig, on_progress: Callable[[int, int], None] | None = None, workers: int | None = None
+    config: TrainConfig,
+    on_progress: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+    *,
+    table: ClipTable | None = None,
 ) -> PreparedData:
     """The data of `config`, with features from the cache or computed now.
 
@@ -249,12 +253,13 @@ def prepare(
         config: its data, model and text settings count; all others are free to differ between trials.
         on_progress: called with clips done and clips in all while features are computed.
         workers: processes to compute with; by default one per core, or none but this for a small set.
+        table: its clips, where they were loaded before.
 
     Raises:
         DataError: the data cannot be found or read, too much of it cannot be used, or the disk is full.
         ModelError: the model cannot be found.
     """
-    table = load_clips(config)
+    table = table or load_clips(config)
     processor = load_processor(config)
     longest = int(load_model_config(config).max_target_positions)
     extractor = processor.feature_extractor

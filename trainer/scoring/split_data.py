@@ -19,6 +19,7 @@ from trainer.data.clips import (
 )
 from trainer.data.columns import Part, find_audio_column, find_text_column, language_filter, parse_row_filter
 from trainer.data.features import window_seconds
+from trainer.data.kept_splits import read_kept_splits
 from trainer.data.prepared import Features, Labels, PreparedSplit, make_labels, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source
 from trainer.data.splits import split_of_role, subset
@@ -63,7 +64,7 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
         if split in table.splits:
             clips = [*table.splits[split], *table.without_text.get(split, ())]
             found = list(table.notes)
-            if names.get(split) not in parts:
+            if names.get(split) not in parts and config.splits is None:
                 found.append(
                     f"measured on the {split} split that a search on this data makes; --split {ALL} takes every clip"
                 )
@@ -77,6 +78,36 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
             raise _no_split(config, split, parts)
         chosen = parts[str(name)]
     return _taken_as_it_is(config, split, chosen, notes, columns)
+
+
+def without_learned(config: TrainConfig, source: SplitClips, splits: str) -> SplitClips:
+    """The clips that a model was not trained on; all of them, with a warning, where just these were asked for.
+
+    Args:
+        config: names the data in errors.
+        source: the split, as `load_split` gives it.
+        splits: file with the splits of the model's training.
+
+    Raises:
+        DataError: it was trained on all of them, or the file cannot be read.
+    """
+    learned = read_kept_splits(splits).trained_on(source.clips)
+    count, total = sum(learned), len(learned)
+    if not count:
+        return source
+    if source.name in (ALL, "train", config.train_split):
+        note = (
+            f"WARNING: the model was trained on {count:,} of these {total:,} clips, so the figures flatter it"
+        )
+        return dataclasses.replace(source, notes=[*source.notes, note])
+    clips = [clip for clip, known in zip(source.clips, learned, strict=True) if not known]
+    if not any(has_words(clip.text) for clip in clips):
+        raise DataError(
+            f"data={config.data!r}: the model was trained on all clips of the split {source.name!r}; give other data "
+            f"with --data, or --split {ALL} to measure on them all the same"
+        )
+    note = f"WARNING: {count:,} of {total:,} clips are left out, since the model was trained on them"
+    return dataclasses.replace(source, clips=clips, notes=[*source.notes, note])
 
 
 def _no_split(config: TrainConfig, split: str, parts: Mapping[str, list[Part]]) -> DataError:

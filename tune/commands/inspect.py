@@ -28,6 +28,7 @@ examples:
 _SETTINGS = (
     *("data_config", "train_split", "validation_split", "test_split", "validation_share", "audio_column"),
     *("text_column", "row_filter", "max_train_clips", "max_eval_clips", "max_dropped_share", "data_seed"),
+    *("split_by", "splits"),
     *("lowercase", "remove_punctuation", "task", "eval_batch_size", "precision", "cache_dir"),
 )
 _FLAGS = {

@@ -146,11 +146,13 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     from trainer.scoring.decoding import Decoder, check_model
     from trainer.scoring.normalizers import make_normalizer, unit_note
     from trainer.scoring.scores import Reference, score
-    from trainer.scoring.split_data import load_split, prepare_split
+    from trainer.scoring.split_data import load_split, prepare_split, without_learned
 
     config, other = plan.config, plan.baseline_config
     with console.status("looking at the data and the models ..."):
         source = load_split(config, plan.split)
+        if plan.learned is not None:
+            source = without_learned(config, source, plan.learned)
         check_columns(plan.by, source.columns, config.data)
         if other is not None:
             check_model(other)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import SPLIT_SETTINGS, ConfigError, TrainConfig
 from tune.space.reader import parse_set
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tune.experiments.storage import Storage
 
 _DATA = (
-    *("data", "data_config", "train_split", "validation_split", "test_split", "validation_share"),
-    *("audio_column", "text_column", "row_filter", "data_seed", "max_dropped_share"),
+    *("data", "data_config", *SPLIT_SETTINGS),
+    *("audio_column", "text_column", "row_filter", "max_dropped_share"),
 )
 """Settings that say which clips a split has; a search may have measured on fewer, for speed."""
 _DECODING = ("language", "task", "normalizer", "generation_max_length", "generation_num_beams")
@@ -35,6 +35,8 @@ class EvaluationPlan:
     config: TrainConfig
     """Of the model; the baseline differs from it in nothing but `model`."""
     split: str
+    learned: str | None
+    """File with the splits of the model's training; None where it is not known."""
     by: tuple[str, ...]
     """Columns to break the result down by."""
     notes: list[str]
@@ -80,13 +82,15 @@ def plan_evaluation(
     values["cache_dir"] = str(storage.feature_cache)
     asked = {"language": language, "normalizer": normalizer}
     values |= {name: value for name, value in asked.items() if value is not None}
-    values |= _checked(overrides)
+    given = _checked(overrides)
+    if trained_on:
+        _refuse_other_splits(model, given)
+    values |= given
     config = TrainConfig.from_dict({**values, "model": model.source})
     if baseline is not None and baseline.shown == model.shown:
         baseline = dataclasses.replace(baseline, shown=f"{baseline.shown} (baseline)")
-    return EvaluationPlan(
-        model, baseline, config, split, tuple(dict.fromkeys(by)), _notes(model, config, split, trained_on)
-    )
+    notes, learned = _notes(model, config, split, trained_on), known.get("splits")
+    return EvaluationPlan(model, baseline, config, split, learned, tuple(dict.fromkeys(by)), notes)
 
 
 def _same(first: str, second: str) -> bool:
@@ -95,6 +99,18 @@ def _same(first: str, second: str) -> bool:
         return str(path.absolute()) if path.exists() else text
 
     return place(first) == place(second)
+
+
+def _refuse_other_splits(model: NamedModel, given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where other splits than those of the training would be made: of its clips, partly."""
+    problems = [
+        f"--set {name}: would make other splits than those that {model.shown} was trained with, and measure it on "
+        "clips that it was trained on; leave it away, or give data that it was not trained on with --data"
+        for name in SPLIT_SETTINGS
+        if name in given and given[name] != model.settings.get(name)
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _checked(overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -116,12 +132,17 @@ def _checked(overrides: Sequence[str]) -> Mapping[str, Any]:
 
 def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool) -> list[str]:
     found = []
+    if "data" in model.settings and model.settings.get("splits") is None:
+        found.append(
+            f"WARNING: no list of the clips that {model.shown} was trained on was kept; if the data has changed since, "
+            "some of them may be among those measured here"
+        )
     tuned = model.settings.get("language")
     if tuned is not None and tuned != config.language:
         found.append(
             f"WARNING: {model.shown} was tuned for language {tuned} and is evaluated in {config.language}"
         )
-    if trained_on and split in ("train", "all", config.train_split):
+    if trained_on and config.splits is None and split in ("train", "all", config.train_split):
         found.append(f"WARNING: {model.shown} was trained on clips of this split, so the figures flatter it")
     elif trained_on and split in ("validation", config.validation_split):
         found.append(

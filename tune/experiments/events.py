@@ -65,6 +65,10 @@ class DataPrepared(Event):
     """Clips of each split."""
     splits: dict[str, str] = dataclasses.field(default_factory=dict)
     """Digest of each split's clips and texts."""
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds of audio of each split."""
+    longest_seconds: float | None = None
+    """Length of the longest training clip."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
+from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.pretrained import find_model
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.util.errors import ModelError
-from tune.util.files import read_object
+from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.storage import Storage
@@ -104,11 +107,31 @@ def _folder(word: str, path: Path) -> NamedModel:
     return NamedModel(path.absolute().name, str(path.absolute()), _settings(path))
 
 
+SETTINGS_FILE = "train_config.json"
+
+
+def exported_settings(folder: Path) -> dict[str, Any]:
+    """The settings that `export` wrote beside a model, with the splits beside them; empty where it wrote none.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    settings, splits = read_object(folder / SETTINGS_FILE), folder / SPLITS_FILE
+    return settings | {"splits": str(splits.absolute()) if splits.is_file() else None} if settings else {}
+
+
+def write_exported_settings(config: TrainConfig, folder: Path) -> None:
+    """Write them, with a copy of the splits, so that a model is not measured on clips that it was trained on."""
+    if config.splits is not None:
+        shutil.copyfile(config.splits, folder / SPLITS_FILE)
+    content = config.replace(splits=None).to_dict()
+    write_whole(folder / SETTINGS_FILE, json.dumps(content, indent=2) + "\n")
+
+
 def _settings(folder: Path) -> dict[str, Any]:
     """The settings that `export` wrote beside the model; of other folders the language that they decode in."""
     with contextlib.suppress(ConfigError, ModelError):  # of a later version, or of another program
-        settings = read_object(folder / "train_config.json")
-        if settings:
+        if settings := exported_settings(folder):
             return TrainConfig.from_dict(settings).to_dict()
     generation = read_object(folder / "generation_config.json")
     language, task = generation.get("language"), generation.get("task")

@@ -290,8 +290,7 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     base = TrainConfig.from_dict(
         {"cache_dir": str(request.storage.feature_cache), "seed": request.seed, **space.fixed}
     ).replace(workers=request.workers_per_trial)
-    paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
-    base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
+    base = with_absolute_paths(base)
     check_auto(request, base.deepspeed)
     default = usual_learning_rate(base)
     space = space.resolve(default).with_recipe(default)
@@ -393,6 +392,13 @@ def _check_ends(request: SearchRequest) -> None:
 def dated_name(stem: str) -> str:
     """A name for an experiment where none is given: `stem` and the time."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+
+def with_absolute_paths(base: TrainConfig) -> TrainConfig:
+    """The same settings wherever a process runs."""
+    paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
+    splits = None if base.splits is None else str(Path(base.splits).expanduser().absolute())
+    return base.replace(**paths, splits=splits, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
 
 
 def absolute_source(source: str) -> str:

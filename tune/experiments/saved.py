@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import yaml
 
 from trainer.config import TrainConfig
+from trainer.data.kept_splits import SPLITS_FILE
 from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, fold
 from tune.experiments.object_stores.segments import download
@@ -57,8 +58,12 @@ class SavedExperiment:
 
     @property
     def base(self) -> TrainConfig:
-        """The settings that all trials share, with a feature cache that is here: it may have begun elsewhere."""
-        base = self.settings.base
+        """The settings that all trials share, with its splits and a feature cache that is here: it may have begun
+        elsewhere.
+        """
+        base, splits = self.settings.base, self.folder.path / SPLITS_FILE
+        if splits.is_file():  # earlier versions kept none
+            base = base.replace(splits=str(splits))
         return (
             base if Path(base.cache_dir).is_dir() else base.replace(cache_dir=str(self.folder.feature_cache))
         )

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from trainer.config import TrainConfig
+from trainer.config import SPLIT_SETTINGS, TrainConfig
 from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 from tune.experiments.plan import (
     ASKED_RESOURCES,
     Plan,
     RunRequest,
-    absolute_source,
     dated_name,
     new_experiment,
     usual_learning_rate,
+    with_absolute_paths,
 )
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.budgets import Budgets
@@ -40,7 +40,7 @@ _TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumula
 _NOT_TOLD = (
     *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "cache_dir", "output_dir", "deepspeed", "workers", "evaluate_at"),
-    *("epochs", "max_steps", "seed", "log_every_seconds", "dataloader_workers"),
+    *("epochs", "max_steps", "seed", "log_every_seconds", "dataloader_workers", "splits"),
 )
 
 
@@ -139,10 +139,7 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
     settings["workers"] = int(request.workers or settings.get("workers") or 1)
     request.resources(settings["workers"]).check_gpus()
     base = TrainConfig.from_dict({"cache_dir": str(request.storage.feature_cache), **settings})
-    base = base.replace(
-        **{key: absolute_source(getattr(base, key)) for key in ("model", "data")},
-        cache_dir=str(Path(base.cache_dir).expanduser().absolute()),
-    )
+    base = with_absolute_paths(base)
     name = request.name or dated_name(f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}")
     folder = new_experiment("--name", name, request.storage)
     usual = usual_learning_rate(base)
@@ -190,6 +187,18 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
                 settings.pop(name, None)
         settings |= layer
     settings.pop("output_dir", None)
+    asked = {**given, **request.settings}
+    if taken.get("splits") and "splits" not in asked:
+        other = [
+            name
+            for name in ("data", "data_config", *SPLIT_SETTINGS)
+            if asked.get(name, taken.get(name)) != taken.get(name)
+        ]
+        if other:  # the splits kept there are of other clips, or not what is wanted now
+            settings["splits"] = None
+            notes.append(
+                f"note: {', '.join(other)} differs from {request.origin}, so the splits are not those kept there"
+            )
     return settings, notes, batch
 
 

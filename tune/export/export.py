@@ -17,6 +17,7 @@ from rich.table import Table
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.pretrained import find_model
+from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.plan import usual_learning_rate
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tune.experiments.storage import Storage
     from tune.search.records import TrialRecord
 
-SETTINGS_FILE, CARD_FILE = "train_config.json", "README.md"
+CARD_FILE = "README.md"
 TOLERANCE = 0.1
 """WER points by which the exported model may differ from what the search reported."""
 
@@ -80,21 +81,22 @@ def export_trial(
         with console.status("writing and measuring the model ..."):
             write_model(config, checkpoint, partial)
             exported = config.replace(model=str(partial))
-            rates, facts = _rates(saved, exported, trial, console)
+            measured = _measured(saved, exported, trial, console)
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
         summary = {
             "experiment": experiment,
             "trial_id": trial.trial_id,
             "reported_validation_wer": trial.best_wer,
-            "evaluations": rates,
+            "evaluations": measured.rates,
+            "changed_since_search": list(measured.changed),
             "formats": outcome.to_dict(),
         }
         _write_json(partial / EVALUATION_FILE, summary)
-        _write_json(partial / SETTINGS_FILE, config.to_dict())
-        facts = dataclasses.replace(facts, formats=outcome.paths())
-        card = model_card(saved, trial, rates, read_decoding(partial), facts)
+        write_exported_settings(config, partial)
+        facts = CardFacts(measured.changed, outcome.paths())
+        card = model_card(saved, trial, measured.rates, read_decoding(partial), facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
-    _print(console, output, trial, rates)
+    _print(console, output, trial, measured)
     print_formats(outcome, console, str(output))
     return outcome
 
@@ -130,24 +132,64 @@ def _interval(clips: ClipErrors | None) -> dict[str, Any]:
     return {} if found is None else {"wer_interval": list(found)}
 
 
-def _rates(
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """Error rates of the exported model and of the base model."""
+
+    rates: Rates
+    changed: tuple[str, ...] = ()
+    """Splits whose clips, texts or audio are not the search's: both models were measured on what is there now."""
+
+
+def _measured(
     saved: SavedExperiment, exported: TrainConfig, trial: TrialRecord, console: Console
-) -> tuple[Rates, CardFacts]:
-    """Error rates before and after: measured, or those of the search where the data has gone; and facts of the data."""
+) -> _Measured:
+    """Measured now; or as the search did, where the data is gone, or nobody knows which clips were trained on."""
     from trainer.data.prepared import prepare
 
-    baseline = {**saved.baseline, **_interval(baseline_clips(saved.folder.path))}
+    baseline = _whole(saved.baseline) | _interval(baseline_clips(saved.folder.path))
     try:
         data = prepare(saved.base)
-        return _measure(saved.base, exported, baseline, data), _facts(data)
+        changed = _changed(saved, data)
+        if not changed or saved.base.splits is not None:
+            return _Measured(_measure(saved.base, exported, baseline, data, changed), changed)
+        reason = (
+            f"the {' and '.join(changed)} clips are others than those of the search, which kept no list of its splits, "
+            "and some may have been trained on"
+        )
     except DataError as error:
-        say(console, f"warning: not measured again, the figures are those of the search: {error}")
+        reason = str(error)
+    say(console, f"warning: not measured again, the figures are those of the search: {reason}")
     reported = {"wer": trial.best_wer, "cer": trial.best_cer, "clips": baseline["clips"]}
-    return {"validation": {"before": baseline, "after": reported}}, CardFacts()
+    rates: Rates = {"validation": {"before": baseline, "after": reported}}
+    held = saved.state.held_out
+    if held is not None and held.run == trial.trial_id:
+        rates["test"] = {"before": _whole(held.baseline), "after": _whole(held.rates)}
+    return _Measured(rates)
 
 
-def _measure(base: TrainConfig, exported: TrainConfig, baseline: dict[str, Any], data: PreparedData) -> Rates:
-    """Error rates before and after, by split; the base model's on validation are known from the search."""
+def _whole(rates: dict[str, float]) -> dict[str, Any]:
+    """Rates of the log, where all numbers are real ones."""
+    return {**rates, "clips": int(rates["clips"])}
+
+
+def _changed(saved: SavedExperiment, data: PreparedData) -> tuple[str, ...]:
+    """Splits that are measured and are not those of the search."""
+    before = saved.state.data
+    now = {role: split for role, split in data.splits.items() if role != "train"}
+    if before is None:  # version 0.1 kept but how many there were
+        return tuple(role for role, split in now.items() if saved.settings.clips.get(role) != len(split))
+    return tuple(role for role, split in now.items() if before.splits.get(role) != split.digest())
+
+
+def _measure(
+    base: TrainConfig,
+    exported: TrainConfig,
+    baseline: dict[str, Any],
+    data: PreparedData,
+    changed: tuple[str, ...],
+) -> Rates:
+    """Error rates before and after, by split; the base model's on validation are known where it is the search's."""
     import torch
 
     from trainer.train import evaluate
@@ -158,7 +200,8 @@ def _measure(base: TrainConfig, exported: TrainConfig, baseline: dict[str, Any],
         found = evaluate(config, split, data=data)
         return found.rates() | _interval(_clips(found))
 
-    found: Rates = {"validation": {"before": baseline, "after": rates(exported, "validation")}}
+    before = rates(base, "validation") if "validation" in changed else baseline
+    found: Rates = {"validation": {"before": before, "after": rates(exported, "validation")}}
     if "test" in data.splits:
         found["test"] = {"before": rates(base, "test"), "after": rates(exported, "test")}
     return found
@@ -171,15 +214,6 @@ def _clips(found: Evaluation) -> ClipErrors | None:
         return None
     return ClipErrors(
         np.asarray(found.utterances.word_errors, float), np.asarray(found.utterances.words, float)
-    )
-
-
-def _facts(data: PreparedData) -> CardFacts:
-    """What the prepared clips tell."""
-    seconds = {name: [split.seconds(i) for i in range(len(split))] for name, split in data.splits.items()}
-    return CardFacts(
-        hours={name: sum(lengths) / 3600 for name, lengths in seconds.items()},
-        longest_seconds=max(seconds["train"]),
     )
 
 
@@ -202,18 +236,24 @@ def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
     raise ExperimentError(f"trial {trial_id}: has no checkpoint: {reason}")
 
 
-def _print(console: Console, output: Path, trial: TrialRecord, rates: Rates) -> None:
+def _print(console: Console, output: Path, trial: TrialRecord, measured: _Measured) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("split", "clips", "WER before", "WER after", "CER before", "CER after"):
         table.add_column(name, justify="left" if name == "split" else "right")
-    for split, pair in rates.items():
+    for split, pair in measured.rates.items():
         figures = [pair[when][rate] for rate in ("wer", "cer") for when in ("before", "after")]
         table.add_row(split, str(pair["after"]["clips"]), *(f"{figure:.2f} %" for figure in figures))
     say(console, f"exported trial {trial.trial_id} to {output}")
     console.print(table)
+    for split in measured.changed:
+        say(
+            console,
+            f"warning: the {split} clips, texts or audio have changed since the search; both models were measured on "
+            f"the {measured.rates[split]['after']['clips']:,} that are left of it",
+        )
     reported = float(trial.best_wer or 0.0)
-    drift = abs(rates["validation"]["after"]["wer"] - reported)
-    if drift > TOLERANCE:
+    drift = abs(measured.rates["validation"]["after"]["wer"] - reported)
+    if drift > TOLERANCE and "validation" not in measured.changed:
         say(
             console,
             f"warning: the search reported a validation WER of {reported:.2f} %; here it is {drift:.2f} "
@@ -275,7 +315,7 @@ def export_existing(
 
 def _known_settings(model: str, folder: Path, data: str | None, language: str | None) -> TrainConfig:
     """The settings that the model was trained with, as far as it holds them."""
-    known = read_object(folder / SETTINGS_FILE)
+    known = exported_settings(folder)
     if not known:
         place = folder if folder.is_dir() else find_model(TrainConfig(model=model))
         generation = read_object(place / "generation_config.json")

@@ -75,10 +75,8 @@ _NOT_SETTINGS = ("model", "data", "language", "task", "cache_dir", "output_dir",
 class CardFacts:
     """What only some callers know."""
 
-    hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Hours of audio by split."""
-    longest_seconds: float | None = None
-    """Of the training clips."""
+    changed: Collection[str] = ()
+    """Splits whose clips are no longer all those of the search."""
     formats: Collection[str] = ()
     """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
 
@@ -115,6 +113,7 @@ def model_card(
         rates=rates,
         decoding=decoding,
         facts=facts,
+        prepared=state.data,
         alone=saved.is_training,
         language=language_name(config.language or "en"),
         base_model=source if _is_hub_id(source) else None,

@@ -18,6 +18,7 @@ from tune.util.console import ProgressBar, say, say_notes
 from tune.util.errors import UserError
 
 if TYPE_CHECKING:
+    from trainer.data.clips import ClipTable
     from trainer.data.prepared import PreparedData
 
 _MOST_WARNINGS = 3
@@ -31,24 +32,26 @@ _CHOICES = (
         "text_column",
         "row_filter",
     ),
-    *("max_train_clips", "max_eval_clips", "validation_share", "data_seed"),
+    *("max_train_clips", "max_eval_clips", "validation_share", "data_seed", "split_by", "splits"),
 )
 """Settings that say which clips are meant."""
 
 
 def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
     """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
-    from trainer.data.clips import load_clips
+    from trainer.data.clips import describe_drops, load_clips
 
     table = load_clips(config)
     notes = list(table.notes)
     if table.drops:
-        notes.append(f"{len(table.drops)} clips have no text and are left out")
+        notes.append(f"left out: {describe_drops(table.drops)}")
     return {name: len(split) for name, split in table.splits.items()}, notes
 
 
-def prepare_features(base: TrainConfig, console: Console) -> PreparedData:
+def prepare_features(base: TrainConfig, console: Console, table: ClipTable | None = None) -> PreparedData:
     """Features of all splits, with a progress bar where they have to be computed. Ray must be running.
+
+    `table` has the clips, where they were loaded before.
 
     Raises:
         DataError: the data cannot be used.
@@ -59,7 +62,7 @@ def prepare_features(base: TrainConfig, console: Console) -> PreparedData:
     begun = time.monotonic()
     with ProgressBar(console, "computing features") as progress:
         elsewhere = _compute_elsewhere(base, progress.update, console)
-        data = prepare(base, progress.update)
+        data = prepare(base, progress.update, table=table)
     data = dataclasses.replace(data, notes=[*data.notes, *_look_at(base, data)])
     say_notes(console, data.notes)
     if note := unit_note(base):

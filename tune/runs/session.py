@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 
+from trainer.data.kept_splits import SPLITS_FILE, encode_splits
 from tune.cluster.file_share import start_share
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, ray_session
@@ -28,7 +29,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.settings_file import DROPPED_FILE
-from tune.runs.data import count_clips, prepare_features
+from tune.runs.data import prepare_features
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.tracking import Tracking
@@ -61,6 +62,8 @@ class Session(Generic[PlanT]):
     resources: TrialResources
     """Of a trial."""
     data: PreparedData
+    splits: bytes
+    """Which clip is in which split: the content of `splits.parquet`."""
     share: ActorHandle[FileShare]
     """Serves features and model to nodes that lack them."""
     tracking: Tracking
@@ -80,11 +83,13 @@ class Session(Generic[PlanT]):
         Raises:
             UserError: the data, the cluster or a store cannot be used.
         """
+        from trainer.data.clips import load_clips
+
         began = time.time()
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Tracking(plan, console))
             with console.status("looking at the data and the MLflow store ..."):
-                count_clips(plan.base)  # mistakes in the data show here, before anything starts
+                table = load_clips(plan.base)  # mistakes in the data show here, before anything starts
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
                 if plan.study and not resumed:
@@ -95,9 +100,10 @@ class Session(Generic[PlanT]):
             plan.check_fit(resources)
             for line in plan.describe(resources):
                 say(console, line)
-            data = prepare_features(plan.base, console)
+            data, splits = prepare_features(plan.base, console, table), encode_splits(table.whole)
+            del table  # of a million clips it takes gigabytes
             share = start_share(shared_folders(plan.base, data))
-            yield cls(console, plan, resources, data, share, tracking, stack, began)
+            yield cls(console, plan, resources, data, splits, share, tracking, stack, began)
 
     @property
     def experiment(self) -> OpenExperiment:
@@ -137,6 +143,7 @@ class Session(Generic[PlanT]):
             self._experiment = experiment = OpenExperiment(plan.experiment_folder)
             self.stack.callback(experiment.close)
             self._connect()
+            (plan.folder / SPLITS_FILE).write_bytes(self.splits)
             if data.drops:
                 data.write_dropped(plan.folder / DROPPED_FILE)
                 self.say(f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
@@ -210,10 +217,13 @@ def finite(rates: dict[str, float]) -> dict[str, float]:
 
 def data_prepared(data: PreparedData) -> DataPrepared:
     """Which clips the experiment is about."""
+    seconds = {name: [split.seconds(i) for i in range(len(split))] for name, split in data.splits.items()}
     return DataPrepared(
         features_key=data.folder.name,
         clips={name: len(split) for name, split in data.splits.items()},
         splits={name: split.digest() for name, split in data.splits.items()},
+        seconds={name: sum(lengths) for name, lengths in seconds.items()},
+        longest_seconds=max(seconds["train"]),
     )
 
 

@@ -38,7 +38,7 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA
     ),
-    **dict.fromkeys(("max_train_clips", "max_dropped_share", "data_seed"), _DATA),
+    **dict.fromkeys(("max_train_clips", "max_dropped_share", "data_seed", "split_by", "splits"), _DATA),
     **dict.fromkeys(("epochs", "max_steps"), _BUDGET),
     "evaluations": "a search evaluates at its rungs; set them with scheduler: {rungs: ...}",
     **dict.fromkeys(("eval_batch_size", "dataloader_workers", "log_every_seconds"), _NO_EFFECT),

@@ -165,7 +165,11 @@ def test_a_language_column_in_some_of_the_files(folder: Path) -> None:
     rows = records(ROWS, clips=f"{folder}/clips/")
     write_manifest(place / "train.csv", rows)
     write_manifest(place / "test.csv", [{"audio": row["audio"], "text": row["text"]} for row in rows])
-    assert sizes(load(place, validation_share=0.2, split_by=None)) == {"train": 5, "validation": 1, "test": 12}
+    assert sizes(load(place, validation_share=0.2, split_by=None)) == {
+        "train": 5,
+        "validation": 1,
+        "test": 12,
+    }
 
 
 def test_jsonl_values(folder: Path) -> None:

@@ -20,7 +20,6 @@ from make_data import (
 
 from trainer.errors import ConfigError, DataError
 
-
 TOLD = "splits are made by file and text: none of them is in two splits"
 
 

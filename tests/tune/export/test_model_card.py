@@ -22,7 +22,7 @@ from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.cluster.resources import TrialResources
 from tune.commands.export import export_parser
-from tune.experiments.events import FinalistsCompared
+from tune.experiments.events import DataPrepared, FinalistsCompared
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.saved import SavedExperiment
 from tune.experiments.settings import ExperimentSettings
@@ -76,6 +76,10 @@ def trial(name: str, seconds: float) -> TrialRecord:
     )
 
 
+def prepared(**facts: Any) -> DataPrepared:
+    return DataPrepared(features_key="0", clips={}, **facts)
+
+
 def card(
     config: TrainConfig = CONFIG,
     settings: ExperimentSettings = SETTINGS,
@@ -84,6 +88,7 @@ def card(
     window: float = 30.0,
     others: Sequence[TrialRecord] = (TrialRecord("005", {}, status="early_stopped", seconds=1_800.0),),
     verdict: dict[str, Any] | None = None,
+    prepared: DataPrepared | None = None,
 ) -> str:
     """The card of trial 004, with some of what it is made from changed."""
     settings = dataclasses.replace(settings, train_config=config.to_dict())
@@ -93,6 +98,7 @@ def card(
         (saved.state.repeats if "-r" in run.trial_id else saved.state.records).add(run)
     if verdict is not None:
         saved.state.compared = FinalistsCompared(verdict=verdict)
+    saved.state.data = prepared
     heard = decoding(saved.config(chosen), window_seconds=window)
     return str(model_card(saved, chosen, rates, heard, facts or CardFacts()))
 
@@ -235,7 +241,7 @@ def test_limits_are_those_of_this_model() -> None:
         assert words in text
     assert "only 300 clips" in text
     text = section(
-        card(facts=CardFacts(longest_seconds=12.34), rates={"validation": RATES["test"]}),
+        card(prepared=prepared(longest_seconds=12.34), rates={"validation": RATES["test"]}),
         "Limits",
     )
     assert "window of 30 s; the longest had 12.3 s." in text
@@ -245,7 +251,7 @@ def test_limits_are_those_of_this_model() -> None:
 
 
 def test_data() -> None:
-    text = section(card(facts=CardFacts(hours={"train": 6.5, "test": 2.25})), "Data")
+    text = section(card(prepared=prepared(seconds={"train": 23_400.0, "test": 8_100.0})), "Data")
     assert "`google/fleurs`, configuration `be_by`" in text
     assert "2,400 train, 300 validation, 900 test" in text
     assert "6.50 train, 2.25 test" in text
