@@ -16,7 +16,9 @@ from curves import FamilyName, LearningCurves, draw_curves
 from simulated_controller import Limits
 from simulation import simulate_search
 
-from trainer.data.clips import Drop
+from trainer.data.clips import Drop, load_clips
+from trainer.data.kept_splits import SPLITS_FILE, encode_splits
+from trainer.data.prepared import prepare
 from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
     BaselineMeasured,
@@ -42,6 +44,7 @@ from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs.final_round import choose_export
 from tune.runs.outcome import Outcome
+from tune.runs.session import data_prepared
 from tune.search.records import Records, Stop, TrialRecord
 
 RUNGS = (384, 1088, 3200)
@@ -111,6 +114,7 @@ def write_experiment(
     drops: Sequence[Drop] = (),
     settings: Mapping[str, Any] | None = None,
     state: str = "finished",
+    real_data: bool = False,
 ) -> ExperimentFolder:
     """An experiment in `folder / name`, its log written event by event.
 
@@ -128,6 +132,7 @@ def write_experiment(
         drops: clips that could not be used.
         settings: as of `--set`.
         state: `finished`; or `running`, `interrupted` or `killed`: its last trial is open then.
+        real_data: the log tells of the data as it is, and its splits are kept.
     """
     repeats = repeats or {}
     request = SearchRequest(
@@ -160,7 +165,9 @@ def write_experiment(
             asked_resources=plan.asked["asked_resources"],
             gpus_per_trial=gpus,
         ),
-        DataPrepared(features_key="made", clips={"train": 800, "validation": CLIPS, "test": CLIPS}),
+        _real_data(plan)
+        if real_data
+        else DataPrepared(features_key="made", clips={"train": 800, "validation": CLIPS, "test": CLIPS}),
         BaselineMeasured(rates=_rates(baseline)),
     )
     for trial in trials:
@@ -195,6 +202,12 @@ class _Clock:
 
 
 _RUNNING: list[OpenExperiment] = []
+
+
+def _real_data(plan: SearchPlan) -> DataPrepared:
+    table = load_clips(plan.base)
+    (plan.folder / SPLITS_FILE).write_bytes(encode_splits(table.whole))
+    return data_prepared(prepare(plan.base, table=table))
 
 
 def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float) -> None:

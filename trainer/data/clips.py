@@ -277,8 +277,18 @@ def clips_of_rows(config: TrainConfig, table: Table, rows: Iterable[int], split:
         else:
             told = audio_path(table.columns[audio][row])
             path = find_file(told, table.bases)
-            clips.append(Clip(told or f"{split}[{row}]", spoken, path, None, row, table.columns))
+            name = _below(told, table.bases) or f"{split}[{row}]"
+            clips.append(Clip(name, spoken, path, None, row, table.columns))
     return clips
+
+
+def _below(told: str, bases: Sequence[Path]) -> str:
+    """A path in full relative to the table that it stands in, as if the data set had been meant to move."""
+    if told.startswith("/"):
+        for base in bases:
+            if told.startswith(beginning := f"{base.absolute()}/"):
+                return told.removeprefix(beginning)
+    return told
 
 
 def _require_rows(

@@ -1,7 +1,7 @@
 """Splits that were made once, in a file: which clips were trained on and which were not, whatever becomes of the data.
 
-A clip is told by its file's name (the last three parts of its path, so that data may move) and its text. Of both, and
-of its speaker, the file has but 64-bit hashes.
+A clip is told by its file's name, relative to the table so that data may move, and its text. Of both, and of its
+speaker, the file has but 64-bit hashes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
@@ -203,10 +204,10 @@ def _keys(clips: Sequence[SplitClip]) -> dict[str, np.ndarray]:
 
 
 def _place(clip: SplitClip) -> str:
-    """The last parts of its file's path; empty where its name is made of its row."""
+    """Its file as the data names it; empty where the name is made of its row."""
     if clip.embedded is not None and not clip.embedded.names[clip.row]:
         return ""
-    return "/".join(PurePosixPath(clip.name.replace("\\", "/")).parts[-3:])
+    return posixpath.normpath(clip.name.replace("\\", "/"))
 
 
 def _pairs(files: np.ndarray, texts: np.ndarray) -> np.ndarray:

@@ -177,7 +177,7 @@ def _changed(saved: SavedExperiment, data: PreparedData) -> tuple[str, ...]:
     """Splits that are measured and are not those of the search."""
     before = saved.state.data
     now = {role: split for role, split in data.splits.items() if role != "train"}
-    if before is None:  # version 0.1 kept but how many there were
+    if before is None or not before.splits:  # version 0.1 kept but how many there were
         return tuple(role for role, split in now.items() if saved.settings.clips.get(role) != len(split))
     return tuple(role for role, split in now.items() if before.splits.get(role) != split.digest())
 

@@ -305,7 +305,8 @@ def made_search(storage: Path, config: TrainConfig) -> None:
     """A search `made` on few clips, whose best checkpoint is the demo's model as it was."""
     names = ("cache_dir", "max_train_clips", "max_eval_clips", "generation_max_length")
     settings = {name: getattr(config, name) for name in names}
-    folder = write_experiment(storage, [made_trial(1, [80, 70, 60])], base_clips=True, settings=settings)
+    trials = [made_trial(1, [80, 70, 60])]
+    folder = write_experiment(storage, trials, base_clips=True, settings=settings, real_data=True)
     checkpoint = folder.path / "trials" / "001" / "checkpoint_000000"
     shutil.copytree(DEMO_MODEL, checkpoint, dirs_exist_ok=True)
 

@@ -1,0 +1,213 @@
+"""An experiment keeps its splits: whatever becomes of the data, nothing is measured on what was trained on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from demo_clips import demo_clips
+from made_experiments import made_trial, write_experiment
+
+from trainer.config import TrainConfig
+from trainer.data.clips import load_clips
+from trainer.data.kept_splits import SPLITS_FILE
+from trainer.model.pretrained import DEMO_MODEL
+from tune.cli import main
+from tune.experiments.saved import find_experiment, load_saved
+from tune.experiments.storage import Storage
+
+RATE = 16_000
+CLIPS = 40
+"""Rows of the data that the search was made on; it has no splits of its own."""
+
+
+class Search:
+    """A search `made` on clips of a table, and what is asked of it afterwards."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder = folder
+        self.storage = folder / "experiments"
+        clips = folder / "clips"
+        clips.mkdir()
+        self.rows = []
+        for number, (audio, text) in enumerate(demo_clips()[: CLIPS + 20]):
+            soundfile.write(clips / f"{number:03}.flac", audio, RATE)
+            self.rows.append({"audio": f"clips/{number:03}.flac", "text": text})
+        self.write(self.rows[:CLIPS])
+        settings = {"data": str(self.table), "cache_dir": str(cache), "generation_max_length": 20}
+        trials = [made_trial(1, [80, 70, 60])]
+        made = write_experiment(self.storage, trials, base_clips=True, settings=settings, real_data=True)
+        shutil.copytree(DEMO_MODEL, made.path / "trials" / "001" / "checkpoint_000000", dirs_exist_ok=True)
+        self.made = made.path
+        self.splits = self.load()
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "clips.csv"
+
+    def write(self, rows: list[dict[str, str]]) -> None:
+        with self.table.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["audio", "text"])
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def load(self, **settings: Any) -> dict[str, set[str]]:
+        """Names of the clips of each split, as the data gives them now."""
+        table = load_clips(TrainConfig(data=str(self.table), **settings))
+        return {role: {clip.name for clip in clips} for role, clips in table.splits.items()}
+
+    def run(self, *words: str) -> int:
+        return main([*words, "--storage", str(self.storage)])
+
+    def evaluate(self, *words: str) -> dict[str, Any]:
+        out = self.folder / "found"
+        shutil.rmtree(out, ignore_errors=True)
+        assert self.run("evaluate", *words, "--output", str(out)) == 0
+        found: dict[str, Any] = json.loads((out / "evaluation.json").read_text())
+        return found
+
+    def export(self) -> tuple[dict[str, Any], str]:
+        """`evaluation.json` and the card."""
+        out = self.folder / "model"
+        shutil.rmtree(out, ignore_errors=True)
+        assert self.run("export", "made", "--output", str(out)) == 0
+        return json.loads((out / "evaluation.json").read_text()), (out / "README.md").read_text()
+
+
+@pytest.fixture
+def search(tmp_path: Path, feature_cache: Path) -> Search:
+    return Search(tmp_path, feature_cache)
+
+
+def names(found: dict[str, Any]) -> set[str]:
+    return {row["name"] for row in found["utterances"]}
+
+
+def add_rows(search: Search) -> None:
+    search.write(search.rows)
+
+
+def sort_rows(search: Search) -> None:
+    search.write(sorted(search.rows, key=lambda row: row["text"]))
+
+
+def move(search: Search) -> None:
+    """Rows are added, and all of them name their files in full."""
+    search.write([row | {"audio": str(search.folder / row["audio"])} for row in search.rows])
+
+
+@pytest.mark.parametrize("change", [add_rows, sort_rows, move])
+def test_the_test_split_stays_what_it_was(search: Search, change: Callable[[Search], None]) -> None:
+    change(search)
+    assert search.load()["test"] != search.splits["test"]  # made anew it would be another
+    found = search.evaluate("made")
+    assert {Path(name).name for name in names(found)} == {Path(name).name for name in search.splits["test"]}
+    assert any("20 new clips are added to the training split" in note for note in found["notes"])
+
+
+def test_settings_that_would_make_other_splits_are_refused(search: Search, capsys: Any) -> None:
+    for setting in ("data_seed=3", "validation_share=0.4", "split_by=null", "test_split=train"):
+        assert search.run("evaluate", "made", "--set", setting) == 2
+        told = capsys.readouterr().err
+        assert (
+            f"--set {setting.split('=')[0]}: would make other splits than those that made was trained with"
+            in told
+        )
+
+
+def test_what_was_trained_on_is_left_out_of_other_data(search: Search, tmp_path: Path) -> None:
+    """A copy of the data elsewhere, whose splits are made as any."""
+    other = tmp_path / "copy"
+    shutil.copytree(tmp_path / "clips", other / "clips")
+    shutil.copy(search.table, other / "clips.csv")
+    words = (
+        "made",
+        "--data",
+        str(other / "clips.csv"),
+        "--set",
+        "data_seed=3",
+        "--set",
+        "validation_share=0.4",
+    )
+    found = search.evaluate(*words)
+    assert not names(found) & search.splits["train"]
+    assert any("are left out, since the model was trained on them" in note for note in found["notes"])
+    everything = search.evaluate(*words, "--split", "all")
+    assert everything["clips"] == CLIPS
+    told = f"the model was trained on {len(search.splits['train'])} of these {CLIPS} clips"
+    assert any(told in note for note in everything["notes"])
+
+
+def test_an_exported_model_knows_its_splits(search: Search) -> None:
+    found, _ = search.export()
+    assert found["changed_since_search"] == []
+    add_rows(search)
+    again = search.evaluate(str(search.folder / "model"))
+    assert names(again) == search.splits["test"]
+    assert json.loads((search.folder / "model" / "train_config.json").read_text())["splits"] is None
+
+
+def test_the_card_compares_on_the_same_clips(search: Search, capsys: Any) -> None:
+    """Clips were added, one of validation is gone, the text of another is not what it was."""
+    add_rows(search)
+    gone, changed = sorted(search.splits["validation"])[:2]
+    search.write(
+        [
+            row | {"text": "something else"} if row["audio"] == changed else row
+            for row in search.rows
+            if row["audio"] != gone
+        ]
+    )
+    found, card = search.export()
+    assert found["changed_since_search"] == ["validation"]
+    rates = found["evaluations"]["validation"]
+    left = len(search.splits["validation"]) - 1
+    assert rates["before"]["clips"] == rates["after"]["clips"] == left
+    # The checkpoint is the base model: only on the same clips both have the same figures.
+    assert rates["before"]["wer"] == rates["after"]["wer"]
+    assert f"both models were measured on the {left} that are left" in card
+    assert "other hardware" not in capsys.readouterr().out
+    assert found["evaluations"]["test"]["after"]["clips"] == len(search.splits["test"])
+
+
+def test_of_an_experiment_without_splits_the_figures_of_the_search_are_taken(
+    search: Search, capsys: Any
+) -> None:
+    (search.made / SPLITS_FILE).unlink()
+    found, _ = search.export()
+    assert found["evaluations"]["validation"]["after"]["wer"] != 60  # the data is what it was: measured
+    capsys.readouterr()
+    add_rows(search)
+    found, _ = search.export()
+    assert found["evaluations"]["validation"]["after"]["wer"] == 60
+    assert "which kept no list of its splits" in " ".join(capsys.readouterr().out.split())
+    found = search.evaluate("made")
+    assert any("no list of the clips that made was trained on was kept" in note for note in found["notes"])
+
+
+def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -> None:
+    from tune.experiments.training_plan import TrainRequest, make_train_plan
+
+    add_rows(search)
+    storage = Storage.parse(search.storage)
+    plan = make_train_plan(TrainRequest(storage=storage, origin="made"))
+    table = load_clips(plan.base)
+    assert {clip.name for clip in table.splits["test"]} == search.splits["test"]
+    assert len(table.splits["train"]) == len(search.splits["train"]) + 20
+    anew = make_train_plan(TrainRequest(storage=storage, origin="made", settings={"data_seed": 4}))
+    assert anew.base.splits is None
+    assert any("data_seed differs from made" in note for note in anew.notes)
+
+
+def test_the_splits_are_where_the_experiment_is(search: Search) -> None:
+    moved = search.folder / "elsewhere"
+    moved.mkdir()
+    search.made.rename(moved / "made")
+    saved = load_saved(find_experiment("made", Storage.parse(moved)))
+    assert saved.base.splits == str(moved / "made" / SPLITS_FILE)
