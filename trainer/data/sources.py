@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,22 +164,64 @@ def _read_common_voice(folder: Path) -> dict[str, list[Table]]:
 
 
 def _metadata_file(folder: Path) -> Path | None:
-    """The manifest of an `audiofolder`."""
-    return next(
-        (path for suffix in MANIFEST_SUFFIXES if (path := folder / f"metadata{suffix}").is_file()), None
-    )
+    """The manifest of an `audiofolder`.
+
+    Raises:
+        DataError: there are several, which are not the same.
+    """
+    found = [path for suffix in MANIFEST_SUFFIXES if (path := folder / f"metadata{suffix}").is_file()]
+    if len(found) > 1:
+        _one_of({path.suffix: [read_manifest(path)] for path in found})
+    return found[0] if found else None
 
 
 def _split_files(place: Path, folder: Path) -> dict[str, list[Table]]:
-    """Manifests named by split, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`)."""
-    splits: dict[str, list[Table]] = {}
+    """Manifests named by split, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`).
+
+    Raises:
+        DataError: a split is there in several formats, which are not the same.
+    """
+    found: dict[str, dict[str, list[Table]]] = {}
     if place.is_dir():
         for path in sorted(place.iterdir()):
             name = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
             if path.suffix.lower() in MANIFEST_SUFFIXES and name.lower() in _SPLIT_NAMES:
                 bases = (path.parent, folder, folder / "clips")
-                splits.setdefault(name, []).append(read_manifest(path, bases=bases))
-    return splits
+                formats = found.setdefault(name.lower(), {})
+                formats.setdefault(path.suffix.lower(), []).append(read_manifest(path, bases=bases))
+    return {name: _one_of(formats) for name, formats in found.items()}
+
+
+def _one_of(formats: Mapping[str, list[Table]]) -> list[Table]:
+    """Tables of the same rows, by the suffix of their files: the first; DataError where the rows are not the same."""
+    ordered = [formats[suffix] for suffix in MANIFEST_SUFFIXES if suffix in formats]
+    for other in ordered[1:]:
+        if not _same_rows(ordered[0], other):
+            first, second = (
+                f"{Path(tables[0].origin).name} ({sum(map(len, tables)):,} rows)"
+                for tables in (ordered[0], other)
+            )
+            raise DataError(
+                f"{Path(other[0].origin).parent}: {first} and {second} have the same name and other rows; remove one, "
+                "or put all rows into one file"
+            )
+    return ordered[0]
+
+
+def _same_rows(first: Sequence[Table], second: Sequence[Table]) -> bool:
+    """Whether two formats hold the same rows in whatever order, by the columns that all of them have."""
+    every = [{name.lower(): values for name, values in one.columns.items()} for one in (*first, *second)]
+    names = sorted(set.intersection(*(set(columns) for columns in every)))
+    counts = [
+        Counter(row for table in tables for row in zip(*(_cells(table, name) for name in names), strict=True))
+        for tables in (first, second)
+    ]
+    return bool(names) and counts[0] == counts[1]
+
+
+def _cells(table: Table, wanted: str) -> list[str]:
+    values = next(values for name, values in table.columns.items() if name.lower() == wanted)
+    return ["" if value is None else str(value).strip() for value in values]
 
 
 def _split_folders(folder: Path) -> dict[str, list[Table]]:

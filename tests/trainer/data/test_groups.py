@@ -1,0 +1,174 @@
+"""What the splits that are made keep together, and split columns and files as people write them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from make_data import load, sizes, write_manifest
+
+from trainer.data.clips import Clip, ClipTable
+from trainer.errors import DataError
+
+
+def rows(
+    count: int, *, texts: int | None = None, speakers: int | None = None, files: int | None = None
+) -> list[dict[str, str]]:
+    """So many rows, of so many different texts, speakers and files where these are given."""
+    found = []
+    for number in range(count):
+        row = {"audio": f"{number % (files or count)}.wav", "text": f"text {number % (texts or count)}"}
+        found.append(row | ({"client_id": f"voice {number * speakers // count}"} if speakers else {}))
+    return found
+
+
+def parts(table: ClipTable, what: Callable[[Clip], str]) -> Mapping[str, set[str]]:
+    return {role: {what(clip) for clip in clips} for role, clips in table.splits.items()}
+
+
+def shared(table: ClipTable, what: Callable[[Clip], str]) -> set[str]:
+    """What is in more than one split."""
+    counts = Counter(value for values in parts(table, what).values() for value in values)
+    return {value for value, count in counts.items() if count > 1}
+
+
+def speaker(clip: Clip) -> str:
+    return clip.cell("client_id")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_split_column_in_any_case(tmp_path: Path, suffix: str) -> None:
+    marks = ["Train"] * 6 + ["train"] * 6 + ["DEV"] * 4 + ["Test"] * 4
+    told = [row | {"Split": mark} for row, mark in zip(rows(20), marks, strict=True)]
+    table = load(write_manifest(tmp_path / f"x.{suffix}", told))
+    assert sizes(table) == {"train": 12, "validation": 4, "test": 4}
+    assert {clip.name for clip in table.splits["test"]} == {f"{number}.wav" for number in range(16, 20)}
+
+
+def test_unusual_names_of_splits(tmp_path: Path) -> None:
+    marks = ["tr"] * 12 + ["dv"] * 4 + ["tst"] * 4
+    path = write_manifest(
+        tmp_path / "x.csv", [row | {"split": mark} for row, mark in zip(rows(20), marks, strict=True)]
+    )
+    with pytest.raises(
+        DataError,
+        match=r"column split names the splits tr, dv, tst, none of which is known; .*train_split=tr",
+    ):
+        load(path)
+    named = load(path, train_split="tr", validation_split="DV", test_split="tst")
+    assert sizes(named) == {"train": 12, "validation": 4, "test": 4}
+    some = load(path, train_split="tr")
+    assert "splits that are not used: dv (4 clips), tst (4 clips)" in some.notes
+    assert not parts(some, lambda clip: clip.name)["train"] & {f"{number}.wav" for number in range(12, 20)}
+
+
+def test_files_of_a_split_in_any_case(tmp_path: Path) -> None:
+    for name, chosen in (("Train", rows(20)[:10]), ("train", rows(20)[10:])):
+        (tmp_path / name).mkdir()
+        write_manifest(tmp_path / name / "metadata.csv", chosen)
+    assert sum(sizes(load(tmp_path)).values()) == 20
+
+
+def test_one_split_in_two_formats_is_read_once(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "train.csv", rows(30))
+    write_manifest(tmp_path / "train.tsv", rows(30)[::-1])
+    assert sum(sizes(load(tmp_path)).values()) == 30
+    write_manifest(tmp_path / "train.tsv", rows(31))
+    with pytest.raises(
+        DataError, match=r"train\.csv \(30 rows\) and train\.tsv \(31 rows\) have the same name"
+    ):
+        load(tmp_path)
+
+
+def test_a_file_with_two_texts_is_in_one_split(tmp_path: Path) -> None:
+    told = [
+        *rows(60),
+        *({"audio": f"./{number}.wav", "text": f"other text {number}"} for number in range(60)),
+    ]
+    for number in range(60):
+        (tmp_path / f"{number}.wav").write_bytes(b"")
+    path = write_manifest(tmp_path / "x.csv", told)
+    table = load(path)
+    assert not shared(table, lambda clip: str(Path(clip.path).resolve()))
+    assert sizes(table) == {"train": 96, "validation": 12, "test": 12}
+    assert shared(
+        load(path, split_by=None), lambda clip: str(Path(clip.path).resolve())
+    )  # as it was asked for
+
+
+def test_links_to_one_file_are_one_file(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.wav").write_bytes(b"")
+        (tmp_path / f"link {number}.wav").symlink_to(tmp_path / f"{number}.wav")
+    told = [
+        *rows(40),
+        *({"audio": f"link {number}.wav", "text": f"another {number}"} for number in range(40)),
+    ]
+    assert not shared(
+        load(write_manifest(tmp_path / "x.csv", told)), lambda clip: str(Path(clip.path).resolve())
+    )
+
+
+def test_a_file_of_two_given_splits_is_left_out_of_training(tmp_path: Path) -> None:
+    told = [row | {"split": "train"} for row in rows(20)]
+    told += [{"audio": f"{number}.wav", "text": f"again {number}", "split": "test"} for number in range(3)]
+    table = load(write_manifest(tmp_path / "x.csv", told))
+    assert not parts(table, lambda clip: clip.name)["train"] & {"0.wav", "1.wav", "2.wav"}
+    assert sorted(drop.name for drop in table.drops) == ["0.wav", "1.wav", "2.wav"]
+    assert {(drop.split, drop.reason) for drop in table.drops} == {("train", "other_split")}
+    assert sizes(load(tmp_path / "x.csv", split_by=None))["train"] == 18
+
+
+def test_speakers_are_in_one_split(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path / "x.csv", rows(400, speakers=40))
+    table = load(path)
+    assert not shared(table, speaker)
+    assert sizes(table) == {"train": 320, "validation": 40, "test": 40}
+    assert "splits are made by file, text and speaker: none of them is in two splits" in table.notes
+    assert shared(load(path, split_by="text"), speaker)
+
+
+def test_few_speakers_are_mixed_unless_asked_for(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path / "x.csv", rows(400, speakers=4))
+    table = load(path)
+    assert shared(table, speaker)
+    assert any("speakers (client_id) are in several, since 4 speakers" in note for note in table.notes)
+    whole = load(path, split_by="speaker")
+    assert not shared(whole, speaker)
+    assert sizes(whole) == {"train": 200, "validation": 100, "test": 100}
+
+
+def test_commands_are_in_all_splits(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path / "x.csv", rows(1000, texts=10))
+    table = load(path)
+    assert sizes(table) == {"train": 800, "validation": 100, "test": 100}
+    for texts in parts(table, lambda clip: clip.text).values():
+        assert len(texts) == 10
+    assert any("the 10 texts are too few for that" in note for note in table.notes)
+    by_speaker = load(write_manifest(tmp_path / "y.csv", rows(1000, texts=10, speakers=50)))
+    assert not shared(by_speaker, speaker)
+    assert len(parts(by_speaker, lambda clip: clip.text)["validation"]) == 10
+
+
+def test_another_column_keeps_clips_together(tmp_path: Path) -> None:
+    told = [row | {"Session": f"day {number % 30}"} for number, row in enumerate(rows(300))]
+    table = load(write_manifest(tmp_path / "x.csv", told), split_by="text, session")
+    assert not shared(table, lambda clip: clip.cell("Session"))
+    with pytest.raises(DataError, match=r"split_by='day': no such column .* text, speaker, audio, Session"):
+        load(tmp_path / "x.csv", split_by="day")
+    with pytest.raises(
+        DataError, match=r"split_by='speaker': .* has no column of speakers, such as speaker, speaker_id"
+    ):
+        load(tmp_path / "x.csv", split_by="speaker")
+
+
+def test_what_belongs_together_cannot_be_divided(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path / "x.csv", rows(30, files=1))
+    with pytest.raises(DataError, match=r"all 30 training clips belong together \(file\)"):
+        load(path)
+    one_speaker = write_manifest(tmp_path / "y.csv", [row | {"speaker": "me"} for row in rows(30)])
+    assert sizes(load(one_speaker))["validation"] == 3
+    with pytest.raises(DataError, match=r"belong together \(file and speaker\); give one, or set split_by"):
+        load(one_speaker, split_by="speaker")
