@@ -171,7 +171,7 @@ class KeptSplits:
         told = [f"splits as they were kept ({sizes})"]
         gone = sum(max(0, size - found[role]) for role, size in self.sizes.items())
         told += [f"{gone:,} of these clips are gone from the data"] if gone else []
-        told += [f"{new:,} new clips are added to the training split"] if new else []
+        told += [f"{new:,} new clips count as training clips"] if new else []
         told += [f"{left_out:,} new clips are left out"] if left_out else []
         return ["; ".join(told)]
 

@@ -108,7 +108,7 @@ def test_the_test_split_stays_what_it_was(search: Search, change: Callable[[Sear
     assert search.load()["test"] != search.splits["test"]  # made anew it would be another
     found = search.evaluate("made")
     assert {Path(name).name for name in names(found)} == {Path(name).name for name in search.splits["test"]}
-    assert any("20 new clips are added to the training split" in note for note in found["notes"])
+    assert any("20 new clips count as training clips" in note for note in found["notes"])
 
 
 def test_settings_that_would_make_other_splits_are_refused(search: Search, capsys: Any) -> None:
