@@ -43,6 +43,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "validation_split": (*TEXT, None),
     "test_split": (*TEXT, None),
     "validation_share": (*NUMBER, 0, 0.95, None),
+    "split_by": TEXT,
+    "splits": TEXT,
     "audio_column": TEXT,
     "text_column": TEXT,
     "row_filter": TEXT,

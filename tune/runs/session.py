@@ -62,8 +62,6 @@ class Session(Generic[PlanT]):
     resources: TrialResources
     """Of a trial."""
     data: PreparedData
-    splits: bytes
-    """Which clip is in which split: the content of `splits.parquet`."""
     share: ActorHandle[FileShare]
     """Serves features and model to nodes that lack them."""
     tracking: Tracking
@@ -71,6 +69,8 @@ class Session(Generic[PlanT]):
     """Ends before Ray does."""
     began: float
     """When the command began, in seconds since the epoch."""
+    splits: bytes = b""
+    """Which clip is in which split: the content of `splits.parquet`, of a new experiment."""
     _experiment: OpenExperiment | None = None
     baseline: BaselineMeasured | None = None
     """Of a new experiment, from `measure_baseline` on."""
@@ -103,7 +103,7 @@ class Session(Generic[PlanT]):
             data, splits = prepare_features(plan.base, console, table), encode_splits(table.whole)
             del table  # of a million clips it takes gigabytes
             share = start_share(shared_folders(plan.base, data))
-            yield cls(console, plan, resources, data, splits, share, tracking, stack, began)
+            yield cls(console, plan, resources, data, share, tracking, stack, began, splits)
 
     @property
     def experiment(self) -> OpenExperiment:
@@ -223,7 +223,7 @@ def data_prepared(data: PreparedData) -> DataPrepared:
         clips={name: len(split) for name, split in data.splits.items()},
         splits={name: split.digest() for name, split in data.splits.items()},
         seconds={name: sum(lengths) for name, lengths in seconds.items()},
-        longest_seconds=max(seconds["train"]),
+        longest_seconds=max(seconds.get("train", ()), default=None),
     )
 
 

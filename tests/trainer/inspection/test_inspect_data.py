@@ -123,7 +123,7 @@ def test_without_a_model_the_limits_are_whispers(tmp_path: Path) -> None:
     folder = spoiled(tmp_path / "data", bad=0)
     text = "e" * 443
     (folder / "metadata.csv").open("a").write(f"clips/03.wav,{text},train\nclips/04.wav,{text}e,train\n")
-    inspection = inspect_data(TrainConfig(data=str(folder)), with_model=False)
+    inspection = inspect_data(TrainConfig(data=str(folder), split_by=None), with_model=False)
     assert (inspection.limits.model, inspection.limits.window, inspection.limits.max_tokens) == (
         None,
         30,

@@ -7,6 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from trainer.data.clips import Clip
+from trainer.data.grouping import Grouping
 from trainer.data.splits import split_off
 from trainer.inspection.characters import Odd, alphabet, foreign_script, main_scripts, odd_characters, script
 from trainer.inspection.rates import find_misfits
@@ -18,23 +20,19 @@ from trainer.inspection.texts import (
 )
 
 
-class Named:
-    """What splits are made of."""
-
-    def __init__(self, text: str) -> None:
-        self.name = self.text = text
-
-
 def test_keys_are_equal_where_splits_keep_texts_together() -> None:
     """What `split_off` takes for one sentence never ends up on two sides, and has one key here."""
+    by_text = Grouping(("file", "text"))
     pairs = [("Hello, World!", "hello world"), ("раз'яднаць", "РАЗ’ЯДНАЦЬ"), ("Straße", "STRASSE")]
     pairs += [("two\nlines", "two lines"), ("ﬁne", "fine"), ("١٢", "١٢ ")]
     for first, second in pairs:
         one, other, different = text_keys([first, second, "something else"])
         assert one == other != different
-        clips = [Named(first), Named(second), *(Named(f"other text {number}") for number in range(6))]
+        clips = [
+            Clip(text, text) for text in (first, second, *(f"other text {number}" for number in range(6)))
+        ]
         for seed in range(5):
-            keep, apart = ({clip.text for clip in side} for side in split_off(clips, 0.5, seed))
+            keep, apart = ({clip.text for clip in side} for side in split_off(clips, 0.5, seed, by_text)[:2])
             assert {first, second} <= keep or {first, second} <= apart
     assert text_keys(["हिन्दी", "हिनद"])[0] != text_keys(["हिनद"])[0]
     assert text_keys(["5 kg", "6 kg", "", "?!"]) == ["5kg", "6kg", "", ""]

@@ -133,7 +133,7 @@ def test_what_was_trained_on_is_left_out_of_other_data(search: Search, tmp_path:
         "--set",
         "data_seed=3",
         "--set",
-        "validation_share=0.4",
+        "validation_share=0.3",
     )
     found = search.evaluate(*words)
     assert not names(found) & search.splits["train"]

@@ -334,6 +334,9 @@ def test_other_data_on_resume_is_refused_by_what_differs(tmp_path: Path) -> None
         def digest(self) -> str:
             return self._digest
 
+        def seconds(self, clip: int) -> float:
+            return 1.0
+
     def data(clips: int, digest: str, **more: Split) -> Any:
         splits = {"validation": Split(clips, digest), **more}
         return SimpleNamespace(folder=Path("elsewhere"), splits=splits)

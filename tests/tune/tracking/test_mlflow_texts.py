@@ -221,7 +221,10 @@ def test_an_interrupted_search(tmp_path: Path) -> None:
     [
         ({}, "normaliser auto-en, unit: words. English: case and"),
         ({"language": "ja"}, "normaliser auto-ja, unit: characters, so that it is the CER here. Japanese: "),
-        ({"language": "ja", "normalizer": "none"}, "normaliser none, unit: words. Texts as they are."),
+        (
+            {"language": "ja", "normalizer": "none"},
+            "normaliser none, unit: words. Texts as they are, but for white space.",
+        ),
     ],
 )
 @pytest.mark.parametrize("describe", [search_ended, training_ended])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.parse
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tune.util.redact import hide_password, without_password
@@ -83,6 +83,9 @@ def test_what_a_file_holds(address: str, expected: str) -> None:
 
 
 PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)
+SHORT_KEYS = st.text(st.characters(categories=("L",)), min_size=1, max_size=3).filter(
+    lambda key: key.lower() != "uri"
+)
 RAW = "@:!$&'()*+,;="
 """Besides letters and figures, what some or all programs take as it is in a password."""
 SCHEMES = st.sampled_from(["https", "postgresql", "mysql+pymysql", "s3", "redis"])
@@ -104,10 +107,9 @@ def test_no_password_is_ever_shown(password: str, safe: str, scheme: str, user: 
     assert without_password(f"{scheme}://{user}:{written}@{place}") == f"{scheme}://{place}"
 
 
-@given(password=PRINTABLE, key=PRINTABLE, safe=st.sampled_from(["", "@:/?"]))
+@given(password=PRINTABLE, key=SHORT_KEYS, safe=st.sampled_from(["", "@:/?"]))
 @example(password="pw", key="sig", safe="")
 def test_no_value_of_an_unknown_key_is_ever_shown(password: str, key: str, safe: str) -> None:
-    assume(key.isalpha() and len(key) < 4 and key.lower() != "uri")
     name, value = urllib.parse.quote(key), urllib.parse.quote(password, safe=safe)
     text = f"https://host/x?region=eu&{name}={value}&mode=ro"
     assert hide_password(text) == f"https://host/x?region=eu&{name}=***&mode=ro"
