@@ -110,6 +110,7 @@ def write_experiment(
     repeats: Mapping[str, Sequence[float]] | None = None,
     repeat_speeds: Mapping[str, float] | None = None,
     base_clips: bool = False,
+    validation: int = CLIPS,
     gpus: float = 1.0,
     drops: Sequence[Drop] = (),
     settings: Mapping[str, Any] | None = None,
@@ -128,6 +129,7 @@ def write_experiment(
         repeats: finalists, with a WER for each seed.
         repeat_speeds: samples a second of each finalist's repeats, where it matters.
         base_clips: whether the base model's errors by clip are kept.
+        validation: how many clips the WERs are measured on.
         gpus: what each trial holds; none is CPUs.
         drops: clips that could not be used.
         settings: as of `--set`.
@@ -147,9 +149,9 @@ def write_experiment(
     plan = make_plan(request)
     plan.folder.mkdir(parents=True)
     (plan.folder / "space.yaml").write_text(plan.space.source_text)
-    _write_settings(plan, drops, gpus)
+    _write_settings(plan, drops, gpus, validation)
     if base_clips:
-        (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99)))
+        (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99, validation)))
     experiment, began = OpenExperiment(plan.experiment_folder), int(time.time()) - 3600.0
     log, clock = experiment.log, _Clock(began)
     log._clock = clock
@@ -165,13 +167,17 @@ def write_experiment(
             asked_resources=plan.asked["asked_resources"],
             gpus_per_trial=gpus,
         ),
+<<<<<<< HEAD
         _real_data(plan)
         if real_data
         else DataPrepared(features_key="made", clips={"train": 800, "validation": CLIPS, "test": CLIPS}),
+=======
+        DataPrepared(features_key="made", clips={"train": 800, "validation": validation, "test": CLIPS}),
+>>>>>>> 02837eb (Report: advice on small and odd searches, held by a table of them)
         BaselineMeasured(rates=_rates(baseline)),
     )
     for trial in trials:
-        _finish(plan, trial)
+        _finish(plan, trial, validation)
         _tell(log, clock, trial, opened=state != "finished" and trial is trials[-1])
     if state == "finished":
         log.append(TrialsOver())
@@ -204,6 +210,7 @@ class _Clock:
 _RUNNING: list[OpenExperiment] = []
 
 
+<<<<<<< HEAD
 def _real_data(plan: SearchPlan) -> DataPrepared:
     table = load_clips(plan.base)
     (plan.folder / SPLITS_FILE).write_bytes(encode_splits(table.whole))
@@ -211,9 +218,12 @@ def _real_data(plan: SearchPlan) -> DataPrepared:
 
 
 def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float) -> None:
+=======
+def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float, validation: int) -> None:
+>>>>>>> 02837eb (Report: advice on small and odd searches, held by a table of them)
     counts = dict(Counter(drop.reason for drop in drops))
     notes = [f"dropped {len(drops)} clips"] if drops else []
-    splits = {"train": range(800), "validation": range(CLIPS), "test": range(CLIPS)}
+    splits = {"train": range(800), "validation": range(validation), "test": range(CLIPS)}
     data: Any = SimpleNamespace(splits=splits, drop_counts=lambda: counts, notes=notes)
     if drops:
         lines = [json.dumps(dataclasses.asdict(drop)) + "\n" for drop in drops]
@@ -233,7 +243,7 @@ def _rates(wer: float) -> dict[str, float]:
     }
 
 
-def _finish(plan: SearchPlan, run: TrialRecord) -> None:
+def _finish(plan: SearchPlan, run: TrialRecord, validation: int = CLIPS) -> None:
     """Time, batch and checkpoint as a real run has them."""
     batch = int(run.config.get("train_batch_size", 8))
     run.effective_batch = batch * int(run.config.get("gradient_accumulation_steps", 1))
@@ -245,7 +255,9 @@ def _finish(plan: SearchPlan, run: TrialRecord) -> None:
         checkpoint = plan.folder / run.checkpoint
         checkpoint.mkdir(parents=True, exist_ok=True)
         # As after the search: the weights are gone, what was measured is not.
-        (checkpoint / "utterances.json").write_text(json.dumps(_clips(run.best_wer, len(run.trial_id))))
+        (checkpoint / "utterances.json").write_text(
+            json.dumps(_clips(run.best_wer, len(run.trial_id), validation))
+        )
 
 
 def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool = False) -> None:
@@ -302,11 +314,11 @@ def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool =
     clock.now = before + 1.0
 
 
-def _clips(wer: float, seed: int) -> dict[str, list[int]]:
+def _clips(wer: float, seed: int, clips: int = CLIPS) -> dict[str, list[int]]:
     """Errors of each clip that come to this WER, or the nearest one that there is."""
-    wanted = round(wer / 100 * CLIPS * WORDS)
-    errors = np.random.default_rng(seed).multinomial(wanted, np.full(CLIPS, 1 / CLIPS))
-    return {"word_errors": errors.tolist(), "words": [WORDS] * CLIPS}
+    wanted = round(wer / 100 * clips * WORDS)
+    errors = np.random.default_rng(seed).multinomial(wanted, np.full(clips, 1 / clips))
+    return {"word_errors": errors.tolist(), "words": [WORDS] * clips}
 
 
 def _repeat(

@@ -140,6 +140,8 @@ def _usual_outcome(experiment: Experiment) -> str:
     if recipe is winner and not experiment.has_ended and recipe.status not in ("diverged", "failed"):
         return "They lead so far."
     if recipe.status == "completed":
+        if sum(trial.best_wer is not None for trial in experiment.trials) == 1:
+            return "No others were measured."
         return "They won." if recipe is winner else ""
     outcomes = {
         "early_stopped": "was stopped early",

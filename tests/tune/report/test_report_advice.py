@@ -99,6 +99,18 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         ["12.00 % at best, against 11.00 %", "`learning_rate` 0.0011"],
     ),
     "better than base": (results.worse_than_base, ladder(3), {"baseline": 13.0}, []),
+    "most is wrong": (
+        *(results.most_is_wrong, [whole(1, 90)], {"baseline": 95.0, "settings": {"language": "be"}}),
+        ["WER 90.00 %", "`tune-whisper inspect --data demo --language be`"],
+    ),
+    "most is right": (results.most_is_wrong, [whole(1, 40)], {"baseline": 120.0}, []),
+    "nothing left": (
+        results.nothing_left,
+        [made_trial(1, [20, 5, 0])],
+        {},
+        ["no error on the 200 validation"],
+    ),
+    "an error left": (results.nothing_left, [made_trial(1, [20, 5, 0.1])], {}, []),
     "gain within seeds": (
         *(results.gain_is_noise, [whole(1, 19.5)], {"baseline": 20.0}),
         ["0.50 points, is within noise", "seeds alone make up to 1.4 points"],
@@ -164,12 +176,13 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
     "no tie": (results.finalists_tie, ladder(3), finalists([12, 12.1], [25, 25.2]), []),
     "usual settings won": (
         results.usual_settings_do,
-        [whole(1, 10), whole(2, 15, rate=2e-3)],
+        [whole(1, 10), *ladder(9)[1:]],
         {},
-        ["won (trial 001)"],
+        ["are the best of 9 (trial 001)", "begin with them"],
     ),
+    "usual settings are the only ones": (results.usual_settings_do, [whole(1, 10)], {}, []),
     "usual settings do": (
-        *(results.usual_settings_do, [whole(1, 10.5), whole(2, 10, rate=2e-3)], {}),
+        *(results.usual_settings_do, [whole(1, 10.5), whole(2, 10, rate=2e-3), *ladder(9)[2:]], {}),
         ["10.50 % (trial 001), the winner 10.00 %", "without a search"],
     ),
     "usual settings do not": (
@@ -232,6 +245,11 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         ["3 of 10 trials failed. All with: torch.OutOfMemoryError: CUDA out of memory.", "train_batch_size"],
     ),
     "one failure": (trials.trials_failed, failing(1), {}, []),
+    "none went whole": (
+        *(trials.none_went_whole, [made_trial(n, [40.0 + n], rate=1e-3 * n) for n in range(1, 5)], {}),
+        ["all 4 were stopped early"],
+    ),
+    "one went whole": (trials.none_went_whole, stopped_ahead(44), {}, []),
     "stopped too soon": (
         *(trials.stopped_too_soon, stopped_ahead(30), {}),
         ["Trial 005 was stopped early and might have won", "the best whole trial has 21.00 %"],

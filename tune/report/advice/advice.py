@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+FEW = 8
+"""Trials that compare, below which a search tells little of its space."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
@@ -16,6 +19,11 @@ class Advice:
     """What to do about it, or what it means."""
     change: bool = True
     """Whether something should be done otherwise next time; else it is good to know."""
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `3 trials`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Iterator
 
-from tune.report.advice.advice import Advice, listed
+from trainer.scoring.intervals import LEAST
+from tune.report.advice.advice import FEW, Advice, counted, listed
 from tune.report.analysis import Analysis
 from tune.search.records import trial_order
 from tune.util.console import short_value
@@ -20,20 +22,75 @@ _ALIKE = 3
 """Trials as good as the best from which their order is told to be chance."""
 _WIDE = 0.15
 """Half of the winner's interval, as a share of its WER, from which the validation clips are too few."""
+_MOST_WRONG = 80.0
+"""WER in percent from which a model is of no use, and something else than its settings the likely cause."""
+_DOUBTFUL = 50.0
+"""WER in percent of the base model from which the texts may be the cause that nothing is better."""
 WHOLE_SECONDS = 30.0
 """Whisper's window."""
 
 
 def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
-    """No trial beat the untouched base model."""
+    """No trial beat the untouched base model, which may have no error to mend."""
     best, base = analysis.experiment.best_trial, analysis.experiment.base_wer
     if best is None or best.best_wer is None or best.best_wer < base:
         return
+    if not base:
+        clips = counted(analysis.experiment.settings.clips["validation"], "validation clip")
+        yield Advice(
+            f"The untouched base model makes no error on the {clips}: there is nothing to gain on these.",
+            "Keep it, or search on clips that are harder for it.",
+        )
+        return
+    follows = "" if base >= _MOST_WRONG else "Keep the base model."
     rate = best.config.get("learning_rate")
-    low = "" if rate is None else f" The best had `learning_rate` {short_value(rate)}: search below it."
+    if rate is not None and best.best_wer > base:
+        follows += f" The best had `learning_rate` {short_value(rate)}: search below it."
+    check = "that there is enough data"
+    if base >= _DOUBTFUL:
+        check = f"that texts and audio belong together, and {check}"
     yield Advice(
         f"No trial is better than the untouched base model: {best.best_wer:.2f} % at best, against {base:.2f} %.",
-        f"Keep the base model.{low} Check that texts and audio belong together, and that there is enough data.",
+        f"{follows} Check {check}.".lstrip(),
+    )
+
+
+def most_is_wrong(analysis: Analysis) -> Iterator[Advice]:
+    """The model to take away is of no use: texts that are not of the audio, another language, loops."""
+    winner, base = analysis.winner, analysis.experiment.base_wer
+    if winner is None or winner.wer < _MOST_WRONG:
+        return
+    seen = f"Most of what the {analysis.who} writes is wrong: WER {winner.wer:.2f} %."
+    if winner.wer > 100:
+        seen = (
+            f"The {analysis.who} makes more errors than there are words: WER {winner.wer:.2f} %. It writes much that "
+            "nobody says, such as loops."
+        )
+    if base < _MOST_WRONG:
+        yield Advice(
+            seen,
+            f"The untouched model has {base:.2f} %, so the texts fit and training breaks it: lower `learning_rate`.",
+        )
+        return
+    settings = analysis.experiment.train_config
+    data, language = shlex.quote(str(settings["data"])), settings.get("language") or "en"
+    yield Advice(
+        seen,
+        f"Check that the texts are those of the audio and in the language `{language}`: "
+        f"`tune-whisper inspect --data {data} --language {language}` finds texts that do not fit.",
+    )
+
+
+def nothing_left(analysis: Analysis) -> Iterator[Advice]:
+    """The winner makes no error, which is more often a leak than a perfect model."""
+    winner, base = analysis.winner, analysis.experiment.base_wer
+    if winner is None or winner.wer or not base:
+        return
+    clips = counted(analysis.experiment.settings.clips["validation"], "validation clip")
+    yield Advice(
+        f"The {analysis.who} makes no error on the {clips}: there is nothing left to search for on these.",
+        "Make sure that none of their texts or recordings is in the training data (`tune-whisper inspect` tells), and "
+        "measure it on other clips.",
     )
 
 
@@ -65,6 +122,9 @@ def still_falling(analysis: Analysis) -> Iterator[Advice]:
     (before, earlier), (seen, last) = winner.evaluations[-2:]
     if earlier - last < _FALL * earlier or earlier - last < analysis.pair_noise:
         return
+    # There is nothing to gain, or something else to mend.
+    if last <= analysis.pair_noise or last >= _MOST_WRONG or not experiment.base_wer:
+        return
     epochs = winner.epoch
     option = f"--epochs {2 * epochs:.3g}"
     steps = experiment.train_config.get("max_steps")
@@ -87,11 +147,12 @@ def rises_at_the_end(analysis: Analysis) -> Iterator[Advice]:
         and trial.best_wer is not None
         and trial.wer - trial.best_wer > analysis.pair_noise
     ]
-    if len(rising) < 2 or len(rising) < _RISING_SHARE * len(whole):
+    if len(rising) < min(2, len(whole)) or len(rising) < _RISING_SHARE * len(whole) or not rising:
         return
+    where = "the only whole trial" if len(whole) == 1 else f"{len(rising)} of {len(whole)} whole trials"
     yield Advice(
-        f"WER rises again before the end in {len(rising)} of {len(whole)} whole trials.",
-        "They learn the training clips by heart: fewer epochs, or search the space `regularisation`.",
+        f"WER rises again before the end in {where}.",
+        "The training clips are learned by heart: fewer epochs, or search the space `regularisation`.",
     )
 
 
@@ -128,17 +189,23 @@ def finalists_tie(analysis: Analysis) -> Iterator[Advice]:
 
 
 def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
-    """The usual settings of the model's size came to the same."""
+    """The usual settings of the model's size came to the same, or to more, than others that were measured."""
     experiment, recipe, winner = analysis.experiment, analysis.recipe, analysis.winner
     if recipe is None or winner is None or recipe.best_wer is None:
         return
-    if recipe.status != "completed" or winner.wer >= experiment.base_wer:
+    if recipe.status != "completed" or winner.wer >= min(experiment.base_wer, _MOST_WRONG):
         return
+    others = [trial for trial in analysis.ranked if trial is not recipe]
+    if not others:
+        return
+    enough = experiment.has_ended and len(others) + 1 >= FEW
     if recipe.trial_id == winner.trial_id:
-        won = "won" if experiment.has_ended else "are the best so far"
+        won = f"are the best of {len(others) + 1}" if experiment.has_ended else "are the best so far"
+        if analysis.expected[others[0].trial_id] - winner.wer <= analysis.pair_noise:
+            won += ", by no more than noise"
         yield Advice(
             f"The usual settings for this model's size {won} (trial {recipe.trial_id}).",
-            "On data like this you can begin with them." if experiment.has_ended else "",
+            "On data like this you can begin with them." if enough else "",
             change=False,
         )
         return
@@ -149,24 +216,25 @@ def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
     yield Advice(
         f"The usual settings do as well within noise: {recipe.best_wer:.2f} % (trial {recipe.trial_id}), the "
         f"{analysis.who} {winner.wer:.2f} %.",
-        "On data like this you can do without a search.",
+        "On data like this you can do without a search." if enough else "",
         change=False,
     )
 
 
 def few_clips(analysis: Analysis) -> Iterator[Advice]:
-    """The winner's interval is wide because there are few validation clips."""
+    """The winner's interval is wide, or not to be had, because there are few validation clips."""
     winner = analysis.winner
-    if winner is None or winner.interval is None or not winner.wer or winner.unfinished:
-        return
-    half = (winner.interval[1] - winner.interval[0]) / 2
-    if half < _WIDE * winner.wer or half < analysis.pair_noise:
+    if winner is None or winner.unfinished:
         return
     clips = analysis.experiment.settings.clips["validation"]
-    yield Advice(
-        f"{clips:,} validation clips tell the {analysis.who}'s WER only to ± {half:.1f} points.",
-        "More of them would tell settings apart that look alike now.",
-    )
+    told = f"{counted(clips, 'validation clip')} {'tells' if clips == 1 else 'tell'}"
+    follows = "More of them would tell settings apart that look alike now."
+    if clips < LEAST:
+        yield Advice(f"{told} next to nothing of the {analysis.who}'s WER: there is no interval.", follows)
+    elif winner.interval is not None:
+        half = (winner.interval[1] - winner.interval[0]) / 2
+        if half >= max(_WIDE * winner.wer, analysis.pair_noise):
+            yield Advice(f"{told} the {analysis.who}'s WER only to ± {half:.1f} points.", follows)
 
 
 def short_window(analysis: Analysis) -> Iterator[Advice]:

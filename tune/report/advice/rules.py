@@ -10,6 +10,8 @@ from tune.report.analysis import Analysis
 
 RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     results.worse_than_base,
+    results.most_is_wrong,
+    results.nothing_left,
     results.short_window,
     trials.trials_failed,
     settings.all_diverged,
@@ -17,6 +19,7 @@ RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     settings.at_bounds,
     results.still_falling,
     results.rises_at_the_end,
+    trials.none_went_whole,
     trials.rung_misleads,
     trials.stopped_too_soon,
     results.gain_is_noise,

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from tune.report.advice.advice import Advice
+from tune.report.advice.advice import FEW, Advice, counted
 from tune.report.analysis import Analysis
 from tune.report.experiment import last_line
 
@@ -14,27 +14,44 @@ _FAILED_SHARE = 0.1
 """Share of the trials that failed from which that is told; two failures at least."""
 _DROPPED_SHARE = 0.05
 """Share of the clips that were left out from which that is told."""
-_FEW = 8
-"""Trials that compare, below which a search tells little of its space."""
 _SAVED_SHARE = 0.05
 """Share of the time from which what early stopping saved is told."""
 
 
 def trials_failed(analysis: Analysis) -> Iterator[Advice]:
-    """Several trials failed; what most of them failed of."""
+    """All or several trials failed; what most of them failed of."""
     trials = analysis.experiment.trials
     failed = [trial for trial in trials if trial.status == "failed"]
-    if len(failed) < 2 or len(failed) < _FAILED_SHARE * len(trials):
+    if len(failed) < min(2, len(trials)) or len(failed) < _FAILED_SHARE * len(trials) or not failed:
         return
     errors = Counter(last_line(trial.error).replace("`", "'") for trial in failed)
     ((error, count),) = errors.most_common(1)
     memory = "out of memory" in error.lower()
-    which = "All" if count == len(failed) else f"{count} of them"
+    if len(failed) == 1:
+        seen = "The only trial failed"
+    else:
+        which = "All" if count == len(failed) else f"{count} of them"
+        seen = f"{len(failed)} of {len(trials)} trials failed. {which}"
     yield Advice(
-        f"{len(failed)} of {len(trials)} trials failed. {which} with: {error.rstrip('.')}.",
+        f"{seen} with: {error.rstrip('.')}.",
         "Search smaller values of `train_batch_size`, or `--set gradient_checkpointing=true`."
         if memory
         else "",
+    )
+
+
+def none_went_whole(analysis: Analysis) -> Iterator[Advice]:
+    """Every trial that was measured was stopped before its whole budget."""
+    ranked = analysis.ranked
+    if not analysis.experiment.has_ended or not ranked:
+        return
+    if any(trial.status != "early_stopped" for trial in ranked):
+        return
+    yield Advice(
+        f"No trial had its whole budget: {'the only one was' if len(ranked) == 1 else f'all {len(ranked)} were'} "
+        "stopped early.",
+        "What the settings come to at the end is not known. Stop less: `reduction_factor: 2`, or a larger "
+        "`min_trials_per_rung`; or search ranges nearer to the usual settings.",
     )
 
 
@@ -112,18 +129,28 @@ def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
 
 
 def few_trials(analysis: Analysis) -> Iterator[Advice]:
-    """Too few trials were measured."""
+    """Too few trials were measured, or none."""
     experiment, measured = analysis.experiment, len(analysis.ranked)
-    if experiment.stage == "running" or measured >= _FEW:
+    if experiment.stage == "running" or measured >= FEW:
         return
     if analysis.all_diverged:  # which is a lesson of its own
         return
     if not measured:
-        yield Advice("No trial reached an evaluation, so there is nothing to learn of the settings yet.")
+        why = "No trial reached an evaluation"
+        if not experiment.trials:
+            why = "No trial was begun"
+        elif evaluated := sum(bool(trial.evaluations) for trial in experiment.trials):
+            what = "The only trial that was measured" if evaluated == 1 else "All trials that were measured"
+            why = f"{what} failed later on"
+        yield Advice(f"{why}, so there is nothing to learn of the settings yet.")
+        return
+    best = experiment.best_trial
+    if not experiment.base_wer or (best is not None and best.best_wer == 0):  # nothing is left to search for
         return
     more = max(2 * len(experiment.trials), 16)
     command = f"tune-whisper --resume {experiment.name} --trials {more}{experiment.storage_option}"
     follows = f"`{command}` adds some."
     if not experiment.has_log:
         follows = f"`--warm-start {experiment.name}` lets another search learn from them."
-    yield Advice(f"{measured} measured trials tell little of so many settings.", follows)
+    tell = "tells" if measured == 1 else "tell"
+    yield Advice(f"{counted(measured, 'measured trial')} {tell} little of so many settings.", follows)

@@ -1,0 +1,208 @@
+"""Small and odd searches: what the report advises on each, and what it must not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_experiments import made_trial, write_experiment
+from pages import Page
+
+from tune.cli import main
+from tune.search.records import Stop, TrialRecord
+
+BROKEN = "Traceback (most recent call last):\n  ...\nValueError: no such column"
+MORE = "More training is likely"
+WON = "usual settings for this model's size"
+BEGIN = "On data like this"
+TEXTS = "texts and audio belong together"
+NONE = "No trial reached an evaluation"
+FEW = "of so many settings"
+
+
+def whole(number: int, *wers: float, **settings: Any) -> TrialRecord:
+    """A trial with its whole budget, the first of which has the usual settings."""
+    return made_trial(number, wers, rate=1e-3 * number, **settings)
+
+
+def failed(number: int, *wers: float) -> TrialRecord:
+    return made_trial(number, wers, rate=1e-3 * number, error=BROKEN)
+
+
+#: Trials, what else the experiment has, what the report must say and what it must not.
+TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Sequence[str]]] = {
+    "no trial began": ([], {"asked": 4}, ["No trial was begun"], [NONE, FEW, WON]),
+    "broken off before an evaluation": (
+        *([made_trial(1, [])], {"state": "interrupted"}),
+        *([NONE], [FEW, WON, MORE, "diverged"]),
+    ),
+    "the only trial failed": (
+        *([failed(1)], {}),
+        *(
+            ["The only trial failed with: ValueError: no such column.", NONE],
+            ["1 of 1 trials failed", "All with", FEW],
+        ),
+    ),
+    "all failed": (
+        [failed(1), failed(2), failed(3)],
+        {},
+        ["3 of 3 trials failed. All with", NONE],
+        [FEW, WON],
+    ),
+    "all failed, one after an evaluation": (
+        *([failed(1, 40, 20), failed(2)], {}),
+        *(
+            ["2 of 2 trials failed", "The only trial that was measured failed later on"],
+            [NONE, FEW, WON, MORE],
+        ),
+    ),
+    "the only trial diverged": (
+        [whole(1)],
+        {},
+        ["The only trial that was measured diverged"],
+        [NONE, FEW, WON],
+    ),
+    "all diverged": (
+        [whole(1), whole(2)],
+        {},
+        ["All 2 trials diverged", "search below 0.001"],
+        [NONE, FEW, WON],
+    ),
+    "one trial": (
+        *([whole(1, 50, 20.4, 20)], {}),
+        *(
+            ["1 measured trial tells little", "No others were measured."],
+            [WON, BEGIN, "They won", "1 measured trials"],
+        ),
+    ),
+    "two trials": (
+        *([whole(1, 50, 20.4, 20), whole(2, 50, 25.4, 25)], {}),
+        *(
+            ["2 measured trials tell little", f"{WON} are the best of 2"],
+            [BEGIN, "by no more than"],
+        ),
+    ),
+    "two trials, equal": (
+        *([whole(1, 50, 20.4, 20), whole(2, 50, 20.4, 20)], {}),
+        *(["are the best of 2, by no more than noise"], [BEGIN, "do without"]),
+    ),
+    "nine trials, equal": (
+        *([whole(n, 50, 20.4, 20) for n in range(1, 10)], {}),
+        *(
+            ["are the best of 9, by no more than noise", BEGIN, "Their order is chance"],
+            [FEW, MORE, "did not matter"],
+        ),
+    ),
+    "all stopped at the first rung": (
+        *([whole(n, 40.0 + n) for n in range(1, 5)], {}),
+        *(
+            ["No trial had its whole budget: all 4 were stopped early", "reduction_factor: 2"],
+            [NONE, WON, MORE],
+        ),
+    ),
+    "the only trial was stopped above the base model": (
+        *([whole(1, 90, stop=Stop("above_baseline", 384, 90.0, 70.0))], {"baseline": 50.0}),
+        *(["the only one was stopped early", "Keep the base model"], [NONE, WON, MORE]),
+    ),
+    "no error left": (
+        *([whole(1, 20, 5, 0), whole(2, 25, 8, 4)], {}),
+        *(
+            ["makes no error on the 200 validation clips", "in the training data"],
+            [MORE, FEW, "--trials 16 "],
+        ),
+    ),
+    "hardly an error left": ([whole(1, 20, 5, 0.5), whole(2, 25, 8, 4)], {}, [FEW], [MORE, "makes no error"]),
+    "the base model makes no error": (
+        *([whole(1, 0, 0, 0), whole(2, 0, 0, 0)], {"baseline": 0.0}),
+        *(
+            ["there is nothing to gain on these", "harder"],
+            [TEXTS, "search below", MORE, FEW, "training data (", WON],
+        ),
+    ),
+    "the base model makes no error, trials do": (
+        *([whole(1, 9, 6, 3), whole(2, 9, 8, 7)], {"baseline": 0.0}),
+        *(["there is nothing to gain on these", "Keep it"], [TEXTS, "search below", MORE, FEW, WON]),
+    ),
+    "as good as the base model": (
+        *([whole(1, 30, 12.4, 12), whole(2, 30, 15, 14)], {"baseline": 12.0}),
+        *(["No trial is better than", "Keep the base model", "enough data"], [TEXTS, "search below", WON]),
+    ),
+    "worse than the base model": (
+        *([whole(1, 30, 13.4, 13), whole(2, 30, 16, 15)], {"baseline": 8.0}),
+        *(["13.00 % at best, against 8.00 %", "0.001: search below it"], [TEXTS, WON]),
+    ),
+    "worse than a bad base model": (
+        *([whole(1, 80, 73.4, 73), whole(2, 80, 76, 75)], {"baseline": 60.0}),
+        *(["Keep the base model", TEXTS], ["Most of what", WON]),
+    ),
+    "more errors than words": (
+        *([whole(1, 250, 200, 142), whole(2, 280, 270, 260)], {"baseline": 300.0}),
+        *(
+            [
+                "more errors than there are words: WER 142.00 %",
+                "loops",
+                "those of the audio",
+                "inspect --data demo",
+            ],
+            [MORE, WON, BEGIN],
+        ),
+    ),
+    "all wrong, before and after": (
+        *([whole(1, 100, 100, 100), whole(2, 100, 100, 100)], {"baseline": 100.0}),
+        *(
+            ["Most of what the winner writes is wrong", "in the language en"],
+            ["Keep the base model", MORE, WON],
+        ),
+    ),
+    "broken by training": (
+        *([whole(1, 250, 200, 142), whole(2, 280, 270, 260)], {"baseline": 30.0}),
+        *(
+            ["so the texts fit and training breaks it", "Keep the base model"],
+            [MORE, WON, TEXTS, "those of the audio"],
+        ),
+    ),
+    "the only trial rises at the end": (
+        *([whole(1, 30, 15, 19)], {}),
+        *(["WER rises again before the end in the only whole trial", "fewer epochs"], [MORE, "1 of 1 whole"]),
+    ),
+    "all rise at the end": (
+        *([whole(n, 30, 15, 19) for n in range(1, 4)], {}),
+        *(["in 3 of 3 whole trials"], [MORE]),
+    ),
+    "still falling": (
+        [whole(1, 50, 40, 30), whole(2, 60, 50, 40)],
+        {},
+        [MORE, "--epochs 8"],
+        ["rises again"],
+    ),
+    "one validation clip": (
+        *([whole(1, 50, 20.4, 20), whole(2, 50, 30.4, 30)], {"validation": 1}),
+        *(["1 validation clip tells next to nothing", "there is no interval"], ["± ", "clips tell"]),
+    ),
+    "no error on six validation clips": (
+        *([whole(1, 50, 20, 0), whole(2, 50, 30.4, 30)], {"validation": 6}),
+        *(
+            [
+                "makes no error on the 6 validation clips",
+                "6 validation clips tell the winner's WER only to ±",
+            ],
+            [MORE],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_what_is_said_of_an_odd_search(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, kinds, must, must_not = TABLE[case]
+    made, page = write_experiment(tmp_path, trials, **kinds), tmp_path / "page.html"
+    monkeypatch.setenv("COLUMNS", "2000")
+    capsys.readouterr()
+    assert main(["report", made.name, "--storage", str(tmp_path), "--output", str(page)]) == 0
+    text = f"{capsys.readouterr().out}\n{Page(page.read_text(encoding='utf-8')).text}"
+    assert not [words for words in must if words not in text], text
+    assert not [words for words in must_not if words in text], text
