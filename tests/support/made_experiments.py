@@ -167,13 +167,9 @@ def write_experiment(
             asked_resources=plan.asked["asked_resources"],
             gpus_per_trial=gpus,
         ),
-<<<<<<< HEAD
         _real_data(plan)
         if real_data
-        else DataPrepared(features_key="made", clips={"train": 800, "validation": CLIPS, "test": CLIPS}),
-=======
-        DataPrepared(features_key="made", clips={"train": 800, "validation": validation, "test": CLIPS}),
->>>>>>> 02837eb (Report: advice on small and odd searches, held by a table of them)
+        else DataPrepared(features_key="made", clips={"train": 800, "validation": validation, "test": CLIPS}),
         BaselineMeasured(rates=_rates(baseline)),
     )
     for trial in trials:
@@ -210,17 +206,13 @@ class _Clock:
 _RUNNING: list[OpenExperiment] = []
 
 
-<<<<<<< HEAD
 def _real_data(plan: SearchPlan) -> DataPrepared:
     table = load_clips(plan.base)
     (plan.folder / SPLITS_FILE).write_bytes(encode_splits(table.whole))
     return data_prepared(prepare(plan.base, table=table))
 
 
-def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float) -> None:
-=======
 def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float, validation: int) -> None:
->>>>>>> 02837eb (Report: advice on small and odd searches, held by a table of them)
     counts = dict(Counter(drop.reason for drop in drops))
     notes = [f"dropped {len(drops)} clips"] if drops else []
     splits = {"train": range(800), "validation": range(validation), "test": range(CLIPS)}
