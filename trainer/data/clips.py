@@ -327,6 +327,7 @@ DROP_REASONS = {
     "too_long_text": "text longer than the model writes",
     "empty_text": "no text",
     "unreadable_audio": "unreadable audio",
+    "incomplete_audio": "audio that is cut off or damaged",
     "empty_audio": "no audio in the file",
     "other_split": "with a file that is in another split too",
     HELD_OUT: "new, and not to be trained on beside the splits that were kept",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
+from trainer.data.audio import SAMPLE_RATE, AudioError, hear
 from trainer.data.clips import ClipTable
 from trainer.data.parallel import Source, over_clips
 from trainer.threads import one_torch_thread
@@ -99,14 +99,14 @@ def extractor_settings(extractor: WhisperFeatureExtractor) -> dict[str, Any]:
     return settings | {"mel_filters": hashlib.sha256(extractor.mel_filters.tobytes()).hexdigest()}
 
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Part of the cache's key: raise it whenever the same clip would give other features or another layout."""
 
 _SMALL = 1000
 """Up to so many clips are done in this process: others take some seconds to start."""
 
-#: Of one clip: features, fill and seconds, or the reason and detail of its drop.
-_Outcome: TypeAlias = "tuple[np.ndarray, float, float] | tuple[str, str]"
+#: Of one clip: features, fill, seconds and whether channels cancel each other; or the reason and detail of its drop.
+_Outcome: TypeAlias = "tuple[np.ndarray, float, float, bool] | tuple[str, str]"
 
 
 def build_features(
@@ -123,7 +123,8 @@ def build_features(
     `<split>.index.parquet` where each begins, its frames, fill, seconds, name and text.
 
     Returns:
-        The manifest: splits, number of mel bands, clips in all and those dropped.
+        The manifest: splits, number of mel bands, clips in all, those dropped, and how many have channels that cancel
+        each other.
 
     Raises:
         DataError: a worker process died.
@@ -140,7 +141,7 @@ def build_features(
         start=_use_one_thread,
     )
     drops: list[dict[str, str]] = []
-    done = 0
+    done = cancelled = 0
     # One clip is too little work to share: with two threads on two busy cores it took 40 times longer.
     with one_torch_thread(), contextlib.closing(outcomes):
         for role, clips in table.splits.items():
@@ -156,7 +157,8 @@ def build_features(
                             {"split": role, "name": clip.name, "reason": outcome[0], "detail": outcome[1]}
                         )
                     else:
-                        features, fill, seconds = outcome
+                        features, fill, seconds, cancels = outcome
+                        cancelled += cancels
                         file.write(features.tobytes())
                         row = (offset, features.shape[1], fill, seconds, clip.name, clip.text)
                         for values, value in zip(index.values(), row, strict=True):
@@ -166,7 +168,8 @@ def build_features(
                         on_progress(done, table.total)
             pq.write_table(pa.table(index, schema=_index_schema()), folder / f"{role}.index.parquet")
     splits = {role: len(clips) for role, clips in table.splits.items()}
-    return {"splits": splits, "n_mels": int(extractor.feature_size), "total": table.total, "drops": drops}
+    counts = {"total": table.total, "cancelled": cancelled}
+    return {"splits": splits, "n_mels": int(extractor.feature_size), "drops": drops} | counts
 
 
 def _index_schema() -> Any:
@@ -180,11 +183,11 @@ def _compute(extractor: WhisperFeatureExtractor, source: Source) -> _Outcome:
     try:
         if isinstance(source, AudioError):
             raise source
-        audio = read_audio(source, max_seconds=window_seconds(extractor))
-        features, fill = extract_features(extractor, audio)
+        heard = hear(source, max_seconds=window_seconds(extractor))
+        features, fill = extract_features(extractor, heard.samples)
     except AudioError as error:
         return error.reason, str(error)
-    return features, fill, len(audio) / SAMPLE_RATE
+    return features, fill, len(heard.samples) / SAMPLE_RATE, heard.cancelled
 
 
 def _use_one_thread() -> None:

@@ -275,7 +275,8 @@ def prepare(
     # Not inside: the features are what the next run needs, once the user allows for more drops.
     total = table.total + len(table.drops)
     notes = check_drops(config, drops, total=total, window=window)
-    return PreparedData(found.folder, table.notes + notes, found.reused, splits, drops, total, table.notes)
+    source_notes = table.notes + found.notes()
+    return PreparedData(found.folder, source_notes + notes, found.reused, splits, drops, total, source_notes)
 
 
 def is_prepared(config: TrainConfig) -> bool:
@@ -297,6 +298,15 @@ class Features:
     """Columns `offset`, `frames`, `fill`, `seconds`, `name` and `text` of each split's usable clips."""
     drops: list[Drop]
     """Clips without features."""
+    cancelled: int
+    """Clips whose channels cancel each other."""
+
+    def notes(self) -> list[str]:
+        """Sentences for the user about what was heard."""
+        if not self.cancelled:
+            return []
+        clips = "1 clip has channels" if self.cancelled == 1 else f"{self.cancelled} clips have channels"
+        return [f"{clips} that cancel each other (opposite phase): one channel stands for all"]
 
     def split(self, role: str, labels: Labels) -> PreparedSplit:
         """Those of a split that have labels."""
@@ -324,7 +334,7 @@ def open_features(
     with found_or_built(folder, build) as (manifest, reused):
         indexes = {role: pq.read_table(folder / f"{role}.index.parquet").to_pydict() for role in table.splits}
         drops = [Drop(**values) for values in manifest["drops"]]
-        yield Features(folder, reused, manifest["n_mels"], indexes, drops)
+        yield Features(folder, reused, manifest["n_mels"], indexes, drops, manifest["cancelled"])
 
 
 def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:

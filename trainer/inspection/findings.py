@@ -67,7 +67,8 @@ _KINDS = {
     ),
     "channels_cancel": (
         "channels that cancel each other: {clips}",
-        "one channel is turned upside down; keep only one of them, since Whisper hears their mean",
+        "one channel is turned upside down; a training and transcribe hear one of them where the mean is next to "
+        "nothing, other programs hear the mean: keep only one",
     ),
     "quiet": (
         "very quiet: {clips}; the loud parts of the data are usually at {usual:.0f} dBFS",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile, read_audio
 from trainer.data.parallel import Source
 
 if TYPE_CHECKING:
@@ -99,58 +98,42 @@ def listen(source: Source, *, max_samples: int) -> Sound | Unusable:
         if len(audio) > max_samples:  # by less than a sample: what the feature extractor refuses
             seconds, window = len(audio) / SAMPLE_RATE, max_samples / SAMPLE_RATE
             raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {window:g} s")
+        return _measure(source, audio)
     except AudioError as error:
         return _unusable(error, source)
-    import soundfile
-
-    try:
-        return _measure(source, audio)
-    except (soundfile.SoundFileError, OSError) as error:  # gone, or changed, since it was read a moment ago
-        return Unusable("unreadable_audio", f"cannot be read a second time: {error}")
 
 
 def _unusable(error: AudioError, source: Source) -> Unusable:
     if error.reason != "too_long_audio" or isinstance(source, AudioError):
         return Unusable(error.reason, str(error))
-    with _opened(source) as file:
-        seconds, kind = file.frames / file.samplerate, f"{file.format} {file.subtype}"
-        return Unusable(error.reason, str(error), seconds, kind, file.samplerate, file.channels)
+    file = AudioFile(source)
+    return Unusable(error.reason, str(error), file.seconds, file.kind, file.rate, file.channels)
 
 
-def _opened(source: Source) -> Any:
-    import soundfile
-
-    return soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
-
-
-def _measure(source: Source, audio: np.ndarray) -> Sound:
+def _measure(source: str | bytes, audio: np.ndarray) -> Sound:
+    """Raises `AudioError` where the file is gone, or has changed, since it was read a moment ago."""
     import numpy as np
 
-    with _opened(source) as file:
-        rate, channels, kind = file.samplerate, file.channels, f"{file.format} {file.subtype}"
-        # Flat tops are only seen in the samples of the file; at 16 kHz with one channel these are `audio`.
-        same = rate == SAMPLE_RATE and channels == 1
-        limit = -(-(len(audio) + 1) * rate // SAMPLE_RATE)
-        samples = audio[:, None] if same else file.read(limit, dtype="float32", always_2d=True)
+    file = AudioFile(source)
+    # Flat tops are only seen in the samples of the file; at 16 kHz with one channel these are `audio`.
+    same = file.rate == SAMPLE_RATE and file.channels == 1
+    parts = [audio[:, None]] if same else [block.samples for block in file.blocks()]
+    channels = [channel for samples in parts for channel in samples.T]
+    limited = "FLOAT" not in file.kind and "DOUBLE" not in file.kind
     offset = float(audio.mean())
     levels = frame_levels(audio - offset)
     lead, tail, pauses = silences(levels)
-    loudest = max(float(np.sqrt(np.mean(np.square(channel)))) for channel in samples.T)
-    mixed = float(np.sqrt(np.mean(np.square(audio))))
     content = source if isinstance(source, bytes) else Path(str(source)).read_bytes()
     return Sound(
         seconds=len(audio) / SAMPLE_RATE,
-        rate=rate,
-        channels=channels,
-        kind=kind,
+        rate=file.rate,
+        channels=file.channels,
+        kind=file.kind,
         loud=float(np.percentile(levels, 95)),
         variation=float(np.std(np.maximum(levels, -100.0))),
-        clipped=max(
-            clipped_share(channel, limited="FLOAT" not in kind and "DOUBLE" not in kind)
-            for channel in samples.T
-        ),
+        clipped=max(clipped_share(channel, limited=limited) for channel in channels),
         offset=offset,
-        cancelled=20 * float(np.log10((loudest + 1e-6) / (mixed + 1e-6))),
+        cancelled=max(_cancelled(samples) for samples in parts),
         lead=lead,
         tail=tail,
         pause=max(pauses, default=0.0),
@@ -158,6 +141,15 @@ def _measure(source: Source, audio: np.ndarray) -> Sound:
         file_digest=hashlib.blake2b(content, digest_size=16).digest(),
         sample_digest=hashlib.blake2b(np.rint(audio * 32767).astype(np.int16), digest_size=16).digest(),
     )
+
+
+def _cancelled(samples: np.ndarray) -> float:
+    import numpy as np
+
+    def level(channel: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(np.square(channel)))) + 1e-6
+
+    return 20 * float(np.log10(max(map(level, samples.T)) / level(samples.mean(axis=1))))
 
 
 def frame_levels(audio: np.ndarray) -> np.ndarray:

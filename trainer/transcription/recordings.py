@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, why_undecodable
+from trainer.data.audio import AudioError, AudioFile
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64")
 """What is looked for in a folder; a file that is named itself may end otherwise."""
-BLOCK_SECONDS = 20
-"""Audio that is read at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +48,7 @@ def find_recordings(given: Sequence[Path]) -> list[Recording]:
         for file, name in files:
             if file not in found:
                 try:
-                    found[file] = Recording(file, name, _announced_seconds(file))
+                    found[file] = Recording(file, name, _seconds(file))
                 except AudioError as error:
                     found[file] = Recording(file, name, 0.0)
                     unreadable.append(f"{file}: {error}")
@@ -84,57 +82,17 @@ def _files(path: Path) -> list[tuple[Path, Path]]:
     return [(file, file.relative_to(path)) for file in sorted(found)]
 
 
-def _announced_seconds(path: Path) -> float:
-    import soundfile
-
-    try:
-        with soundfile.SoundFile(str(path)) as file:
-            return float(file.frames / file.samplerate)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError("unreadable_audio", _why_unreadable(path, error)) from error
-
-
-def _why_unreadable(path: Path, error: BaseException) -> str:
-    """The system's reason where the file cannot even be opened, of which libsndfile says nothing; else libsndfile's."""
-    try:
-        with path.open("rb") as file:
-            empty = not file.read(1)
-    except OSError as refused:
-        missing = isinstance(refused, FileNotFoundError) and path.is_symlink()
-        target = f" ({path.readlink()}, to which it is a link)" if missing else ""
-        return f"cannot be read: {refused.strerror}{target}"
-    return "the file is empty" if empty else why_undecodable(error)
+def _seconds(path: Path) -> float:
+    file = AudioFile(path)
+    if file.seconds is None:
+        for _ in file.blocks():
+            pass
+    return file.held if file.seconds is None else file.seconds
 
 
 def read_blocks(path: Path) -> Iterator[np.ndarray]:
-    """The recording as 16 kHz mono, block after block; every pass over a file gives the same samples.
-
-    Yields:
-        float32 (samples,), in about -1 to 1; channels are averaged.
-
-    Raises:
-        AudioError: `unreadable_audio`, also where the file is damaged further on.
-    """
-    import numpy as np
-    import soundfile
-    import soxr
-
-    try:
-        with soundfile.SoundFile(str(path)) as file:
-            rate, wanted = file.samplerate, BLOCK_SECONDS * file.samplerate
-            resampler = soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
-            last = False
-            while not last:
-                samples = file.read(wanted, dtype="float32", always_2d=True)
-                last = len(samples) < wanted
-                mono = samples.mean(axis=1, dtype=np.float32)
-                if not np.isfinite(mono).all():
-                    raise AudioError("unreadable_audio", "has samples that are not finite numbers")
-                block = mono if rate == SAMPLE_RATE else resampler.resample_chunk(mono, last=last)
-                if len(block):
-                    yield np.ascontiguousarray(block, dtype=np.float32)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError("unreadable_audio", _why_unreadable(path, error)) from error
+    """The recording as 16 kHz mono, block after block; every pass over a file gives the same samples."""
+    return AudioFile(path).stream()
 
 
 def read_spans(blocks: Iterator[np.ndarray], spans: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from trainer.data.audio import SAMPLE_RATE, AudioError
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile
 from trainer.errors import ModelError
 from trainer.transcription.loudness import detection_gains, hearing_gains, lift, measure_levels
 from trainer.transcription.pauses import FRAME, MARGIN, find_spans, measure_speech
@@ -68,13 +68,23 @@ class _Open:
     empty: Empty = "silence"
     """Why there is no text, should there be none."""
     segments: list[Segment] = dataclasses.field(default_factory=list)
+    incomplete: str | None = None
+    cancelled: bool = False
     failure: str | None = None
 
     def close(self) -> Transcript | Failure:
         if self.failure is not None:
             return Failure(self.recording, self.failure)
         said = tuple(segment for segment in self.segments if segment.text)
-        return Transcript(self.recording, self.seconds, self.language, said, None if said else self.empty)
+        return Transcript(
+            self.recording,
+            self.seconds,
+            self.language,
+            said,
+            None if said else self.empty,
+            self.incomplete,
+            self.cancelled,
+        )
 
     def blocks(self) -> Iterator[np.ndarray]:
         """The recording as the model hears it: with quiet speech lifted. `speech` must be known."""
@@ -85,10 +95,12 @@ class _Open:
         """Find out where speech is, as `measure_speech` returns it, and how much it is to be lifted.
 
         Raises:
-            AudioError: the recording cannot be read to its end.
+            AudioError: the recording cannot be read.
         """
         path = self.recording.path
-        levels, sounds = measure_levels(read_blocks(path))
+        file = AudioFile(path)
+        levels, sounds = measure_levels(file.stream())
+        self.incomplete, self.cancelled = file.incomplete, file.cancelled
         self.speech, samples = measure_speech(lift(read_blocks(path), detection_gains(levels)))
         self.gains, self.seconds = hearing_gains(levels, self.speech), samples / SAMPLE_RATE
         self.empty = "no speech" if sounds else "silence"
@@ -174,7 +186,7 @@ class Transcriber:
         """The parts of a recording in which somebody speaks, none longer than the window; sets what it learns.
 
         Raises:
-            AudioError: the recording cannot be read to its end.
+            AudioError: the recording cannot be read.
         """
         entry.language = self._recogniser.language
         speech, samples = entry.listen()

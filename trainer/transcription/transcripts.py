@@ -39,6 +39,10 @@ class Transcript:
     segments: tuple[Segment, ...]
     empty: Empty | None = None
     """Why there are none."""
+    incomplete: str | None = None
+    """How much of the recording could not be read: it is cut off or damaged."""
+    cancelled: bool = False
+    """Whether its channels cancel each other, so that one of them was taken."""
 
     @property
     def text(self) -> str:
@@ -46,16 +50,10 @@ class Transcript:
         gap = "" if self.language in WITHOUT_SPACES else " "
         return gap.join(segment.text for segment in self.segments)
 
-    @property
-    def missing_seconds(self) -> float:
-        """By how much the recording is shorter than its header says; 0 where that is next to nothing."""
-        missing = self.recording.seconds - self.seconds
-        return missing if missing > 1.0 else 0.0
-
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A recording that could not be read to its end."""
+    """A recording that could not be read."""
 
     recording: Recording
     reason: str
@@ -67,13 +65,18 @@ def as_text(transcript: Transcript) -> str:
 
 
 def as_dict(transcript: Transcript | Failure, **models: Any) -> dict[str, Any]:
-    """Plain values for JSON; times in seconds. `models` stand behind the file's name; a failure has an `error`."""
+    """Plain values for JSON; times in seconds. `models` stand behind the file's name.
+
+    A failure has an `error`, and a recording that is cut off says `incomplete`.
+    """
     named = {"file": str(transcript.recording.path)} | models
     if isinstance(transcript, Failure):
         return named | {"error": transcript.reason}
+    missing = {"incomplete": transcript.incomplete} if transcript.incomplete else {}
     return named | {
         "language": transcript.language,
         "seconds": round(transcript.seconds, 3),
+        **missing,
         "text": transcript.text,
         "segments": [segment_dict(segment) for segment in transcript.segments],
         **({"empty": transcript.empty} if transcript.empty else {}),

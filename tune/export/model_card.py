@@ -54,6 +54,7 @@ _DROPPED = {
     "empty_text": "no text",
     "empty_audio": "no audio",
     "unreadable_audio": "unreadable",
+    "incomplete_audio": "cut off or damaged",
 }
 """In words; other reasons stand as they are, without their underscores."""
 _STATUS: dict[Outcome, str] = {

@@ -93,7 +93,7 @@ class Progress:
         self._bar = ProgressBar(console, "transcribing", number=clock)
         self.aside = self._bar.hidden
         self._started = time.monotonic()
-        self._failed = 0
+        self._failed = self._cut = 0
 
     def __enter__(self) -> Self:
         self._bar.__enter__()
@@ -133,10 +133,12 @@ class Progress:
     def _warn(self, found: Transcript) -> None:
         """Tell what may be missing or wrong in a transcript."""
         path = found.recording.path
-        if found.missing_seconds:
+        if found.incomplete:
+            self._cut += 1
+            self.say(f"warning: {path}: {found.incomplete}; transcribed as far as it goes")
+        if found.cancelled:
             self.say(
-                f"warning: {path}: ends after {found.seconds:.1f} s, though its header says "
-                f"{found.recording.seconds:.1f} s"
+                f"warning: {path}: its channels cancel each other (opposite phase): one of them was taken"
             )
         if found.empty:
             self.say(f"warning: {path}: the transcript is empty: {_EMPTY[found.empty]}")
@@ -158,8 +160,10 @@ class Progress:
         parts.append("times by the model's timestamps" if trusted else "times by the pauses")
         if self._failed:
             parts.append(f"{self._failed} could not be read")
+        if self._cut:
+            parts.append(f"{self._cut} could not be read to {'its end' if self._cut == 1 else 'their ends'}")
         self.say(" · ".join(parts))
-        return EXIT_FAILED if self._failed else 0
+        return EXIT_FAILED if self._failed or self._cut else 0
 
 
 def write_all(progress: Progress, targets: Sequence[Path] | None, arguments: argparse.Namespace) -> int:

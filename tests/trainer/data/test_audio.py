@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import soundfile
 from make_data import tone
 
-from trainer.data.audio import AudioError, read_audio
+from trainer.data.audio import AudioError, AudioFile, hear, read_audio
 
 FORMATS = [
     ("wav", "PCM_16"),
@@ -109,3 +110,92 @@ def test_long_audio_is_refused_without_reading_it_all(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match=r"3\.00 s, over the model's window of 2 s") as caught:
         read_audio(path, max_seconds=2.0)
     assert caught.value.reason == "too_long_audio"
+
+
+def encoded(
+    seconds: float, kind: str, subtype: str | None = None, *, rate: int = 16_000, pitch: float = 220.0
+) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, tone(seconds, rate=rate, pitch=pitch), rate, format=kind, subtype=subtype)
+    return buffer.getvalue()
+
+
+def without_length(content: bytes) -> bytes:
+    """As a program writes a header that writes to a pipe."""
+    changed = bytearray(content)
+    if content[:4] == b"fLaC":
+        changed[21] &= 0xF0
+        changed[22:26] = bytes(4)
+    elif content[:4] == b"RIFF":
+        place = content.index(b"data") + 4
+        changed[4:8] = changed[place : place + 4] = bytes(4)
+    else:  # the first frame of the MP3
+        del changed[:288]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC", "MP3", "OGG"])
+def test_a_file_that_is_cut_off_is_no_clip(kind: str) -> None:
+    """Its text would be taught with half of its sound."""
+    content = encoded(4.0, kind)
+    assert read_audio(content).size == pytest.approx(64_000, abs=800)
+    with pytest.raises(AudioError, match=r"cut off or damaged: (announces 4|ends inside a page)") as caught:
+        read_audio(content[: len(content) // 2])
+    assert caught.value.reason == "incomplete_audio"
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "MP3"])
+def test_a_length_that_is_not_announced(tmp_path: Path, kind: str) -> None:
+    """libsndfile reads an MP3 as far as the bit rate of its first frame makes believe."""
+    content = without_length(encoded(4.0, kind))
+    assert read_audio(content).size == pytest.approx(64_000, abs=1_200)
+    path = tmp_path / "stream"
+    path.write_bytes(content)
+    file = AudioFile(path)
+    assert sum(map(len, file.stream())) == pytest.approx(64_000, abs=1_200)
+    assert file.incomplete is None
+    # Half of it is all that anybody knows of.
+    half = content[: len(content) // 2]
+    if kind != "FLAC":
+        assert read_audio(half).size == pytest.approx(32_000, abs=2_400)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "MP3", "VORBIS", "OPUS"])
+def test_joined_files_are_read_to_the_end(kind: str) -> None:
+    """As `cat` joins them, with rates of their own."""
+    form, subtype = ("OGG", kind) if kind in ("VORBIS", "OPUS") else (kind, None)
+    parts = [(2.0, 16_000, 300.0), (1.0, 24_000, 500.0), (1.5, 48_000, 800.0)]
+    content = b"".join(encoded(*part[:1], form, subtype, rate=part[1], pitch=part[2]) for part in parts)
+    audio = read_audio(content)
+    assert audio.size == pytest.approx(72_000, abs=800)
+    assert [pitch_of(audio[start : start + 12_000]) for start in (8_000, 34_000, 54_000)] == pytest.approx(
+        [300, 500, 800], abs=2
+    )
+    with pytest.raises(AudioError, match=r"part 3 of 3 (announces 1\.|ends inside a page)"):
+        read_audio(content[: -len(encoded(1.5, form, subtype, rate=48_000)) // 3])
+    with pytest.raises(AudioError, match=r"4\.\d\d s, over the model's window of 3 s"):
+        read_audio(content, max_seconds=3)
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+def test_channels_that_cancel_each_other(tmp_path: Path, channels: int) -> None:
+    """Opposite phase: the mean would be silence."""
+    speech = tone(1.0)
+    opposite = np.stack([0.5 * speech, -0.5 * speech] * (channels // 2), axis=1)
+    path = tmp_path / "clip.wav"
+    soundfile.write(path, opposite + 0.05, 16_000, subtype="FLOAT")  # with an offset, which is no sound
+    found = hear(path)
+    assert found.cancelled
+    assert np.allclose(found.samples, 0.5 * speech + 0.05, atol=1e-6)
+    for other in (0.5 * speech, 0 * speech, -0.05 * speech, tone(1.0, pitch=500)):
+        soundfile.write(path, np.stack([0.5 * speech, other], axis=1), 16_000, subtype="FLOAT")
+        assert not hear(path).cancelled
+        assert np.allclose(read_audio(path), (0.5 * speech + other) / 2, atol=1e-6)
+
+
+def test_rates_that_are_damage() -> None:
+    content = bytearray(encoded(0.5, "WAV"))
+    for rate in (1, 2_000_000_000):
+        content[24:28] = rate.to_bytes(4, "little")
+        with pytest.raises(AudioError, match=f"announces {rate} samples a second"):
+            read_audio(bytes(content), max_seconds=30)

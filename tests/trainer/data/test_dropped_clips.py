@@ -106,6 +106,34 @@ def test_other_texts_without_the_source(config: TrainConfig, tmp_path: Path, beg
         data.with_texts(other.replace(max_dropped_share=0.1))
 
 
+def test_audio_that_is_cut_off_and_channels_that_cancel_each_other(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    """The first is dropped, the second heard by one of its channels, and both are told."""
+    clips = tmp_path / "clips"
+    write_clips(clips, examples(8))
+    soundfile.write(clips / "whole.mp3", tone(1.5), 16_000)
+    content = (clips / "whole.mp3").read_bytes()
+    (clips / "cut.mp3").write_bytes(content[: len(content) // 2])
+    soundfile.write(clips / "opposite.wav", np.stack([tone(1.0), -tone(1.0)], axis=1), 16_000)
+    rows = [row | {"language": "en"} for row in records(examples(8))]
+    rows += [
+        {"audio": f"clips/{name}", "text": "a sentence", "split": "train", "language": "en"}
+        for name in ("cut.mp3", "opposite.wav")
+    ]
+    data = prepare(config.replace(data=str(write_manifest(tmp_path / "odd.csv", rows)), row_filter=None))
+    assert data.drop_counts() == {"incomplete_audio": 1}
+    assert re.fullmatch(r"cut off or damaged: announces 1\.5\d s, holds 0\.\d\d s", data.drops[0].detail)
+    assert "dropped 1 of 10 clips: 1 audio that is cut off or damaged" in data.notes
+    note = "1 clip has channels that cancel each other (opposite phase): one channel stands for all"
+    assert note in data.notes
+    assert note in prepare(config.replace(data=str(tmp_path / "odd.csv"), row_filter=None)).notes, (
+        "from the cache"
+    )
+    silence = data.splits["train"].features(len(data.splits["train"]) - 1)
+    assert silence.std() > 0.1
+
+
 def test_too_many_drops_stop(config: TrainConfig, tmp_path: Path) -> None:
     config = config.replace(data=str(bad_data(tmp_path)), row_filter=None, remove_punctuation=True)
     with pytest.raises(DataError) as caught:

@@ -56,7 +56,7 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
 
 def test_a_second_time_nothing_is_computed(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config)
-    monkeypatch.setattr(trainer.data.features, "read_audio", None)
+    monkeypatch.setattr(trainer.data.features, "hear", None)
     second = prepare(config)
     assert second.reused
     assert second.folder == first.folder

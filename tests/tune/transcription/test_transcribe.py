@@ -178,18 +178,42 @@ def test_nobody_reads_the_rest(talks: Path, more: list[str]) -> None:
     assert (done.returncode, done.stderr.replace("loading the model ...\n", "")) == (1, "")
 
 
-def test_a_damaged_recording_fails_alone(talks: Path, run: Run) -> None:
+def test_a_damaged_recording_is_transcribed_as_far_as_it_goes(talks: Path, run: Run) -> None:
+    """With a warning and the exit code of what could not be read to its end."""
     content = (talks / "talks" / "short.flac").read_bytes()
     (talks / "talks" / "middle.flac").write_bytes(content[: len(content) // 2] + bytes(len(content) // 2))
     code, out, err = run("demo", "talks", "--format", "json")
     assert code == 1
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert [line["file"] for line in lines if "text" in line] == ["talks/long.wav", "talks/short.flac"]
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert errors[0].startswith("error: talks/middle.flac: cannot be decoded")
-    assert "2 recordings, " in err
-    assert err.rstrip().endswith("1 could not be read")
+    found = {line["file"]: line for line in map(json.loads, out.splitlines())}
+    assert list(found) == ["talks/long.wav", "talks/middle.flac", "talks/short.flac"]
+    assert 0 < found["talks/middle.flac"]["seconds"] < found["talks/short.flac"]["seconds"]
+    warning = next(line for line in err.splitlines() if line.startswith("warning: talks/middle.flac"))
+    assert ": cut off or damaged: announces " in warning
+    assert warning.endswith(f"{found['talks/middle.flac']['incomplete']}; transcribed as far as it goes")
+    assert "3 recordings, " in err
+    assert err.rstrip().endswith("1 could not be read to its end")
+
+
+def test_recordings_as_programs_write_them(talks: Path, run: Run) -> None:
+    """Of unknown length, joined to one file, with channels that cancel each other: all of it is heard."""
+    speech, rate = soundfile.read(talks / "talks" / "short.flac", dtype="float32")
+    content = bytearray((talks / "talks" / "short.flac").read_bytes())
+    content[21] &= 0xF0
+    content[22:26] = bytes(4)
+    (talks / "talks" / "stream.flac").write_bytes(content)
+    soundfile.write(talks / "talks" / "opposite.wav", np.stack([speech, -speech], axis=1), rate)
+    soundfile.write(talks / "talks" / "part.mp3", speech, rate)
+    part = (talks / "talks" / "part.mp3").read_bytes()
+    (talks / "talks" / "joined.mp3").write_bytes(2 * part)
+    names = ("short.flac", "stream.flac", "opposite.wav", "part.mp3", "joined.mp3")
+    code, out, err = run("demo", *(f"talks/{name}" for name in names), "--format", "json")
+    assert code == 0
+    short, stream, opposite, part, joined = (json.loads(line) for line in out.splitlines())
+    assert short["text"] == stream["text"] == opposite["text"] != ""
+    assert joined["seconds"] == pytest.approx(2 * part["seconds"], abs=0.01)
+    assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
+        "warning: talks/opposite.wav: its channels cancel each other (opposite phase): one of them was taken"
+    ]
 
 
 @pytest.mark.parametrize("more", [[], ["--compare", "demo"], ["--output", "x"]])
