@@ -24,6 +24,10 @@ _BIT_RATES = {
 """Kilobits a second by version and layer, for the numbers 1 to 14 in a frame's header."""
 
 
+_FEW = 2
+"""Frames by which encoders count differently: with that of the header itself, or without the last."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Frame:
     """What the four bytes say that a frame begins with."""
@@ -94,12 +98,12 @@ def mpeg_parts(file: BinaryIO, begin: int, end: int) -> list[Part]:
 
     def close() -> None:
         """End the part that is open."""
-        if first is None or not (count or announced):
+        if first is None or not (count or announced) or (parts and not announced and count <= _FEW):
             return
-        right = announced == count
         # A decoder believes a length that is announced, and guesses one where none is.
+        right = 0 <= announced - count <= _FEW and announced
         place, new = (start, b"") if right else (body, _length_header(head, first, count))
-        missing = max(0, announced - count) * first.samples
+        missing = 0 if right else max(0, announced - count) * first.samples
         parts.append(Part(place, stop, head=new, missing=missing))
 
     for place, frame, content in _mpeg_frames(file, begin, end):

@@ -199,3 +199,14 @@ def test_rates_that_are_damage() -> None:
         content[24:28] = rate.to_bytes(4, "little")
         with pytest.raises(AudioError, match=f"announces {rate} samples a second"):
             read_audio(bytes(content), max_seconds=30)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_encoders_count_the_frames_of_an_mp3_differently(more: int) -> None:
+    """One more or less is no cut, and nothing is heard twice."""
+    content = encoded(2.0, "MP3")
+    place = content.index(b"Xing") + 8
+    told = int.from_bytes(content[place : place + 4], "big") + more
+    audio = read_audio(content[:place] + told.to_bytes(4, "big") + content[place + 4 :])
+    assert audio.size == pytest.approx(32_000, abs=600)
+    assert np.abs(audio[2_000:30_000] - tone(2.0)[2_000:30_000]).max() < 0.1
