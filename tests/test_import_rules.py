@@ -25,7 +25,7 @@ ROWS = {
     ],
     "trainer": [
         {"errors", "files", "report", "threads"},
-        {"languages", "deepspeed"},
+        {"languages", "deepspeed", "command"},
         {"config"},
         {"imports", "memory"},
         {"model"},

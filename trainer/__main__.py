@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainer.config import TrainConfig, field_docs
-from trainer.errors import ConfigError, UserError
+from trainer.command import run_command
+from trainer.errors import ConfigError
+from trainer.files import check_room
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train as the YAML file says; exit code 2 and one line for a mistake in it."""
+    """Train as the YAML file says; exit code 2 and one line for a mistake in it, 130 for Ctrl-C."""
+    return run_command(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         description="Fine-tune Whisper once; prints the WER before and after.",
@@ -22,12 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings, KEY: VALUE a line")
     arguments = parser.parse_args(argv)
-    try:
-        return _run(read_config(Path(arguments.config)))
-    except UserError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        return 2
+    return _run(read_config(Path(arguments.config)))
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -37,6 +41,8 @@ def read_config(path: Path) -> TrainConfig:
         ConfigError: the file is missing, no YAML mapping, or has a wrong setting.
     """
     import yaml
+
+    from trainer.config import TrainConfig
 
     try:
         # Scalars stay text, as written: YAML would read the language `no` as false and `1e-5` as text anyway.
@@ -69,6 +75,12 @@ def _run(config: TrainConfig) -> int:
         raise ConfigError(
             f"output_dir={config.output_dir!r}: is there already; choose another folder or remove it"
         )
+    try:
+        check_room(output)
+    except OSError as error:
+        raise ConfigError(
+            f"output_dir={config.output_dir!r}: cannot be written: {error.strerror}; choose another folder"
+        ) from error
 
     from trainer.data.prepared import prepare
     from trainer.train import evaluate, train
@@ -109,6 +121,10 @@ def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> 
 
 def _field_help() -> str:
     """Every setting with its default and docstring."""
+    import dataclasses
+
+    from trainer.config import TrainConfig, field_docs
+
     defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
     return "\n".join(
         f"  {name}: {'null' if defaults[name] is None else defaults[name]}\n      {text}"

@@ -7,12 +7,15 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk, a quota or a file system's largest file that is full."""
+_PROBE = 1 << 16
+"""Bytes that are written to find out whether a disk takes any."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
@@ -62,6 +65,19 @@ def flush(path: Path) -> None:
 def has_room(folder: Path, needed: int) -> bool:
     """Whether `needed` bytes are free where `folder` is or will be."""
     return shutil.disk_usage(nearest_folder(folder)).free >= needed
+
+
+def check_room(folder: Path) -> None:
+    """Find out whether a folder, which may be missing yet, takes files.
+
+    Raises:
+        OSError: it is a file or lies below one, may not be written, or its disk is full.
+    """
+    for place in (folder, *folder.absolute().parents):
+        if place.exists() and not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    with tempfile.TemporaryFile(dir=nearest_folder(folder)) as file:
+        file.write(bytes(_PROBE))
 
 
 def nearest_folder(folder: Path) -> Path:

@@ -6,10 +6,8 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
-from trainer.config import ConfigError, UserError
-from tune.commands.search import search
-from tune.util.environment import use_ray_token
-from tune.util.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
+from trainer.command import run_command
+from trainer.errors import ConfigError
 
 COMMANDS = {
     "inspect": "tune.commands.inspect:inspect",
@@ -33,30 +31,31 @@ COMMANDS = {
 """The functions behind the command words; each takes the words after its own and returns the exit code."""
 
 
-def _find_command(word: str) -> Callable[[list[str]], int] | None:
-    """The function of a command, imported only now: Ray and what else they need takes seconds."""
-    if word not in COMMANDS:
-        return None
-    module, name = COMMANDS[word].split(":")
-    command: Callable[[list[str]], int] = getattr(importlib.import_module(module), name)
-    return command
+_SEARCH = "tune.commands.search:search"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; mistakes of the user are one line each and exit code 2."""
     words = list(sys.argv[1:] if argv is None else argv)
+    return run_command(lambda: _run(words))
+
+
+def _run(words: list[str]) -> int:
+    from tune.util.environment import use_ray_token
+
     use_ray_token()
-    command = _find_command(words[0]) if words else None
-    try:
-        if words and command is None and not words[0].startswith("-"):
-            raise ConfigError(
-                f"{words[0]!r}: no such command; there are {', '.join(COMMANDS)}, and --space starts a search"
-            )
-        return command(words[1:]) if command else search(words)
-    except UserError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    word = words[0] if words else ""
+    if word in COMMANDS:
+        return _find(COMMANDS[word])(words[1:])
+    if word and not word.startswith("-"):
+        raise ConfigError(
+            f"{word!r}: no such command; there are {', '.join(COMMANDS)}, and --space starts a search"
+        )
+    return _find(_SEARCH)(words)
+
+
+def _find(place: str) -> Callable[[list[str]], int]:
+    """The function of a command, imported only now: Ray and what else they need takes seconds."""
+    module, name = place.split(":")
+    command: Callable[[list[str]], int] = getattr(importlib.import_module(module), name)
+    return command

@@ -22,6 +22,13 @@ SPLIT_ALIASES: dict[str, tuple[str, ...]] = {
     "validation": ("validation", "valid", "val", "dev", "development", "eval"),
     "test": ("test", "testing"),
 }
+
+
+def split_role(name: str) -> str | None:
+    """The part that a split of this name plays in a training (`dev` is `validation`); none for other names."""
+    return next((role for role, names in SPLIT_ALIASES.items() if name.lower() in names), None)
+
+
 _SPLIT_NAMES = frozenset(name for names in SPLIT_ALIASES.values() for name in names)
 
 

@@ -21,7 +21,7 @@ from trainer.data.columns import Part, find_audio_column, find_text_column, lang
 from trainer.data.features import window_seconds
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.prepared import Features, Labels, PreparedSplit, make_labels, open_features
-from trainer.data.sources import SPLIT_ALIASES, read_source
+from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset
 from trainer.data.text import has_words
 from trainer.errors import DataError, ModelError
@@ -49,7 +49,8 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
 
     Where the data has training clips, `train`, `validation` and `test` are what they are in a training, made from
     the training clips where the data has none of its own. Data without any, and splits of other names (`dev_other`),
-    are taken as they are, and `all` is every clip.
+    are taken as they are, and `all` is every clip. Other usual names of the three (`dev`) mean them, unless the data
+    has a split of that name besides.
 
     Raises:
         DataError: the data, a column, the split or the language is not there, or nothing is left of the split.
@@ -59,6 +60,9 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
     parts = divide_by_split(config, tables)
     names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}
     columns = _other_columns(config, parts)
+    role = split_role(split)
+    if role is not None and (split not in parts or names.get(role) == split):
+        split = role
     if split in SPLIT_ALIASES and names.get("train") in parts:
         table = load_clips(config)
         if split in table.splits:

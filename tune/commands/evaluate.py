@@ -52,7 +52,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
         "--split",
         default="test",
         metavar="NAME",
-        help="train, validation, test, another split of the data, or all (default: test)",
+        help="train, validation (or dev), test, another split of the data, or all (default: test)",
     )
     parser.add_argument(
         "--baseline", metavar="OTHER", help="a second model, decoded and compared on the same clips"

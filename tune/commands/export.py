@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
 from tune.commands.options import Parser, add_storage
 from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
+from tune.util.files import check_folder
 
 if TYPE_CHECKING:
     from tune.export.formats import FormatsOutcome
@@ -116,6 +117,12 @@ def run(words: list[str]) -> FormatsOutcome:
     """
     arguments = export_parser().parse_args(words)
     _check_options(arguments)
+    if arguments.check != "quick" and set(arguments.format) <= {"hf"}:
+        raise ConfigError(
+            f"--check {arguments.check}: goes with a --format that is converted; add one or remove it"
+        )
+    if arguments.output is not None:
+        check_folder(f"--output {arguments.output}", arguments.output)
     targets = resolve_targets(arguments.format or ["hf"], arguments.quantization)
     check_installed(targets)
     from tune.export.export import export_existing, export_trial

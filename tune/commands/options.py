@@ -16,7 +16,7 @@ from tune.experiments.plan import ASKABLE_TRACKERS
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
 from tune.util.console import make_console, say
 from tune.util.errors import option_name
-from tune.util.files import write_whole
+from tune.util.files import check_folder, write_whole, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,8 +75,8 @@ def add_results(parser: Any, files: str) -> None:
 
 def check_output(folder: Path | None) -> None:
     """Refuse a place where the files of `--output` cannot be; raises `ConfigError`."""
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--output {folder}: is a file; give a folder")
+    if folder is not None:
+        check_folder(f"--output {folder}", folder)
 
 
 def hand_out(
@@ -104,12 +104,10 @@ def hand_out(
     folder = arguments.output
     if folder is None:
         return
-    try:
+    with writing(f"--output {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, make in files.items():
             write_whole(folder / name, make())
-    except OSError as error:
-        raise ConfigError(f"--output {folder}: cannot be written: {error.strerror}") from error
     shown = make_console(error=True) if arguments.json else console
     say(shown, f"written   {', '.join(str(folder / name) for name in files)}")
 
@@ -184,6 +182,12 @@ def add_take_over(group: Any) -> None:
         action="store_true",
         help="with --resume, of an object store: also where another machine seems to run it still",
     )
+
+
+def check_take_over(arguments: argparse.Namespace) -> None:
+    """Raise `ConfigError` where `--take-over` has nothing to take over."""
+    if arguments.take_over and arguments.resume is None:
+        raise ConfigError("--take-over: goes with --resume EXPERIMENT; add that or remove it")
 
 
 def add_dashboard(group: Any) -> None:

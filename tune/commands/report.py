@@ -43,11 +43,11 @@ def report(words: list[str]) -> int:
     from tune.report.writer import make_report, save_report
     from tune.runs.finish import find_finished
     from tune.util.console import make_console, say, short_path
-    from tune.util.errors import ExperimentError
+    from tune.util.files import check_file
 
     output: Path | None = arguments.output
-    if output is not None and output.is_dir():
-        raise ExperimentError(f"--output {output}: is a folder; give a file such as {output / 'report.html'}")
+    if output is not None:
+        check_file(f"--output {output}", output, "report.html")
     console = make_console()
     with console.status("reading the experiment and drawing ..."):
         folder = find_finished(arguments.experiment, arguments.storage)

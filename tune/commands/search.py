@@ -17,6 +17,7 @@ from tune.commands.options import (
     add_track,
     add_tracking_uri,
     add_training,
+    check_take_over,
     named_fields,
     read_settings,
 )
@@ -224,6 +225,14 @@ def read_request(arguments: argparse.Namespace, words: Sequence[str]) -> SearchR
     from tune.experiments.plan import SearchRequest, check_numbers
     from tune.search.budgets import Budgets, parse_duration
 
+    check_take_over(arguments)
+    for option, without in (
+        ("--plateau-points", arguments.plateau is None),
+        ("--repeats", arguments.finalists == 0),
+    ):
+        if without and arguments.resume is None and option in _given(words):
+            needed = "--plateau N" if option == "--plateau-points" else "--finalists of at least 1"
+            raise ConfigError(f"{option}: goes with {needed}; add that or remove it")
     if arguments.resume is not None:
         for option in _FIXED_BY_EXPERIMENT:
             if option in _given(words):

@@ -16,6 +16,7 @@ from tune.commands.options import (
     add_track,
     add_tracking_uri,
     add_training,
+    check_take_over,
     named_fields,
     read_settings,
 )
@@ -136,6 +137,7 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
     """
     from tune.experiments.training_plan import TrainRequest
 
+    check_take_over(arguments)
     if arguments.resume is not None:
         given = [name for name in _FIXED if getattr(arguments, name) not in (None, [])]
         if given:

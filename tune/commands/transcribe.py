@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +16,7 @@ from tune.transcription.comparison import compare_all
 from tune.transcription.output import Progress, find_targets, write_all
 from tune.util.console import make_console
 from tune.util.errors import ConfigError, check_least
+from tune.util.files import check_file
 
 if TYPE_CHECKING:
     from trainer.transcription.recogniser import Recogniser
@@ -103,6 +103,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--pause {arguments.pause:g}: must be from 0.05 to 60 seconds")
     if arguments.language is not None:
         TrainConfig(language=arguments.language)
+    if arguments.force and not (arguments.output or arguments.html):
+        raise ConfigError("--force: replaces files of --output or --html; give one of them or remove it")
     if arguments.compare:
         if arguments.output or arguments.format not in ("text", "json"):
             raise ConfigError(
@@ -112,16 +114,12 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(
                 "--times model: with --compare both models hear the same segments, cut at pauses"
             )
-        if arguments.html and arguments.html.is_dir():
-            raise ConfigError(
-                f"--html {arguments.html}: is a folder; give a file such as {arguments.html / 'differences.html'}"
-            )
-        if arguments.html and arguments.html.exists() and not arguments.force:
+        if arguments.html and arguments.html.is_file() and not arguments.force:
             raise ConfigError(f"--html {arguments.html}: exists already; choose another name or give --force")
         if arguments.html and not arguments.html.absolute().parent.is_dir():
             raise ConfigError(f"--html {arguments.html}: no folder {arguments.html.parent}")
-        if arguments.html and not os.access(arguments.html.absolute().parent, os.W_OK):
-            raise ConfigError(f"--html {arguments.html}: the folder cannot be written; choose another")
+        if arguments.html:
+            check_file(f"--html {arguments.html}", arguments.html, "differences.html")
     elif arguments.html:
         raise ConfigError("--html: shows differences; give --compare BASE too")
 

@@ -131,7 +131,9 @@ def _checked(overrides: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool) -> list[str]:
-    found = []
+    from trainer.data.sources import split_role
+
+    found, role = [], split_role(split)
     if "data" in model.settings and model.settings.get("splits") is None:
         found.append(
             f"WARNING: no list of the clips that {model.shown} was trained on was kept; if the data has changed since, "
@@ -142,9 +144,9 @@ def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool)
         found.append(
             f"WARNING: {model.shown} was tuned for language {tuned} and is evaluated in {config.language}"
         )
-    if trained_on and config.splits is None and split in ("train", "all", config.train_split):
+    if trained_on and config.splits is None and (role == "train" or split in ("all", config.train_split)):
         found.append(f"WARNING: {model.shown} was trained on clips of this split, so the figures flatter it")
-    elif trained_on and split in ("validation", config.validation_split):
+    elif trained_on and (role == "validation" or split == config.validation_split):
         found.append(
             "WARNING: the settings and the checkpoint were chosen by this split, which flatters them a little; the "
             "test split does not"

@@ -326,7 +326,7 @@ def new_experiment(option: str, name: str, storage: Storage) -> ExperimentFolder
         raise ExperimentError(
             f"{option} {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
         )
-    storage.check()
+    storage.check(write=True)
     folder = storage.experiment(name)
     if folder.exists():
         copy = f" and its working copy {folder.path}" if folder.remote and folder.path.exists() else ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder, feature_cache
 from tune.experiments.object_stores.object_store import QUERY_KEYS, ObjectStore, StorageError
 from tune.util.environment import user_cache
+from tune.util.files import check_folder
 from tune.util.redact import without_password
 
 DEFAULT_STORAGE = "experiments"
@@ -69,16 +70,22 @@ class Storage:
         """Where features go by default."""
         return feature_cache(self.folder)
 
-    def check(self) -> None:
+    def check(self, *, write: bool = False) -> None:
         """Find out in seconds whether experiments can be kept there.
+
+        Args:
+            write: also whether a folder takes new files; of a bucket this is always found out.
 
         Raises:
             StorageError: it is a file; or the bucket is not there, cannot be reached or may not be written.
+            ConfigError: the folder cannot be written.
         """
         if self.folder is None:
             ObjectStore(self.text).check()
         elif self.folder.exists() and not self.folder.is_dir():
             raise StorageError(f"--storage {self.text}: is a file; give a folder")
+        elif write:
+            check_folder(f"--storage {self.text}", self.folder)
 
     def experiment(self, name: str) -> ExperimentFolder:
         """The folder of one experiment, which need not be there yet."""

@@ -26,7 +26,7 @@ from tune.export.model_card import CardFacts, Rates, model_card, usage
 from tune.search.finalists import ClipErrors, wer_interval
 from tune.util.console import say
 from tune.util.errors import ConfigError, DataError, ExperimentError
-from tune.util.files import read_object, write_whole
+from tune.util.files import read_object, write_whole, writing
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
@@ -118,10 +118,11 @@ def new_folder(output: Path) -> Iterator[Path]:
     except OSError as error:
         raise ExperimentError(f"--output {output}: cannot be written: {error.strerror}") from error
     try:
-        yield partial
-        if output.exists():
-            output.rmdir()
-        partial.rename(output)
+        with writing(f"--output {output}", full=True):
+            yield partial
+            if output.exists():
+                output.rmdir()
+            partial.rename(output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from trainer.transcription.differences import Comparison, Difference, compare
 from trainer.transcription.transcripts import Failure, as_dict
-from tune.transcription.output import Progress, put_out, writing
+from tune.transcription.output import Progress, put_out
 from tune.util.console import clock, make_console, say
-from tune.util.files import write_whole
+from tune.util.files import write_whole, writing
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import errno
 import functools
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +15,7 @@ from trainer.transcription.recordings import Recording
 from trainer.transcription.transcripts import FORMATS, SUFFIX, Empty, Failure, Transcript, as_dict, as_json
 from tune.util.console import ProgressBar, clock, say
 from tune.util.errors import EXIT_FAILED, ConfigError
-from tune.util.files import write_whole
+from tune.util.files import check_folder, write_whole, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,22 +62,12 @@ def find_targets(recordings: Sequence[Recording], arguments: argparse.Namespace)
         )
     if folders := [target for target in taken if target.is_dir()]:
         raise ConfigError(f"--output {arguments.output}: {folders[0]} is a folder; choose another --output")
+    for folder in sorted({target.parent for target in targets}):
+        check_folder(f"--output {arguments.output}", folder)
     with writing(f"--output {arguments.output}"):
         for folder in {target.parent for target in targets}:
             folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     return targets
-
-
-@contextlib.contextmanager
-def writing(option: str) -> Iterator[None]:
-    """A file that cannot be written, a full disk among the reasons, as a mistake of the option that named it."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise ConfigError(f"{option}: cannot be written: {error.strerror}{where}") from error
 
 
 class Progress:
@@ -207,12 +194,6 @@ def _printed(results: list[Transcript] | Failure, arguments: argparse.Namespace,
 
 
 def put_out(text: str) -> None:
-    """Write to standard output at once; where nobody reads it any more, end the command quietly."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the output (head, less) has seen enough. Exit code 1, as `logs` and rich's consoles end then;
-        # Python would complain once more when it exits.
-        sys.stdout = None  # type: ignore[assignment]
-        raise SystemExit(EXIT_FAILED) from None
+    """Write to standard output at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trainer.config import ConfigError, DataError, ModelError, UserError
-
-EXIT_FAILED = 1
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
+from trainer.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
+from trainer.errors import ConfigError, DataError, ModelError, UserError
 
 __all__ = [
     "EXIT_FAILED",

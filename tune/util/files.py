@@ -1,15 +1,78 @@
-"""JSON objects of model folders; and, from the training, files that are whole at any time, and their locks."""
+"""JSON objects of model folders; places of output; and, from the training, files that are whole at any time, locks."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.files import is_locked, take_lock, try_lock, write_whole
-from tune.util.errors import ModelError, first_line
+from trainer.files import FULL, check_room, is_locked, take_lock, try_lock, write_whole
+from tune.util.errors import ConfigError, ModelError, first_line
 
-__all__ = ["is_locked", "read_object", "take_lock", "try_lock", "write_whole"]
+__all__ = [
+    "check_file",
+    "check_folder",
+    "is_locked",
+    "read_object",
+    "take_lock",
+    "try_lock",
+    "write_whole",
+    "writing",
+]
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Find out whether files can be written to a folder, which is not made yet where it is missing.
+
+    Args:
+        option: how the user named it, as `--output results`.
+        folder: the same as a path.
+
+    Raises:
+        ConfigError: it is a file or lies below one, may not be written, or its disk is full.
+    """
+    path = folder.expanduser()
+    if path.is_file():
+        raise ConfigError(f"{option}: is a file; give a folder")
+    with writing(option):
+        check_room(path)
+
+
+def check_file(option: str, file: Path, example: str) -> None:
+    """The same of a file, which may be there; `example` is a name for one where a folder was given.
+
+    Raises:
+        ConfigError: it is a folder or a device, or cannot be written.
+    """
+    path = file.expanduser()
+    if path.is_dir():
+        raise ConfigError(f"{option}: is a folder; give a file such as {file / example}")
+    with writing(option):
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{option}: is no plain file; give the name of one")
+        check_room(path.absolute().parent)
+
+
+@contextlib.contextmanager
+def writing(option: str, *, full: bool = False) -> Iterator[None]:
+    """A file that cannot be written, a full disk among the reasons, as a mistake of the option that named it.
+
+    Args:
+        option: as `--output results`.
+        full: only full disks, where files are read as well.
+
+    Raises:
+        ConfigError: an `OSError` came.
+    """
+    try:
+        yield
+    except OSError as error:
+        if full and error.errno not in FULL:
+            raise
+        where = f" ({error.filename})" if isinstance(error.filename, str) else ""
+        raise ConfigError(f"{option}: cannot be written: {error.strerror}{where}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -42,10 +42,13 @@ def speakers(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [row | {"speaker": f"s{number % 3}", "age": str(20 + number)} for number, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_the_splits_of_a_training(folder: Path, split: str) -> None:
+@pytest.mark.parametrize(
+    ("split", "names"), [("train", "training"), ("validation", "dev val Valid"), ("test", "testing")]
+)
+def test_the_splits_of_a_training(folder: Path, split: str, names: str) -> None:
     settings = config(write_manifest(folder / "all.csv", speakers(records(ROWS))))
     found = load_split(settings, split)
+    assert all(load_split(settings, name).clips == found.clips for name in names.split())
     assert list(found.clips) == list(load_clips(settings).splits[split])
     assert found.columns == ["split", "language", "speaker", "age"]
     numbers = [number for number, row in enumerate(ROWS) if row.split == split]
