@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import pytest
 from mlflow_tables import copy_tables
 
@@ -38,6 +39,13 @@ def shared_data() -> Path:
 def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One feature cache for the whole run."""
     return tmp_path_factory.mktemp("feature-cache")
+
+
+# A busy machine is slow now and then, which is no fault of what is tested.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,12 @@ are written (case, punctuation, language) does not touch them: labels are made e
 
 from __future__ import annotations
 
+import array
 import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,16 +35,51 @@ TOO_LONG_TEXT = "too_long_text"
 """The only reason for a drop that depends on how texts are written."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels of the clips whose texts are not too long; the lists run in parallel."""
+    """Labels of the clips whose texts are not too long, as flat arrays, which processes share at no cost."""
 
-    rows: list[int]
-    """Positions of these clips among all that were given."""
-    targets: list[str]
-    """Texts that the model learns."""
-    tokens: list[list[int]]
-    """Token ids with the prefix (start, language, task, no timestamps) and the end token."""
+    rows: np.ndarray
+    """int32 (clips,): positions of these clips among all that were given."""
+    tokens: np.ndarray
+    """int32: token ids of one clip after the other, with the prefix (start, language, task, no timestamps) and the end
+    token."""
+    offsets: np.ndarray
+    """int64 (clips + 1,): where in `tokens` each clip begins."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, i: int) -> np.ndarray:
+        """int32: token ids of clip `i`."""
+        tokens: np.ndarray = self.tokens[self.offsets[i] : self.offsets[i + 1]]
+        return tokens
+
+    def lengths(self) -> np.ndarray:
+        """int64 (clips,): tokens of each clip."""
+        import numpy as np
+
+        return np.diff(self.offsets)
+
+    def only(self, clips: Sequence[int]) -> Labels:
+        """Those of the clips at these positions."""
+        import numpy as np
+
+        chosen = np.asarray(clips, np.int64)
+        tokens = [self.of(clip) for clip in clips]
+        return Labels(
+            self.rows[chosen], np.concatenate(tokens or [self.tokens[:0]]), _offsets(self.lengths()[chosen])
+        )
+
+
+def _offsets(lengths: Any) -> np.ndarray:
+    import numpy as np
+
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+_AT_ONCE = 10_000
+"""Texts that are tokenised in one call: much faster than one by one, and lists of all tokens would take gigabytes."""
 
 
 def make_labels(
@@ -51,7 +88,7 @@ def make_labels(
     longest: int,
     *,
     split: str,
-    index: Mapping[str, Sequence[Any]],
+    index: Mapping[str, Any],
 ) -> tuple[Labels, list[Drop]]:
     """Labels of one split, and the clips dropped because their texts are too long.
 
@@ -62,37 +99,41 @@ def make_labels(
         split: role of the split, for the list of drops.
         index: `name` and `text` of every clip; each text has a letter or digit, so something is left of it.
     """
-    targets = [
-        prepare_target(
-            text,
-            lowercase=config.lowercase,
-            remove_punctuation=config.remove_punctuation,
-            language=config.language,
-        )
-        for text in index["text"]
-    ]
-    # The tokenizer fails on an empty list. One call for all: it is much faster than one for each.
-    tokens = processor.tokenizer(targets).input_ids if targets else []
-    labels, drops = Labels([], [], []), []
-    for row, (target, ids) in enumerate(zip(targets, tokens, strict=True)):
-        if len(ids) > longest:
-            detail = f"{len(ids)} tokens; the model writes at most {longest}"
-            drops.append(Drop(split, index["name"][row], TOO_LONG_TEXT, detail))
-        else:
-            labels.rows.append(row)
-            labels.targets.append(target)
-            labels.tokens.append(list(ids))
-    return labels, drops
+    import numpy as np
+
+    rows, lengths, drops = array.array("i"), array.array("q"), []
+    tokens = [np.zeros(0, np.int32)]
+    texts = index["text"]
+    for start in range(0, len(texts), _AT_ONCE):
+        targets = [
+            prepare_target(
+                str(text),
+                lowercase=config.lowercase,
+                remove_punctuation=config.remove_punctuation,
+                language=config.language,
+            )
+            for text in texts[start : start + _AT_ONCE]
+        ]
+        for row, ids in enumerate(found := processor.tokenizer(targets).input_ids, start):
+            if len(ids) > longest:
+                detail = f"{len(ids)} tokens; the model writes at most {longest}"
+                drops.append(Drop(split, str(index["name"][row]), TOO_LONG_TEXT, detail))
+            else:
+                rows.append(row)
+                lengths.append(len(ids))
+        kept = itertools.chain.from_iterable(ids for ids in found if len(ids) <= longest)
+        tokens.append(np.fromiter(kept, np.int32))
+    return Labels(np.asarray(rows, np.int32), np.concatenate(tokens), _offsets(lengths)), drops
 
 
 class PreparedSplit:
     """The usable clips of one split; positions run from 0 to `len(split) - 1`."""
 
-    def __init__(self, path: Path, n_mels: int, index: Mapping[str, Sequence[Any]], labels: Labels) -> None:
+    def __init__(self, path: Path, n_mels: int, index: Mapping[str, Any], labels: Labels) -> None:
         self._path, self._n_mels, self._index, self._labels = path, n_mels, index, labels
 
     def __len__(self) -> int:
-        return len(self._labels.rows)
+        return len(self._labels)
 
     @functools.cached_property
     def _mapped(self) -> np.ndarray:
@@ -115,15 +156,12 @@ class PreparedSplit:
 
     def labels(self, i: int) -> list[int]:
         """Token ids of clip `i`: start, language, task, no-timestamps token, the text, end token."""
-        return self._labels.tokens[i]
+        found: list[int] = self._labels.of(i).tolist()
+        return found
 
     def text(self, i: int) -> str:
         """The transcript as the data set has it: the reference of the orthographic WER."""
         return str(self._get("text", i))
-
-    def target(self, i: int) -> str:
-        """The transcript as the model learns it."""
-        return self._labels.targets[i]
 
     def name(self, i: int) -> str:
         """The file of clip `i` as the data set names it."""
@@ -139,15 +177,19 @@ class PreparedSplit:
 
     def all_frames(self) -> tuple[int, ...]:
         """Feature frames of every clip."""
-        return tuple(int(self._index["frames"][row]) for row in self._labels.rows)
+        return tuple(self._frames().tolist())
 
     def most_frames(self) -> int:
         """Feature frames of the longest clip."""
-        return max(self.all_frames())
+        return int(self._frames().max())
+
+    def _frames(self) -> np.ndarray:
+        frames: np.ndarray = self._index["frames"][self._labels.rows]
+        return frames
 
     def n_tokens(self, i: int) -> int:
         """Label tokens of clip `i`."""
-        return len(self._labels.tokens[i])
+        return int(self._labels.offsets[i + 1] - self._labels.offsets[i])
 
     def digest(self) -> str:
         """Tells these clips and texts, in their order, from others, wherever the files are: by name, text, length, and
@@ -161,23 +203,21 @@ class PreparedSplit:
 
     def only(self, clips: Sequence[int]) -> PreparedSplit:
         """The clips at these positions, in this order; one may come more than once."""
-        labels = Labels(
-            [self._labels.rows[clip] for clip in clips],
-            [self._labels.targets[clip] for clip in clips],
-            [self._labels.tokens[clip] for clip in clips],
-        )
-        return PreparedSplit(self._path, self._n_mels, self._index, labels)
+        return PreparedSplit(self._path, self._n_mels, self._index, self._labels.only(clips))
 
     def moved_to(self, folder: Path) -> PreparedSplit:
         """The same split, its features read from another folder."""
         return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels)
 
-    def with_labels(
+    def make_labels(
         self, config: TrainConfig, processor: Processor, longest: int, role: str
-    ) -> tuple[PreparedSplit, list[Drop]]:
-        """The same clips with labels made for `config`, and those whose texts are too long for it."""
-        labels, drops = make_labels(config, processor, longest, split=role, index=self._index)
-        return PreparedSplit(self._path, self._n_mels, self._index, labels), drops
+    ) -> tuple[Labels, list[Drop]]:
+        """Labels of all clips for other text settings, and those whose texts are too long for them."""
+        return make_labels(config, processor, longest, split=role, index=self._index)
+
+    def with_labels(self, labels: Labels) -> PreparedSplit:
+        """The same clips with other labels."""
+        return PreparedSplit(self._path, self._n_mels, self._index, labels)
 
     def _get(self, column: str, i: int) -> Any:
         return self._index[column][self._labels.rows[i]]
@@ -228,16 +268,54 @@ class PreparedData:
         """
         processor = load_processor(config)
         longest = int(load_model_config(config).max_target_positions)
-        splits, drops = {}, [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
-        for role, split in self.splits.items():
-            splits[role], dropped = split.with_labels(config, processor, longest, role)
-            drops += dropped
+        drops = [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
+        folder = self._labels_folder(config, processor, longest)
+        build = functools.partial(self._write_labels, config, processor, longest)
+        with found_or_built(folder, build) as (manifest, _):
+            drops += [Drop(**values) for values in manifest["drops"]]
+        splits = {
+            role: split.with_labels(_mapped_labels(folder, role)) for role, split in self.splits.items()
+        }
         window = window_seconds(processor.feature_extractor)
         check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
         notes = check_drops(config, drops, total=self.total, window=window)
         return dataclasses.replace(
             self, notes=self.source_notes + notes, reused=True, splits=splits, drops=drops
         )
+
+    def _labels_folder(self, config: TrainConfig, processor: Processor, longest: int) -> Path:
+        """Beside the features; named by the clips and all that makes labels of their texts."""
+        vocabulary = processor.tokenizer.backend_tokenizer.to_str()
+        settings = [getattr(config, name) for name in ("language", "task", "lowercase", "remove_punctuation")]
+        parts = [LABELS_VERSION, self.folder.name, settings, longest, vocabulary]
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+        return self.folder.parent / f"labels-{key}"
+
+    def _write_labels(
+        self, config: TrainConfig, processor: Processor, longest: int, folder: Path
+    ) -> dict[str, Any]:
+        import numpy as np
+
+        drops = []
+        for role, split in self.splits.items():
+            labels, dropped = split.make_labels(config, processor, longest, role)
+            drops += [dataclasses.asdict(drop) for drop in dropped]
+            for name, values in vars(labels).items():
+                np.save(folder / f"{role}.{name}.npy", values)
+        return {"drops": drops}
+
+
+LABELS_VERSION = 1
+"""Part of the name: raise it whenever the same texts and settings would give other labels."""
+
+
+def _mapped_labels(folder: Path, role: str) -> Labels:
+    """Labels that were written once, shared by all processes of the machine."""
+    import numpy as np
+
+    return Labels(
+        *(np.load(folder / f"{role}.{field.name}.npy", mmap_mode="r") for field in dataclasses.fields(Labels))
+    )
 
 
 def prepare(
@@ -294,7 +372,7 @@ class Features:
     reused: bool
     """Whether they were there already."""
     n_mels: int
-    indexes: Mapping[str, Mapping[str, Sequence[Any]]]
+    indexes: Mapping[str, Mapping[str, Any]]
     """Columns `offset`, `frames`, `fill`, `seconds`, `name` and `text` of each split's usable clips."""
     drops: list[Drop]
     """Clips without features."""
@@ -325,16 +403,29 @@ def open_features(
 
     They do not stay where what the `with` block does with new ones fails.
     """
-    import pyarrow.parquet as pq
-
     folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
     build = functools.partial(
         build_features, table=table, extractor=extractor, on_progress=on_progress, workers=workers
     )
     with found_or_built(folder, build) as (manifest, reused):
-        indexes = {role: pq.read_table(folder / f"{role}.index.parquet").to_pydict() for role in table.splits}
+        indexes = {role: _read_index(folder / f"{role}.index.parquet") for role in table.splits}
         drops = [Drop(**values) for values in manifest["drops"]]
         yield Features(folder, reused, manifest["n_mels"], indexes, drops, manifest["cancelled"])
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    """Columns of an index: numbers as numpy arrays, names and texts as Arrow holds them, without objects."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_string(column.type):
+            columns[name] = column.cast(pa.large_string()).combine_chunks()
+        else:
+            columns[name] = column.to_numpy()
+    return columns
 
 
 def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:

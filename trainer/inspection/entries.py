@@ -174,8 +174,8 @@ def find_left_out(
             continue
         index = {"name": [entry.name for entry in chosen], "text": [entry.text for entry in chosen]}
         labels, dropped = make_labels(config, limits.processor, limits.max_tokens, split=split, index=index)
-        for row, tokens in zip(labels.rows, labels.tokens, strict=True):
-            chosen[row].tokens = len(tokens)
+        for row, tokens in zip(labels.rows.tolist(), labels.lengths().tolist(), strict=True):
+            chosen[row].tokens = tokens
         left[split] -= len(dropped)
         drops += dropped
     stops = None

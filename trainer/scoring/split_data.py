@@ -187,7 +187,7 @@ class SplitData:
         found = _find_features(config, self.source, on_progress)
         other = found.split(_ROLE, self.labels)
         mine = [(self.prepared.name(row), self.prepared.text(row)) for row in range(len(self))]
-        if len(found.indexes[_ROLE]["name"]) <= max(self.labels.rows) or mine != [
+        if len(found.indexes[_ROLE]["name"]) <= self.labels.rows.max() or mine != [
             (other.name(row), other.text(row)) for row in range(len(self))
         ]:
             raise ModelError(
@@ -215,7 +215,7 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
     longest = int(load_model_config(config).max_target_positions)
     labels, too_long = make_labels(config, processor, longest, split=source.name, index=index)
     drops = [dataclasses.replace(drop, split=source.name) for drop in found.drops] + too_long
-    if not labels.rows:
+    if not len(labels):
         raise DataError(
             f"data={config.data!r}: no clip of the split {source.name!r} can be used; the first is "
             f"{drops[0].name}: {drops[0].detail}"
@@ -228,7 +228,7 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
         source=source,
         model=config.model,
         prepared=found.split(_ROLE, labels),
-        rows=[positions[row] for row in labels.rows],
+        rows=[positions[row] for row in labels.rows.tolist()],
         drops=drops,
         notes=source.notes + told,
         labels=labels,
@@ -243,7 +243,7 @@ def _find_features(config: TrainConfig, source: SplitClips, on_progress: Progres
 
 def _positions(clips: Sequence[Clip], index: Mapping[str, Sequence[Any]]) -> list[int]:
     """Where in `clips` each clip of the index is: they are in the same order, without those dropped."""
-    kept = list(zip(index["name"], index["text"], strict=True))
+    kept = list(zip(map(str, index["name"]), map(str, index["text"]), strict=True))
     positions: list[int] = []
     for position, clip in enumerate(clips):
         if len(positions) < len(kept) and kept[len(positions)] == (clip.name, clip.text):

@@ -1,0 +1,185 @@
+"""Memory and time of the driver and of a trial's process against the number of clips, from the table to the labels.
+
+    python benchmarks/many_clips.py --clips 1000 10000 100000 1000000
+
+Rows name files (at most 50,000 different ones) of a data set that is written first. Features are not computed but
+made up, one frame a clip: what is measured is what grows with the number of clips, whatever their length. The driver,
+a process for each size, loads and prepares the data and puts it into Ray's object store. The trial, another process,
+takes it from there, once as it is and once with other texts (`lowercase`), and looks at every clip's labels. Memory
+is private memory (USS), so without what processes share through the object store or a mapped file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+FILES = 50_000
+WORDS = (
+    "naturally",
+    "the",
+    "of",
+    "seventeen",
+    "houses",
+    "were",
+    "blue",
+    "a",
+    "morning",
+    "without",
+    "where",
+    "she",
+)
+
+
+def write_data(folder: Path, clips: int) -> Path:
+    """A table of so many clips, its texts of 8 words each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (folder / "clips").mkdir(parents=True)
+    for number in range(min(clips, FILES)):
+        (folder / "clips" / f"recording_{number:07}.wav").touch()
+    names = [f"clips/recording_{number % FILES:07}.wav" for number in range(clips)]
+    texts = [
+        " ".join(f"{WORDS[(number * step) % len(WORDS)]}" for step in (1, 3, 5, 7, 11, 13))
+        + f" {number} Times"
+        for number in range(clips)
+    ]
+    split = [
+        "test" if number % 100 == 1 else "validation" if number % 100 == 2 else "train"
+        for number in range(clips)
+    ]
+    path = folder / "clips.parquet"
+    pq.write_table(pa.table({"audio": names, "text": texts, "split": split}), path)
+    return path
+
+
+def made_up(*_: Any) -> Any:
+    """The features of any clip."""
+    import numpy as np
+
+    return np.zeros((80, 1), np.float16), -1.5, 0.01
+
+
+def memory() -> tuple[float, float]:
+    """Private and peak resident memory of this process in MB."""
+    import psutil
+
+    status = Path("/proc/self/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    return psutil.Process().memory_full_info().uss / 2**20, peak / 2**10
+
+
+def driver(data: Path, model: str, cache: Path) -> dict[str, Any]:
+    """What preparing costs, and a trial's process after it."""
+    import ray
+
+    import trainer.data.features
+    from trainer.config import TrainConfig
+    from trainer.data.clips import load_clips
+    from trainer.data.prepared import prepare
+
+    trainer.data.features._compute = made_up  # type: ignore[assignment]
+    config = TrainConfig(data=str(data), model=model, cache_dir=str(cache), split_by=None)
+    before, _ = memory()
+    began = time.monotonic()
+    table = load_clips(config)
+    loaded = time.monotonic() - began
+    made = prepare(config, workers=1, table=table)
+    del table
+    seconds = time.monotonic() - began
+    uss, peak = memory()
+    again = time.monotonic()
+    prepare(config)
+    reused = time.monotonic() - again
+    ray.init(num_cpus=1, log_to_driver=False, object_store_memory=8 * 2**30)
+    began = time.monotonic()
+    stored = ray.put(made)
+    put = time.monotonic() - began
+    found = ray.get(ray.remote(max_retries=0)(trial).remote([stored], config))
+    ray.shutdown()
+    return {
+        "load_seconds": loaded,
+        "prepare_seconds": seconds,
+        "again_seconds": reused,
+        "put_seconds": put,
+        "driver_mb": uss - before,
+        "driver_peak_mb": peak - before,
+        **found,
+    }
+
+
+def trial(stored: list[Any], config: Any) -> dict[str, float]:
+    """What a trial's process holds, with the texts of all trials and with its own."""
+    import ray
+
+    from trainer.model.processor import load_processor
+
+    load_processor(config)
+    before, _ = memory()
+    began = time.monotonic()
+    data = ray.get(stored[0])
+    tokens = sum(data.splits["train"].n_tokens(clip) for clip in range(len(data.splits["train"])))
+    opened = time.monotonic() - began
+    plain, _ = memory()
+    began = time.monotonic()
+    other = data.with_texts(config.replace(lowercase=True))
+    relabelled = time.monotonic() - began
+    _ = other.splits["train"].labels(0)
+    uss, peak = memory()
+    return {
+        "trial_seconds": opened,
+        "trial_mb": plain - before,
+        "relabel_seconds": relabelled,
+        "relabelled_mb": uss - before,
+        "relabelled_peak_mb": peak - before,
+        "tokens": tokens,
+    }
+
+
+def main() -> None:
+    """Measure each number of clips in a process of its own, and print a table and JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clips", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--one", nargs=2, metavar=("DATA", "CACHE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(driver(Path(arguments.one[0]), arguments.model, Path(arguments.one[1]))))
+        return
+    rows = []
+    for clips in arguments.clips:
+        with tempfile.TemporaryDirectory() as scratch:
+            data = write_data(Path(scratch) / "data", clips)
+            words = [
+                sys.executable,
+                __file__,
+                "--model",
+                arguments.model,
+                "--one",
+                str(data),
+                f"{scratch}/cache",
+            ]
+            done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+            rows.append({"clips": clips, **json.loads(done.stdout.splitlines()[-1])})
+            print(json.dumps(rows[-1]), flush=True)
+    print("| " + " | ".join(rows[0]) + " |")
+    print("| " + " | ".join("---:" for _ in rows[0]) + " |")
+    for row in rows:
+        print(
+            "| "
+            + " | ".join(f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value in row.values())
+            + " |"
+        )
+
+
+if __name__ == "__main__":
+    main()
