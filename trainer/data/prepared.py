@@ -6,7 +6,6 @@ are written (case, punctuation, language) does not touch them: labels are made e
 
 from __future__ import annotations
 
-import array
 import contextlib
 import dataclasses
 import functools
@@ -101,8 +100,25 @@ def make_labels(
     """
     import numpy as np
 
-    rows, lengths, drops = array.array("i"), array.array("q"), []
-    tokens = [np.zeros(0, np.int32)]
+    chunks, drops = list[Labels](), list[Drop]()
+    for labels, dropped in label_chunks(config, processor, longest, split=split, index=index):
+        chunks.append(labels)
+        drops += dropped
+    lengths = [chunk.lengths() for chunk in chunks]
+    empty = np.zeros(0, np.int32)
+    return Labels(
+        np.concatenate([empty, *(chunk.rows for chunk in chunks)]),
+        np.concatenate([empty, *(chunk.tokens for chunk in chunks)]),
+        _offsets(np.concatenate([empty, *lengths])),
+    ), drops
+
+
+def label_chunks(
+    config: TrainConfig, processor: Processor, longest: int, *, split: str, index: Mapping[str, Any]
+) -> Iterator[tuple[Labels, list[Drop]]]:
+    """What `make_labels` makes, of some clips after the other."""
+    import numpy as np
+
     texts = index["text"]
     for start in range(0, len(texts), _AT_ONCE):
         targets = [
@@ -114,16 +130,20 @@ def make_labels(
             )
             for text in texts[start : start + _AT_ONCE]
         ]
-        for row, ids in enumerate(found := processor.tokenizer(targets).input_ids, start):
-            if len(ids) > longest:
-                detail = f"{len(ids)} tokens; the model writes at most {longest}"
-                drops.append(Drop(split, str(index["name"][row]), TOO_LONG_TEXT, detail))
-            else:
-                rows.append(row)
-                lengths.append(len(ids))
-        kept = itertools.chain.from_iterable(ids for ids in found if len(ids) <= longest)
-        tokens.append(np.fromiter(kept, np.int32))
-    return Labels(np.asarray(rows, np.int32), np.concatenate(tokens), _offsets(lengths)), drops
+        found = processor.tokenizer(targets).input_ids
+        lengths = np.fromiter(map(len, found), np.int64)
+        fits = np.flatnonzero(lengths <= longest)
+        tokens = np.fromiter(itertools.chain.from_iterable(found[row] for row in fits.tolist()), np.int32)
+        drops = [
+            Drop(
+                split,
+                str(index["name"][start + row]),
+                TOO_LONG_TEXT,
+                f"{lengths[row]} tokens; the model writes at most {longest}",
+            )
+            for row in np.flatnonzero(lengths > longest).tolist()
+        ]
+        yield Labels((start + fits).astype(np.int32), tokens, _offsets(lengths[fits])), drops
 
 
 class PreparedSplit:
@@ -209,11 +229,27 @@ class PreparedSplit:
         """The same split, its features read from another folder."""
         return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels)
 
-    def make_labels(
-        self, config: TrainConfig, processor: Processor, longest: int, role: str
-    ) -> tuple[Labels, list[Drop]]:
-        """Labels of all clips for other text settings, and those whose texts are too long for them."""
-        return make_labels(config, processor, longest, split=role, index=self._index)
+    def write_labels(
+        self, config: TrainConfig, processor: Processor, longest: int, role: str, folder: Path
+    ) -> list[Drop]:
+        """Write labels of all clips for other text settings, for `map_labels`; those whose texts are too long for them.
+
+        Nothing but some clips at once is held in memory.
+        """
+        drops = []
+        with contextlib.ExitStack() as stack:
+            rows, tokens, lengths = (
+                stack.enter_context((folder / f"{role}.{name}").open("wb")) for name in _LABEL_FILES
+            )
+            for labels, dropped in label_chunks(config, processor, longest, split=role, index=self._index):
+                for file, values in (
+                    (rows, labels.rows),
+                    (tokens, labels.tokens),
+                    (lengths, labels.lengths()),
+                ):
+                    values.tofile(file)
+                drops += dropped
+        return drops
 
     def with_labels(self, labels: Labels) -> PreparedSplit:
         """The same clips with other labels."""
@@ -273,9 +309,7 @@ class PreparedData:
         build = functools.partial(self._write_labels, config, processor, longest)
         with found_or_built(folder, build) as (manifest, _):
             drops += [Drop(**values) for values in manifest["drops"]]
-        splits = {
-            role: split.with_labels(_mapped_labels(folder, role)) for role, split in self.splits.items()
-        }
+        splits = {role: split.with_labels(map_labels(folder, role)) for role, split in self.splits.items()}
         window = window_seconds(processor.feature_extractor)
         check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
         notes = check_drops(config, drops, total=self.total, window=window)
@@ -294,28 +328,32 @@ class PreparedData:
     def _write_labels(
         self, config: TrainConfig, processor: Processor, longest: int, folder: Path
     ) -> dict[str, Any]:
-        import numpy as np
-
-        drops = []
-        for role, split in self.splits.items():
-            labels, dropped = split.make_labels(config, processor, longest, role)
-            drops += [dataclasses.asdict(drop) for drop in dropped]
-            for name, values in vars(labels).items():
-                np.save(folder / f"{role}.{name}.npy", values)
-        return {"drops": drops}
+        drops = [
+            drop
+            for role, split in self.splits.items()
+            for drop in split.write_labels(config, processor, longest, role, folder)
+        ]
+        return {"drops": [dataclasses.asdict(drop) for drop in drops]}
 
 
+_LABEL_FILES = ("rows.i32", "tokens.i32", "lengths.i64")
 LABELS_VERSION = 1
 """Part of the name: raise it whenever the same texts and settings would give other labels."""
 
 
-def _mapped_labels(folder: Path, role: str) -> Labels:
-    """Labels that were written once, shared by all processes of the machine."""
+def map_labels(folder: Path, role: str) -> Labels:
+    """Labels that were written once; all processes of the machine share them."""
     import numpy as np
 
-    return Labels(
-        *(np.load(folder / f"{role}.{field.name}.npy", mmap_mode="r") for field in dataclasses.fields(Labels))
+    def read(name: str, kind: type) -> np.ndarray:
+        path = folder / f"{role}.{name}"
+        empty = not path.stat().st_size  # which cannot be mapped
+        return np.zeros(0, kind) if empty else np.memmap(path, kind, mode="r")
+
+    rows, tokens, lengths = (
+        read(name, kind) for name, kind in zip(_LABEL_FILES, (np.int32, np.int32, np.int64), strict=True)
     )
+    return Labels(rows, tokens, _offsets(lengths))
 
 
 def prepare(
