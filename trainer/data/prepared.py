@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from trainer.config import TrainConfig
 from trainer.data.cache import found_or_built, read_complete
 from trainer.data.clips import ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
 from trainer.data.features import CODE_VERSION, build_features, extractor_settings, window_seconds
-from trainer.data.text import prepare_target
+from trainer.data.labels import TOO_LONG_TEXT, Labels, make_labels, map_labels, write_labels
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model_config
 
@@ -29,121 +28,6 @@ if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
 
     from trainer.model.processor import Processor
-
-TOO_LONG_TEXT = "too_long_text"
-"""The only reason for a drop that depends on how texts are written."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Labels:
-    """Labels of the clips whose texts are not too long, as flat arrays, which processes share at no cost."""
-
-    rows: np.ndarray
-    """int32 (clips,): positions of these clips among all that were given."""
-    tokens: np.ndarray
-    """int32: token ids of one clip after the other, with the prefix (start, language, task, no timestamps) and the end
-    token."""
-    offsets: np.ndarray
-    """int64 (clips + 1,): where in `tokens` each clip begins."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def of(self, i: int) -> np.ndarray:
-        """int32: token ids of clip `i`."""
-        tokens: np.ndarray = self.tokens[self.offsets[i] : self.offsets[i + 1]]
-        return tokens
-
-    def lengths(self) -> np.ndarray:
-        """int64 (clips,): tokens of each clip."""
-        import numpy as np
-
-        return np.diff(self.offsets)
-
-    def only(self, clips: Sequence[int]) -> Labels:
-        """Those of the clips at these positions."""
-        import numpy as np
-
-        chosen = np.asarray(clips, np.int64)
-        tokens = [self.of(clip) for clip in clips]
-        return Labels(
-            self.rows[chosen], np.concatenate(tokens or [self.tokens[:0]]), _offsets(self.lengths()[chosen])
-        )
-
-
-def _offsets(lengths: Any) -> np.ndarray:
-    import numpy as np
-
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
-_AT_ONCE = 10_000
-"""Texts that are tokenised in one call: much faster than one by one, and lists of all tokens would take gigabytes."""
-
-
-def make_labels(
-    config: TrainConfig,
-    processor: Processor,
-    longest: int,
-    *,
-    split: str,
-    index: Mapping[str, Any],
-) -> tuple[Labels, list[Drop]]:
-    """Labels of one split, and the clips dropped because their texts are too long.
-
-    Args:
-        config: says how texts are written.
-        processor: its tokenizer has language and task set.
-        longest: most tokens that the model can write, prefix included.
-        split: role of the split, for the list of drops.
-        index: `name` and `text` of every clip; each text has a letter or digit, so something is left of it.
-    """
-    import numpy as np
-
-    chunks, drops = list[Labels](), list[Drop]()
-    for labels, dropped in label_chunks(config, processor, longest, split=split, index=index):
-        chunks.append(labels)
-        drops += dropped
-    lengths = [chunk.lengths() for chunk in chunks]
-    empty = np.zeros(0, np.int32)
-    return Labels(
-        np.concatenate([empty, *(chunk.rows for chunk in chunks)]),
-        np.concatenate([empty, *(chunk.tokens for chunk in chunks)]),
-        _offsets(np.concatenate([empty, *lengths])),
-    ), drops
-
-
-def label_chunks(
-    config: TrainConfig, processor: Processor, longest: int, *, split: str, index: Mapping[str, Any]
-) -> Iterator[tuple[Labels, list[Drop]]]:
-    """What `make_labels` makes, of some clips after the other."""
-    import numpy as np
-
-    texts = index["text"]
-    for start in range(0, len(texts), _AT_ONCE):
-        targets = [
-            prepare_target(
-                str(text),
-                lowercase=config.lowercase,
-                remove_punctuation=config.remove_punctuation,
-                language=config.language,
-            )
-            for text in texts[start : start + _AT_ONCE]
-        ]
-        found = processor.tokenizer(targets).input_ids
-        lengths = np.fromiter(map(len, found), np.int64)
-        fits = np.flatnonzero(lengths <= longest)
-        tokens = np.fromiter(itertools.chain.from_iterable(found[row] for row in fits.tolist()), np.int32)
-        drops = [
-            Drop(
-                split,
-                str(index["name"][start + row]),
-                TOO_LONG_TEXT,
-                f"{lengths[row]} tokens; the model writes at most {longest}",
-            )
-            for row in np.flatnonzero(lengths > longest).tolist()
-        ]
-        yield Labels((start + fits).astype(np.int32), tokens, _offsets(lengths[fits])), drops
 
 
 class PreparedSplit:
@@ -232,24 +116,8 @@ class PreparedSplit:
     def write_labels(
         self, config: TrainConfig, processor: Processor, longest: int, role: str, folder: Path
     ) -> list[Drop]:
-        """Write labels of all clips for other text settings, for `map_labels`; those whose texts are too long for them.
-
-        Nothing but some clips at once is held in memory.
-        """
-        drops = []
-        with contextlib.ExitStack() as stack:
-            rows, tokens, lengths = (
-                stack.enter_context((folder / f"{role}.{name}").open("wb")) for name in _LABEL_FILES
-            )
-            for labels, dropped in label_chunks(config, processor, longest, split=role, index=self._index):
-                for file, values in (
-                    (rows, labels.rows),
-                    (tokens, labels.tokens),
-                    (lengths, labels.lengths()),
-                ):
-                    values.tofile(file)
-                drops += dropped
-        return drops
+        """`write_labels` of all clips for other text settings."""
+        return write_labels(config, processor, longest, split=role, index=self._index, folder=folder)
 
     def with_labels(self, labels: Labels) -> PreparedSplit:
         """The same clips with other labels."""
@@ -336,24 +204,8 @@ class PreparedData:
         return {"drops": [dataclasses.asdict(drop) for drop in drops]}
 
 
-_LABEL_FILES = ("rows.i32", "tokens.i32", "lengths.i64")
 LABELS_VERSION = 1
 """Part of the name: raise it whenever the same texts and settings would give other labels."""
-
-
-def map_labels(folder: Path, role: str) -> Labels:
-    """Labels that were written once; all processes of the machine share them."""
-    import numpy as np
-
-    def read(name: str, kind: type) -> np.ndarray:
-        path = folder / f"{role}.{name}"
-        empty = not path.stat().st_size  # which cannot be mapped
-        return np.zeros(0, kind) if empty else np.memmap(path, kind, mode="r")
-
-    rows, tokens, lengths = (
-        read(name, kind) for name, kind in zip(_LABEL_FILES, (np.int32, np.int32, np.int64), strict=True)
-    )
-    return Labels(rows, tokens, _offsets(lengths))
 
 
 def prepare(

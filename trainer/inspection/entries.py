@@ -13,7 +13,7 @@ from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.data.clips import DROP_REASONS, Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason
 from trainer.data.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, named, parse_row_filter, values_of
-from trainer.data.prepared import make_labels
+from trainer.data.labels import make_labels
 from trainer.data.tables import Table
 from trainer.errors import DataError
 from trainer.inspection.findings import Finding, make_finding

@@ -20,7 +20,8 @@ from trainer.data.clips import (
 from trainer.data.columns import Part, find_audio_column, find_text_column, language_filter, parse_row_filter
 from trainer.data.features import window_seconds
 from trainer.data.kept_splits import read_kept_splits
-from trainer.data.prepared import Features, Labels, PreparedSplit, make_labels, open_features
+from trainer.data.labels import Labels, make_labels
+from trainer.data.prepared import Features, PreparedSplit, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset
 from trainer.data.text import has_words

@@ -11,6 +11,7 @@ import soundfile
 from make_data import ROWS, SHARED_DATA, snapshot, tone, write_processor
 
 import trainer.data.features
+import trainer.data.labels
 from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
 from trainer.data.features import FEATURE_TOLERANCE, pad_features
@@ -81,6 +82,23 @@ def test_text_settings_share_the_features(config: TrainConfig) -> None:
     validation = other.splits["validation"]
     assert taught(validation, config) == ["1.0", "quoted he said", "sentence number 10"]
     assert validation.text(1) == '"Quoted," he said'
+
+
+def test_labels_of_other_texts_are_made_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, other = prepare(config), config.replace(lowercase=True)
+    first = snapshot(data.with_texts(other))
+    assert first == snapshot(prepare(other))
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.data.labels, "prepare_target", None)  # nothing is made again
+        assert snapshot(data.with_texts(other)) == first
+        assert snapshot(pickle.loads(pickle.dumps(data.with_texts(other)))) == first
+    (made,) = Path(config.cache_dir).glob("labels-*")
+    with next(made.glob("train.tokens*")).open("ab") as file:
+        file.write(b"more")  # it is not what was written
+    assert snapshot(data.with_texts(other)) == first
+    data.with_texts(other.replace(language="de"))
+    data.with_texts(other.replace(remove_punctuation=True))
+    assert len(list(Path(config.cache_dir).glob("labels-*"))) == 3
 
 
 def test_the_key_follows_what_shapes_features(config: TrainConfig, tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Token ids that the model learns to write, of texts: made, written once, and shared by processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import TrainConfig
+from trainer.data.clips import Drop
+from trainer.data.text import prepare_target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainer.model.processor import Processor
+
+TOO_LONG_TEXT = "too_long_text"
+"""The only reason for a drop that depends on how texts are written."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels of the clips whose texts are not too long, as flat arrays, which processes share at no cost."""
+
+    rows: np.ndarray
+    """int32 (clips,): positions of these clips among all that were given."""
+    tokens: np.ndarray
+    """int32: token ids of one clip after the other, with the prefix (start, language, task, no timestamps) and the end
+    token."""
+    offsets: np.ndarray
+    """int64 (clips + 1,): where in `tokens` each clip begins."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, i: int) -> np.ndarray:
+        """int32: token ids of clip `i`."""
+        tokens: np.ndarray = self.tokens[self.offsets[i] : self.offsets[i + 1]]
+        return tokens
+
+    def lengths(self) -> np.ndarray:
+        """int64 (clips,): tokens of each clip."""
+        import numpy as np
+
+        return np.diff(self.offsets)
+
+    def only(self, clips: Sequence[int]) -> Labels:
+        """Those of the clips at these positions."""
+        import numpy as np
+
+        chosen = np.asarray(clips, np.int64)
+        tokens = [self.of(clip) for clip in clips]
+        return Labels(
+            self.rows[chosen], np.concatenate(tokens or [self.tokens[:0]]), _offsets(self.lengths()[chosen])
+        )
+
+
+def _offsets(lengths: Any) -> np.ndarray:
+    import numpy as np
+
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+_AT_ONCE = 2_000
+"""Texts that are tokenised in one call: much faster than one by one, and lists of all tokens would take gigabytes."""
+
+
+def make_labels(
+    config: TrainConfig,
+    processor: Processor,
+    longest: int,
+    *,
+    split: str,
+    index: Mapping[str, Any],
+) -> tuple[Labels, list[Drop]]:
+    """Labels of one split, and the clips dropped because their texts are too long.
+
+    Args:
+        config: says how texts are written.
+        processor: its tokenizer has language and task set.
+        longest: most tokens that the model can write, prefix included.
+        split: role of the split, for the list of drops.
+        index: `name` and `text` of every clip; each text has a letter or digit, so something is left of it.
+    """
+    import numpy as np
+
+    chunks, drops = list[Labels](), list[Drop]()
+    for labels, dropped in label_chunks(config, processor, longest, split=split, index=index):
+        chunks.append(labels)
+        drops += dropped
+    lengths = [chunk.lengths() for chunk in chunks]
+    empty = np.zeros(0, np.int32)
+    return Labels(
+        np.concatenate([empty, *(chunk.rows for chunk in chunks)]),
+        np.concatenate([empty, *(chunk.tokens for chunk in chunks)]),
+        _offsets(np.concatenate([empty, *lengths])),
+    ), drops
+
+
+def label_chunks(
+    config: TrainConfig, processor: Processor, longest: int, *, split: str, index: Mapping[str, Any]
+) -> Iterator[tuple[Labels, list[Drop]]]:
+    """What `make_labels` makes, of some clips after the other."""
+    import numpy as np
+
+    texts = index["text"]
+    for start in range(0, len(texts), _AT_ONCE):
+        targets = [
+            prepare_target(
+                str(text),
+                lowercase=config.lowercase,
+                remove_punctuation=config.remove_punctuation,
+                language=config.language,
+            )
+            for text in texts[start : start + _AT_ONCE]
+        ]
+        found = processor.tokenizer(targets).input_ids
+        lengths = np.fromiter(map(len, found), np.int64)
+        fits = np.flatnonzero(lengths <= longest)
+        tokens = np.fromiter(itertools.chain.from_iterable(found[row] for row in fits.tolist()), np.int32)
+        drops = [
+            Drop(
+                split,
+                str(index["name"][start + row]),
+                TOO_LONG_TEXT,
+                f"{lengths[row]} tokens; the model writes at most {longest}",
+            )
+            for row in np.flatnonzero(lengths > longest).tolist()
+        ]
+        yield Labels((start + fits).astype(np.int32), tokens, _offsets(lengths[fits])), drops
+
+
+_LABEL_FILES = ("rows.i32", "tokens.i32", "lengths.i64")
+
+
+def write_labels(
+    config: TrainConfig,
+    processor: Processor,
+    longest: int,
+    *,
+    split: str,
+    index: Mapping[str, Any],
+    folder: Path,
+) -> list[Drop]:
+    """What `make_labels` makes, into a folder for `map_labels`; only some clips at once are held in memory.
+
+    Returns:
+        The clips dropped because their texts are too long.
+    """
+    drops = []
+    with contextlib.ExitStack() as stack:
+        rows, tokens, lengths = (
+            stack.enter_context((folder / f"{split}.{name}").open("wb")) for name in _LABEL_FILES
+        )
+        for labels, dropped in label_chunks(config, processor, longest, split=split, index=index):
+            for file, values in ((rows, labels.rows), (tokens, labels.tokens), (lengths, labels.lengths())):
+                values.tofile(file)
+            drops += dropped
+    return drops
+
+
+def map_labels(folder: Path, role: str) -> Labels:
+    """Labels that were written once; all processes of the machine share them."""
+    import numpy as np
+
+    def read(name: str, kind: type) -> np.ndarray:
+        path = folder / f"{role}.{name}"
+        empty = not path.stat().st_size  # which cannot be mapped
+        return np.zeros(0, kind) if empty else np.memmap(path, kind, mode="r")
+
+    rows, tokens, lengths = (
+        read(name, kind) for name, kind in zip(_LABEL_FILES, (np.int32, np.int32, np.int64), strict=True)
+    )
+    return Labels(rows, tokens, _offsets(lengths))
