@@ -64,7 +64,7 @@ def made_up(*_: Any) -> Any:
     """The features of any clip."""
     import numpy as np
 
-    return np.zeros((80, 1), np.float16), -1.5, 0.01
+    return np.zeros((80, 1), np.float16), -1.5, 0.01, False
 
 
 def memory() -> tuple[float, float]:
