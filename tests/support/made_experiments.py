@@ -17,7 +17,7 @@ from simulated_controller import Limits
 from simulation import simulate_search
 
 from trainer.data.clips import Drop, load_clips
-from trainer.data.kept_splits import SPLITS_FILE, encode_splits
+from trainer.data.kept_splits import SPLITS_FILE
 from trainer.data.prepared import prepare
 from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
@@ -208,8 +208,9 @@ _RUNNING: list[OpenExperiment] = []
 
 def _real_data(plan: SearchPlan) -> DataPrepared:
     table = load_clips(plan.base)
-    (plan.folder / SPLITS_FILE).write_bytes(encode_splits(table.whole))
-    return data_prepared(prepare(plan.base, table=table))
+    data = prepare(plan.base, table=table)
+    (plan.folder / SPLITS_FILE).write_bytes(data.encode_splits(table))
+    return data_prepared(data)
 
 
 def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float, validation: int) -> None:

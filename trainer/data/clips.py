@@ -401,13 +401,15 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     if not drops:
         return []
     told = describe_drops(drops, window)
-    share = sum(drop.reason != HELD_OUT for drop in drops) / total  # there is nothing to mend about those
+    bad = [drop for drop in drops if drop.reason != HELD_OUT]  # there is nothing to mend about those
+    wanted = total - len(drops) + len(bad)
+    share = len(bad) / max(wanted, 1)
     if share > config.max_dropped_share:
         # Rounded up to whole percents: the value that is proposed must let this very data pass.
         enough = min(1.0, (int(share * 100) + 1) / 100)
-        first = f"{drops[0].name}: {drops[0].detail}"
+        first, told = f"{bad[0].name}: {bad[0].detail}", describe_drops(bad, window)
         raise DataError(
-            f"data={config.data!r}: {len(drops)} of {total} clips ({len(drops) / total:.1%}) cannot be used: {told} "
+            f"data={config.data!r}: {len(bad)} of {wanted} clips ({share:.1%}) cannot be used: {told} "
             f"(the first is {first}); max_dropped_share={config.max_dropped_share:g} allows fewer; "
             f"to go on without them: --set max_dropped_share={enough:g}"
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, hear
 from trainer.data.clips import ClipTable
+from trainer.data.grouping import audio_key
 from trainer.data.parallel import Source, over_clips
 from trainer.threads import one_torch_thread
 
@@ -99,14 +100,14 @@ def extractor_settings(extractor: WhisperFeatureExtractor) -> dict[str, Any]:
     return settings | {"mel_filters": hashlib.sha256(extractor.mel_filters.tobytes()).hexdigest()}
 
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Part of the cache's key: raise it whenever the same clip would give other features or another layout."""
 
 _SMALL = 1000
 """Up to so many clips are done in this process: others take some seconds to start."""
 
-#: Of one clip: features, fill, seconds and whether channels cancel each other; or the reason and detail of its drop.
-_Outcome: TypeAlias = "tuple[np.ndarray, float, float, bool] | tuple[str, str]"
+#: Of one clip: features, fill, seconds, key of its audio, whether channels cancel each other; or why it is dropped.
+_Outcome: TypeAlias = "tuple[np.ndarray, float, float, int, bool] | tuple[str, str]"
 
 
 def build_features(
@@ -120,7 +121,8 @@ def build_features(
     """Write the features of all clips into `folder`.
 
     For each split `<split>.f16` holds (n_mels, frames) float16 of one clip after the other, and
-    `<split>.index.parquet` where each begins, its frames, fill, seconds, name and text.
+    `<split>.index.parquet` where each begins, its frames, fill, seconds, name, text and the key of
+    its audio.
 
     Returns:
         The manifest: splits, number of mel bands, clips in all, those dropped, and how many have channels that cancel
@@ -146,7 +148,7 @@ def build_features(
     with one_torch_thread(), contextlib.closing(outcomes):
         for role, clips in table.splits.items():
             index: dict[str, list[Any]] = {
-                name: [] for name in ("offset", "frames", "fill", "seconds", "name", "text")
+                name: [] for name in ("offset", "frames", "fill", "seconds", "name", "text", "audio")
             }
             offset = 0
             with (folder / f"{role}.f16").open("wb") as file:
@@ -157,10 +159,10 @@ def build_features(
                             {"split": role, "name": clip.name, "reason": outcome[0], "detail": outcome[1]}
                         )
                     else:
-                        features, fill, seconds, cancels = outcome
+                        features, fill, seconds, audio, cancels = outcome
                         cancelled += cancels
                         file.write(features.tobytes())
-                        row = (offset, features.shape[1], fill, seconds, clip.name, clip.text)
+                        row = (offset, features.shape[1], fill, seconds, clip.name, clip.text, audio)
                         for values, value in zip(index.values(), row, strict=True):
                             values.append(value)
                         offset += features.size
@@ -176,7 +178,7 @@ def _index_schema() -> Any:
     import pyarrow as pa
 
     types = {"offset": pa.int64(), "frames": pa.int32(), "fill": pa.float32(), "seconds": pa.float32()}
-    return pa.schema([*types.items(), ("name", pa.string()), ("text", pa.string())])
+    return pa.schema([*types.items(), ("name", pa.string()), ("text", pa.string()), ("audio", pa.uint64())])
 
 
 def _compute(extractor: WhisperFeatureExtractor, source: Source) -> _Outcome:
@@ -187,7 +189,7 @@ def _compute(extractor: WhisperFeatureExtractor, source: Source) -> _Outcome:
         features, fill = extract_features(extractor, heard.samples)
     except AudioError as error:
         return error.reason, str(error)
-    return features, fill, len(heard.samples) / SAMPLE_RATE, heard.cancelled
+    return features, fill, len(heard.samples) / SAMPLE_RATE, audio_key(source), heard.cancelled
 
 
 def _use_one_thread() -> None:

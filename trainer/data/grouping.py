@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -45,6 +46,8 @@ class SplitClip(Protocol):
 
     def cell(self, column: str) -> str: ...
 
+    def source(self) -> str | bytes: ...
+
 
 ClipT = TypeVar("ClipT", bound=SplitClip)
 
@@ -72,14 +75,14 @@ def groupings(config: TrainConfig, clips: Sequence[SplitClip]) -> list[Grouping]
     Raises:
         DataError: `split_by` names a column that is not there.
     """
-    speaker = speaker_column(clips)
+    speaker = _speaker_column(clips)
     if config.split_by is None:
         return [Grouping((TEXT,))]
     if config.split_by != "auto":
         return [_asked(config, config.split_by, clips, speaker)]
     texts = len({text_key(clip.text) for clip in clips})
     few = f"; the {texts:,} texts are too few for that, each is in all splits where that can be"
-    speakers = len({clip.cell(speaker) for clip in clips}) if speaker else 0
+    speakers = len(set(cells(clips, SPEAKER_NAMES)))
     if speakers < 2:
         return [Grouping((FILE, TEXT)), Grouping((FILE,), few, even=True)]
     shared = (
@@ -112,15 +115,20 @@ def _asked(config: TrainConfig, wanted: str, clips: Sequence[SplitClip], speaker
     return Grouping(tuple(dict.fromkeys(found)))
 
 
-def speaker_column(clips: Sequence[SplitClip]) -> str | None:
-    """The column with speakers, by its usual names; None where there is none."""
-    seen: set[int] = set()
+def _speaker_column(clips: Sequence[SplitClip]) -> str | None:
+    """The first table's column with speakers, by its usual names; None where no table has one."""
+    tables = {id(clip.columns): clip.columns for clip in clips}  # of one table they are shared
+    return next(filter(None, (named(SPEAKER_NAMES, columns) for columns in tables.values())), None)
+
+
+def cells(clips: Iterable[SplitClip], names: Sequence[str]) -> Iterator[str]:
+    """What each clip has in a column of one of these names, in whatever case its own table writes it; empty without."""
+    found: dict[int, str | None] = {}
     for clip in clips:
-        if id(clip.columns) not in seen:  # of one table they are shared
-            seen.add(id(clip.columns))
-            if (found := named(SPEAKER_NAMES, clip.columns)) is not None:
-                return found
-    return None
+        if (table := id(clip.columns)) not in found:
+            found[table] = named(names, clip.columns)
+        column = found[table]
+        yield clip.cell(column) if column is not None else ""
 
 
 def group_clips(clips: Sequence[SplitClip], by: Sequence[str]) -> list[list[int]]:
@@ -151,8 +159,7 @@ def _keys(clips: Sequence[SplitClip], name: str) -> Iterator[Hashable]:
         return (text_key(clip.text) for clip in clips)
     if name == FILE:
         return file_keys(clips)
-    column = speaker_column(clips) or SPEAKER if name == SPEAKER else name
-    return (clip.cell(column) or None for clip in clips)
+    return (cell or None for cell in cells(clips, SPEAKER_NAMES if name == SPEAKER else [name.lower()]))
 
 
 def file_keys(clips: Sequence[SplitClip]) -> Iterator[Hashable]:
@@ -160,13 +167,29 @@ def file_keys(clips: Sequence[SplitClip]) -> Iterator[Hashable]:
 
     Audio inside a table goes by its name there, unless most of these are alike (`audio.wav` in every row).
     """
-    inside = [clip.name for clip in clips if clip.embedded is not None]
-    telling = len(set(inside)) > len(inside) / 2
+    telling = names_tell([clip.name for clip in clips if clip.embedded is not None])
     for clip in clips:
         if clip.embedded is not None:
             yield clip.name if telling else None
         else:
             yield _real_file(clip.path) if clip.path else None
+
+
+def names_tell(names: Collection[str | None]) -> bool:
+    """Whether audio inside a table can be told by its names: most of them are there, and not alike."""
+    return len(set(filter(None, names))) > len(names) / 2
+
+
+def audio_key(source: str | bytes) -> int:
+    """64 bits that stand for the content of an audio file, given itself or by its path; 0 where it cannot be read."""
+    if not source:
+        return 0
+    try:
+        with Path(source).open("rb") if isinstance(source, str) else io.BytesIO(source) as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))  # type: ignore[arg-type]
+    except (OSError, ValueError):  # it is dropped later, with its reason
+        return 0
+    return int.from_bytes(digest.digest())
 
 
 def _real_file(path: str) -> Hashable:
@@ -245,11 +268,17 @@ def rank(seed: int, *parts: str) -> bytes:
     return hashlib.sha256("\0".join((str(seed), *parts)).encode()).digest()
 
 
+class _Telling(dict[int, int | None]):
+    """For `str.translate`: what tells texts apart stays, what does not goes."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = code if unicodedata.category(chr(code))[0] in "LNM" else None
+        return self[code]
+
+
+_TELLING = _Telling()
+
+
 def text_key(text: str) -> str:
     """A text without case, punctuation and white space."""
-    kept = (
-        char
-        for char in unicodedata.normalize("NFKC", text).casefold()
-        if unicodedata.category(char)[0] in "LNM"
-    )
-    return "".join(kept)
+    return unicodedata.normalize("NFKC", text).casefold().translate(_TELLING)

@@ -1,7 +1,8 @@
 """Splits that were made once, in a file: which clips were trained on and which were not, whatever becomes of the data.
 
-A clip is told by its file's name, relative to the table so that data may move, and its text. Of both, and of its
-speaker, the file has but 64-bit hashes.
+A clip is told by its file's name, relative to the table so that data may move, and its text; audio inside a table that
+has no names of its own by its content. Of these, of its speaker, and of the audio of clips that features were made of,
+the file has but 64-bit hashes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.data.grouping import ClipT, SplitClip, speaker_column, text_key
+from trainer.data.columns import SPEAKER_NAMES
+from trainer.data.grouping import ClipT, SplitClip, audio_key, cells, names_tell, text_key
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
 SPLITS_FILE = "splits.parquet"
 HELD_OUT = "held_out"
@@ -29,11 +32,18 @@ HELD_OUT = "held_out"
 _ROLES = tuple(SPLIT_ALIASES)
 _TRAIN = 1 << _ROLES.index("train")
 """Its bit."""
-_KEYS = ("file", "text", "speaker")
+_KEYS = ("file", "text", "speaker", "audio")
 
 
-def encode_splits(splits: Mapping[str, Sequence[SplitClip]]) -> bytes:
-    """The content of a file for these clips by role, as `ClipTable.whole` has them."""
+def encode_splits(
+    splits: Mapping[str, Sequence[SplitClip]], audio: Mapping[str, Sequence[int]] | None = None
+) -> bytes:
+    """The content of a file for these clips by role.
+
+    Args:
+        splits: as `ClipTable.whole` has them.
+        audio: of each clip the key of its audio, as `PreparedData.audio_keys` has them; by default unknown.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -41,6 +51,8 @@ def encode_splits(splits: Mapping[str, Sequence[SplitClip]]) -> bytes:
     clips = [clip for role in _ROLES for clip in splits.get(role, ())]
     sizes = [len(splits.get(role, ())) for role in _ROLES]
     columns = {"role": np.repeat(np.arange(len(_ROLES), dtype=np.uint8), sizes), **_keys(clips)}
+    heard = [key for role in _ROLES for key in audio.get(role, ())] if audio else [0] * len(clips)
+    columns["audio"] = np.array(heard, np.uint64)
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer, compression="zstd")
     return buffer.getvalue()
@@ -56,18 +68,30 @@ def read_kept_splits(path: str) -> KeptSplits:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    place = Path(path).expanduser()
     try:
+        place = Path(path).expanduser()
+        if not place.is_file():
+            raise FileNotFoundError("no such file")
         table = pq.read_table(place)
-        role, *keys = (table[name].to_numpy() for name in ("role", *_KEYS))
+        if any(table[name].type != kind or table[name].null_count for name, kind in _schema().items()):
+            raise ValueError("its columns are not those of splits")
+        role, *keys = (table[name].to_numpy() for name in _schema())
+        if role.max(initial=0) >= len(_ROLES):
+            raise ValueError("its roles are not those of splits")
         bits = (1 << role).astype(np.uint8)
         sizes = {name: int((role == number).sum()) for number, name in enumerate(_ROLES)}
         return KeptSplits(path, sizes, *(_Known.of(key, bits) for key in (_pairs(*keys[:2]), *keys)))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        reason = "no such file" if not place.exists() else (str(error).strip() or "damaged").splitlines()[0]
+    except (pa.ArrowException, OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = (str(error).strip() or "damaged").splitlines()[0]
         raise DataError(
             f"splits={path!r}: is no file with splits ({reason}); give {SPLITS_FILE} of an experiment, or null"
         ) from error
+
+
+def _schema() -> dict[str, pa.DataType]:
+    import pyarrow as pa
+
+    return {"role": pa.uint8(), **dict.fromkeys(_KEYS, pa.uint64())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +135,18 @@ class KeptSplits:
     files: _Known
     texts: _Known
     speakers: _Known
+    audio: _Known
 
     def trained_on(self, clips: Sequence[SplitClip]) -> list[bool]:
-        """Which clips were trained on, by file and text, also where they were in another split as well."""
+        """Which clips were trained on, by file and text; of those that are in two splits, only the audio tells."""
         keys = _keys(clips)
-        roles = self.pairs.roles(_pairs(keys["file"], keys["text"]))
-        return [bool(bits & _TRAIN) for bits in roles.tolist()]
+        return list((self.pairs.roles(_pairs(keys["file"], keys["text"])) == _TRAIN).tolist())
+
+    def heard_in_training(self, audio: Sequence[int]) -> list[bool]:
+        """Which audio was trained on, by its key, whatever its name and text are now."""
+        import numpy as np
+
+        return list((self.audio.roles(np.array(audio, np.uint64)) & _TRAIN != 0).tolist())
 
     def assign(
         self, config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
@@ -136,17 +166,20 @@ class KeptSplits:
         done: dict[str, list[ClipT]] = {role: [] for role in _ROLES}
         out: list[tuple[str, ClipT, str]] = []
         found: Counter[str] = Counter()
+        keys = {role: _keys(clips) for role, clips in splits.items()}
+        pairs = {role: self.pairs.roles(_pairs(key["file"], key["text"])) for role, key in keys.items()}
+        there = {file for role, key in keys.items() for file in key["file"][pairs[role] != 0].tolist()}
         for role, clips in splits.items():
-            keys = _keys(clips)
-            roles = self._roles(keys)
-            texts, speakers = self.texts.roles(keys["text"]), self.speakers.roles(keys["speaker"])
-            bits = (one.tolist() for one in (roles, texts, speakers))
-            for clip, had, text, speaker in zip(clips, *bits, strict=True):
-                if had:
+            known = [self.files, self.texts, self.speakers]
+            bits = [one.roles(keys[role][name]) for one, name in zip(known, _KEYS, strict=False)]
+            columns = (keys[role]["file"], pairs[role], *bits)
+            for clip, key, same, *others in zip(clips, *(column.tolist() for column in columns), strict=True):
+                # Where no row of the file has the text that it had, its text was changed.
+                if had := same or (others[0] if key not in there else 0):
                     chosen = _one(had, role)
                     found[chosen] += 1
                     done[chosen].append(clip)
-                elif why := _against(role, text, speaker):
+                elif why := _against(role, others):
                     out.append((role, clip, why))
                 else:
                     done["train"].append(clip)
@@ -158,14 +191,6 @@ class KeptSplits:
         notes = self._notes(found, len(done["train"]) - found["train"], len(out))
         return {role: clips for role, clips in done.items() if clips or role == "train"}, out, notes
 
-    def _roles(self, keys: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Roles of clips; of those whose texts were changed, those of their files; 0 of new ones."""
-        import numpy as np
-
-        pairs = self.pairs.roles(_pairs(keys["file"], keys["text"]))
-        by_one = np.where(keys["file"] != 0, self.files.roles(keys["file"]), self.texts.roles(keys["text"]))
-        return np.where(pairs != 0, pairs, by_one)
-
     def _notes(self, found: Counter[str], new: int, left_out: int) -> list[str]:
         sizes = ", ".join(f"{size:,} {role}" for role, size in self.sizes.items() if size)
         told = [f"splits as they were kept ({sizes})"]
@@ -176,11 +201,11 @@ class KeptSplits:
         return ["; ".join(told)]
 
 
-def _against(role: str, text: int, speaker: int) -> str:
-    """Why a new clip is not to be trained on, by the roles of its text and speaker; empty where it may be."""
+def _against(role: str, others: Sequence[int]) -> str:
+    """Why a new clip is not to be trained on, by the roles of its file, text and speaker; empty where it may be."""
     if role != "train":
         return f"a new clip of the data's {role} split"
-    for what, roles in (("text", text), ("speaker", speaker)):
+    for what, roles in zip(_KEYS, others, strict=False):
         if roles and not roles & _TRAIN:
             return f"a new clip whose {what} is held out from training"
     return ""
@@ -195,19 +220,27 @@ def _one(roles: int, given: str) -> str:
 
 def _keys(clips: Sequence[SplitClip]) -> dict[str, np.ndarray]:
     """uint64 hashes of each clip's file, text and speaker; 0 where that is not known."""
-    column = speaker_column(clips)
+    import numpy as np
+
+    tell: dict[int, bool] = {}
     return {
-        "file": _hashes(_place(clip) for clip in clips),
+        "file": np.fromiter((_file_key(clip, tell) for clip in clips), np.uint64),
         "text": _hashes(text_key(clip.text) for clip in clips),
-        "speaker": _hashes(clip.cell(column) if column else "" for clip in clips),
+        "speaker": _hashes(cells(clips, SPEAKER_NAMES)),
     }
 
 
-def _place(clip: SplitClip) -> str:
-    """Its file as the data names it; empty where the name is made of its row."""
-    if clip.embedded is not None and not clip.embedded.names[clip.row]:
-        return ""
-    return posixpath.normpath(clip.name.replace("\\", "/"))
+def _file_key(clip: SplitClip, tell: dict[int, bool]) -> int:
+    """Of its file as the data names it; of its content where the names inside a table tell nothing.
+
+    `tell` remembers of which columns they do; give the same one for all clips.
+    """
+    if clip.embedded is not None:
+        if (column := id(clip.embedded)) not in tell:
+            tell[column] = names_tell(clip.embedded.names)
+        if not tell[column] or not clip.embedded.names[clip.row]:
+            return audio_key(clip.source())
+    return _hash(posixpath.normpath(clip.name.replace("\\", "/")))
 
 
 def _pairs(files: np.ndarray, texts: np.ndarray) -> np.ndarray:
@@ -221,10 +254,8 @@ def _pairs(files: np.ndarray, texts: np.ndarray) -> np.ndarray:
 def _hashes(values: Iterable[str]) -> np.ndarray:
     import numpy as np
 
-    made = (
-        int.from_bytes(hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-        if value
-        else 0
-        for value in values
-    )
-    return np.fromiter(made, np.uint64)
+    return np.fromiter((_hash(value) if value else 0 for value in values), np.uint64)
+
+
+def _hash(value: str) -> int:
+    return int.from_bytes(hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest())

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.cache import found_or_built, read_complete
-from trainer.data.clips import ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
+from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
 from trainer.data.features import CODE_VERSION, build_features, extractor_settings, window_seconds
+from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, make_labels, map_labels, write_labels
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model_config
@@ -91,6 +92,21 @@ class PreparedSplit:
         frames: np.ndarray = self._index["frames"][self._labels.rows]
         return frames
 
+    def audio(self, i: int) -> int:
+        """What stands for the content of clip `i`'s audio file, whatever its name is: `audio_key` of it."""
+        return int(self._get("audio", i))
+
+    def audio_keys(self, clips: Sequence[Clip]) -> list[int]:
+        """The same of clips of which this split is made, in their order; 0 where they have no features."""
+        columns = [self._index[name] for name in ("name", "text", "audio")]
+        found: list[int] = []
+        at = 0
+        for clip in clips:
+            same = at < len(columns[0]) and (clip.name, clip.text) == (str(columns[0][at]), str(columns[1][at]))
+            found.append(int(columns[2][at]) if same else 0)
+            at += same
+        return found
+
     def n_tokens(self, i: int) -> int:
         """Label tokens of clip `i`."""
         return int(self._labels.offsets[i + 1] - self._labels.offsets[i])
@@ -154,6 +170,14 @@ class PreparedData:
         """List the dropped clips, one JSON object a line: split, name, reason, detail."""
         lines = [json.dumps(dataclasses.asdict(drop), ensure_ascii=False) + "\n" for drop in self.drops]
         Path(path).write_text("".join(lines), encoding="utf-8")
+
+    def encode_splits(self, table: ClipTable) -> bytes:
+        """The content of the file that keeps the splits of `table`, of which this data was made."""
+        audio = {
+            role: self.splits[role].audio_keys(clips) if role in self.splits else [0] * len(clips)
+            for role, clips in table.whole.items()
+        }
+        return encode_splits(table.whole, audio)
 
     def moved_to(self, folder: Path) -> PreparedData:
         """The same data with its features in another folder, as on another machine."""
@@ -263,7 +287,7 @@ class Features:
     """Whether they were there already."""
     n_mels: int
     indexes: Mapping[str, Mapping[str, Any]]
-    """Columns `offset`, `frames`, `fill`, `seconds`, `name` and `text` of each split's usable clips."""
+    """Columns `offset`, `frames`, `fill`, `seconds`, `name`, `text` and `audio` of each split's usable clips."""
     drops: list[Drop]
     """Clips without features."""
     cancelled: int

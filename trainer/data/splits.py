@@ -95,10 +95,12 @@ def complete_splits(
     if "validation" in done and "test" in done:
         return done, notes
     # The best way to keep clips together that makes what is missing; else one that makes a validation split.
-    tried = [_make_missing(config, done, grouping) for grouping in groupings(config, done["train"])]
-    made = next((one for one in tried if one.good), None) or next(
-        (one for one in tried if one.possible), None
-    )
+    tried: list[_Made[ClipT]] = []
+    for grouping in groupings(config, done["train"]):
+        tried.append(_make_missing(config, done, grouping))
+        if tried[-1].good:
+            return tried[-1].splits, tried[-1].notes
+    made = next((one for one in tried if one.possible), None)
     if made is None:
         raise DataError(
             f"data={config.data!r}: a validation split cannot be made, since all {len(done['train']):,} training clips "

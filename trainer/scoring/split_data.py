@@ -85,34 +85,65 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
     return _taken_as_it_is(config, split, chosen, notes, columns)
 
 
-def without_learned(config: TrainConfig, source: SplitClips, splits: str) -> SplitClips:
-    """The clips that a model was not trained on; all of them, with a warning, where just these were asked for.
+def without_learned(config: TrainConfig, source: SplitClips, model: str, splits: str) -> SplitClips:
+    """The clips that a model was not trained on by name and text; all, with a warning, where just these were asked for.
 
     Args:
         config: names the data in errors.
         source: the split, as `load_split` gives it.
-        splits: file with the splits of the model's training.
+        model: its name for people.
+        splits: file with the splits of its training.
 
     Raises:
         DataError: it was trained on all of them, or the file cannot be read.
     """
     learned = read_kept_splits(splits).trained_on(source.clips)
-    count, total = sum(learned), len(learned)
+    unknown, notes = _unlearned(config, source.name, model, learned, "")
+    clips = [source.clips[at] for at in unknown]
+    if clips and not any(has_words(clip.text) for clip in clips):
+        raise _all_learned(config, source.name, model)
+    return dataclasses.replace(source, clips=clips, notes=[*source.notes, *notes])
+
+
+def without_heard(config: TrainConfig, data: SplitData, model: str, splits: str) -> SplitData:
+    """The same of further clips whose audio a model was trained on under other names or texts."""
+    kept = read_kept_splits(splits)
+    told = kept.trained_on(data.source.clips)
+    heard = kept.heard_in_training([data.prepared.audio(row) for row in range(len(data))])
+    learned = [known and not told[row] for row, known in zip(data.rows, heard, strict=True)]
+    unknown, notes = _unlearned(
+        config, data.source.name, model, learned, ", by their audio, with other names or texts"
+    )
+    return dataclasses.replace(
+        data,
+        prepared=data.prepared.only(unknown),
+        rows=[data.rows[row] for row in unknown],
+        notes=[*data.notes, *notes],
+        labels=data.labels.only(unknown),
+    )
+
+
+def _unlearned(
+    config: TrainConfig, split: str, model: str, learned: Sequence[bool], how: str
+) -> tuple[list[int], list[str]]:
+    """Positions of the clips to measure on, by which of them a model was trained on; and what to tell of the others."""
+    count, total, everything = sum(learned), len(learned), list(range(len(learned)))
     if not count:
-        return source
-    if source.name in (ALL, "train", config.train_split):
-        note = (
-            f"WARNING: the model was trained on {count:,} of these {total:,} clips, so the figures flatter it"
-        )
-        return dataclasses.replace(source, notes=[*source.notes, note])
-    clips = [clip for clip, known in zip(source.clips, learned, strict=True) if not known]
-    if not any(has_words(clip.text) for clip in clips):
-        raise DataError(
-            f"data={config.data!r}: the model was trained on all clips of the split {source.name!r}; give other data "
-            f"with --data, or --split {ALL} to measure on them all the same"
-        )
-    note = f"WARNING: {count:,} of {total:,} clips are left out, since the model was trained on them"
-    return dataclasses.replace(source, clips=clips, notes=[*source.notes, note])
+        return everything, []
+    if split in (ALL, "train", config.train_split):
+        told = f"{model} was trained on {count:,} of these {total:,} clips{how}, so the figures flatter it"
+        return everything, [f"WARNING: {told}"]
+    if count == total:
+        raise _all_learned(config, split, model)
+    told = f"{count:,} of {total:,} clips are left out, since {model} was trained on them{how}"
+    return [at for at in everything if not learned[at]], [f"WARNING: {told}"]
+
+
+def _all_learned(config: TrainConfig, split: str, model: str) -> DataError:
+    return DataError(
+        f"data={config.data!r}: {model} was trained on all clips of the split {split!r}; give other data "
+        f"with --data, or --split {ALL} to measure on them all the same"
+    )
 
 
 def _no_split(config: TrainConfig, split: str, parts: Mapping[str, list[Part]]) -> DataError:

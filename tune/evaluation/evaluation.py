@@ -146,19 +146,21 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     from trainer.scoring.decoding import Decoder, check_model
     from trainer.scoring.normalizers import make_normalizer, unit_note
     from trainer.scoring.scores import Reference, score
-    from trainer.scoring.split_data import load_split, prepare_split, without_learned
+    from trainer.scoring.split_data import load_split, prepare_split, without_heard, without_learned
 
     config, other = plan.config, plan.baseline_config
     with console.status("looking at the data and the models ..."):
         source = load_split(config, plan.split)
-        if plan.learned is not None:
-            source = without_learned(config, source, plan.learned)
+        for shown, splits in plan.learned.items():
+            source = without_learned(config, source, shown, splits)
         check_columns(plan.by, source.columns, config.data)
         if other is not None:
             check_model(other)
         decoder = Decoder(config)
     with ProgressBar(console, "computing features") as progress:
         data = prepare_split(config, source, progress.update)
+    for shown, splits in plan.learned.items():
+        data = without_heard(config, data, shown, splits)
     note = unit_note(config)
     notes = [*plan.notes, *data.notes, *([note] if note else [])]
     say_notes(console, notes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import SPLIT_SETTINGS, ConfigError, TrainConfig
+from tune.experiments.plan import same_source
 from tune.space.reader import parse_set
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class EvaluationPlan:
     config: TrainConfig
     """Of the model; the baseline differs from it in nothing but `model`."""
     split: str
-    learned: str | None
-    """File with the splits of the model's training; None where it is not known."""
+    learned: Mapping[str, str]
+    """Files with the splits of the trainings of model and baseline, by their names; of each where it is known."""
     by: tuple[str, ...]
     """Columns to break the result down by."""
     notes: list[str]
@@ -74,7 +74,7 @@ def plan_evaluation(
             f"--data: is needed, since {model.shown} does not say what it was tuned on; give what --data of a "
             "search takes"
         )
-    trained_on = "data" in known and (data is None or _same(data, known["data"]))
+    trained_on = "data" in known and (data is None or same_source(data, known["data"]))
     if trained_on:
         values |= {name: known[name] for name in _DATA if name in known}
     else:
@@ -89,16 +89,12 @@ def plan_evaluation(
     config = TrainConfig.from_dict({**values, "model": model.source})
     if baseline is not None and baseline.shown == model.shown:
         baseline = dataclasses.replace(baseline, shown=f"{baseline.shown} (baseline)")
-    notes, learned = _notes(model, config, split, trained_on), known.get("splits")
+    notes = _notes(model, config, split, trained_on)
+    if baseline is not None:
+        notes += _unknown_splits(baseline)
+    models = filter(None, (model, baseline))
+    learned = {found.shown: splits for found in models if (splits := found.settings.get("splits"))}
     return EvaluationPlan(model, baseline, config, split, learned, tuple(dict.fromkeys(by)), notes)
-
-
-def _same(first: str, second: str) -> bool:
-    def place(text: str) -> str:
-        path = Path(text).expanduser()
-        return str(path.absolute()) if path.exists() else text
-
-    return place(first) == place(second)
 
 
 def _refuse_other_splits(model: NamedModel, given: Mapping[str, Any]) -> None:
@@ -133,12 +129,7 @@ def _checked(overrides: Sequence[str]) -> Mapping[str, Any]:
 def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool) -> list[str]:
     from trainer.data.sources import split_role
 
-    found, role = [], split_role(split)
-    if "data" in model.settings and model.settings.get("splits") is None:
-        found.append(
-            f"WARNING: no list of the clips that {model.shown} was trained on was kept; if the data has changed since, "
-            "some of them may be among those measured here"
-        )
+    found, role = _unknown_splits(model), split_role(split)
     tuned = model.settings.get("language")
     if tuned is not None and tuned != config.language:
         found.append(
@@ -152,6 +143,15 @@ def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool)
             "test split does not"
         )
     return found
+
+
+def _unknown_splits(model: NamedModel) -> list[str]:
+    if "data" not in model.settings or model.settings.get("splits") is not None:
+        return []
+    return [
+        f"WARNING: no list of the clips that {model.shown} was trained on was kept; if the data has changed since, "
+        "some of them may be among those measured here"
+    ]
 
 
 def check_columns(by: Sequence[str], columns: Sequence[str], data: str) -> None:

@@ -397,13 +397,32 @@ def dated_name(stem: str) -> str:
 def with_absolute_paths(base: TrainConfig) -> TrainConfig:
     """The same settings wherever a process runs."""
     paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
-    splits = None if base.splits is None else str(Path(base.splits).expanduser().absolute())
-    return base.replace(**paths, splits=splits, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
+    if base.splits is not None:
+        paths["splits"] = str(_home_known(base.splits).absolute())
+    return base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
 
 
 def absolute_source(source: str) -> str:
     """A path made absolute, since trials run in folders of their own; names of models and data sets unchanged."""
     if source in MODEL_SHORT_NAMES:  # also where a folder here has that name
         return source
-    path = Path(source).expanduser()
+    path = _home_known(source)
     return str(path.absolute()) if path.exists() or path.is_absolute() else source
+
+
+def same_source(first: str, second: str) -> bool:
+    """Whether two ways to name data mean the same: paths, however they are written and behind links, or names."""
+    return first == second or _place(first) == _place(second)
+
+
+def _place(source: str) -> str:
+    path = _home_known(source)
+    return str(path.resolve()) if path.exists() else source
+
+
+def _home_known(path: str) -> Path:
+    """The path with `~` in full; as it is where nobody has this name, which is told once it is looked for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

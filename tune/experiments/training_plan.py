@@ -17,6 +17,7 @@ from tune.experiments.plan import (
     RunRequest,
     dated_name,
     new_experiment,
+    same_source,
     usual_learning_rate,
     with_absolute_paths,
 )
@@ -193,6 +194,7 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
             name
             for name in ("data", "data_config", *SPLIT_SETTINGS)
             if asked.get(name, taken.get(name)) != taken.get(name)
+            and not (name == "data" and same_source(asked[name], taken[name]))
         ]
         if other:  # the splits kept there are of other clips, or not what is wanted now
             settings["splits"] = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 
-from trainer.data.kept_splits import SPLITS_FILE, encode_splits
+from trainer.data.kept_splits import SPLITS_FILE
 from tune.cluster.file_share import start_share
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, ray_session
@@ -100,7 +100,8 @@ class Session(Generic[PlanT]):
             plan.check_fit(resources)
             for line in plan.describe(resources):
                 say(console, line)
-            data, splits = prepare_features(plan.base, console, table), encode_splits(table.whole)
+            data = prepare_features(plan.base, console, table)
+            splits = b"" if resumed else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
             share = start_share(shared_folders(plan.base, data))
             yield cls(console, plan, resources, data, share, tracking, stack, began, splits)

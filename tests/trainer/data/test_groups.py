@@ -130,6 +130,23 @@ def test_speakers_are_in_one_split(tmp_path: Path) -> None:
     assert shared(load(path, split_by="text"), speaker)
 
 
+@pytest.mark.parametrize("asked", ["auto", "speaker", "session"])
+def test_files_that_write_the_column_in_another_way(tmp_path: Path, asked: str) -> None:
+    column = "session" if asked == "session" else "speaker"
+    told = [
+        {
+            "audio": f"{at}.wav",
+            "text": f"text {at}",
+            (column if at < 60 else column.title()): f"voice {at % 12}",
+        }
+        for at in range(120)
+    ]
+    write_manifest(tmp_path / "train-00000-of-00002.csv", told[:60])
+    write_manifest(tmp_path / "train-00001-of-00002.csv", told[60:])
+    table = load(tmp_path, split_by=asked)
+    assert not shared(table, lambda clip: clip.cell(column) or clip.cell(column.title()))
+
+
 def test_few_speakers_are_mixed_unless_asked_for(tmp_path: Path) -> None:
     path = write_manifest(tmp_path / "x.csv", rows(400, speakers=4))
     table = load(path)

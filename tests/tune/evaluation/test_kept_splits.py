@@ -52,10 +52,7 @@ class Search:
         return self.folder / "clips.csv"
 
     def write(self, rows: list[dict[str, str]]) -> None:
-        with self.table.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["audio", "text"])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_table(self.table, rows)
 
     def load(self, **settings: Any) -> dict[str, set[str]]:
         """Names of the clips of each split, as the data gives them now."""
@@ -78,6 +75,13 @@ class Search:
         shutil.rmtree(out, ignore_errors=True)
         assert self.run("export", "made", "--output", str(out)) == 0
         return json.loads((out / "evaluation.json").read_text()), (out / "README.md").read_text()
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["audio", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 @pytest.fixture
@@ -137,11 +141,70 @@ def test_what_was_trained_on_is_left_out_of_other_data(search: Search, tmp_path:
     )
     found = search.evaluate(*words)
     assert not names(found) & search.splits["train"]
-    assert any("are left out, since the model was trained on them" in note for note in found["notes"])
+    assert any("are left out, since made was trained on them" in note for note in found["notes"])
     everything = search.evaluate(*words, "--split", "all")
     assert everything["clips"] == CLIPS
-    told = f"the model was trained on {len(search.splits['train'])} of these {CLIPS} clips"
+    told = f"made was trained on {len(search.splits['train'])} of these {CLIPS} clips"
     assert any(told in note for note in everything["notes"])
+
+
+def corrected(search: Search, place: Path) -> Path:
+    """Another table of the same files with other texts."""
+    table = search.folder / "corrected.csv"
+    write_table(table, [row | {"text": f"{row['text']} corrected"} for row in search.rows[:CLIPS]])
+    return table
+
+
+def from_elsewhere(search: Search, place: Path) -> Path:
+    """A table in another folder that names the same files in full."""
+    write_table(
+        place / "all.csv",
+        [row | {"audio": str(search.folder / row["audio"])} for row in search.rows[:CLIPS]],
+    )
+    return place / "all.csv"
+
+
+def renamed(search: Search, place: Path) -> Path:
+    rows = [row | {"audio": f"{number}.flac"} for number, row in enumerate(search.rows[:CLIPS])]
+    for before, row in zip(search.rows, rows, strict=False):
+        shutil.copy(search.folder / before["audio"], place / row["audio"])
+    write_table(place / "all.csv", rows)
+    return place / "all.csv"
+
+
+def inside_a_table(search: Search, place: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = search.rows[:CLIPS]
+    audio = [{"bytes": (search.folder / row["audio"]).read_bytes(), "path": None} for row in rows]
+    pq.write_table(pa.table({"audio": audio, "text": [row["text"] for row in rows]}), place / "all.parquet")
+    return place / "all.parquet"
+
+
+@pytest.mark.parametrize("copy", [corrected, from_elsewhere, renamed, inside_a_table])
+def test_audio_that_was_trained_on_is_known_by_whatever_name(
+    search: Search, tmp_path: Path, copy: Callable[[Search, Path], Path]
+) -> None:
+    (place := tmp_path / "copy").mkdir()
+    trained = len(search.splits["train"])
+    words = ("--data", str(copy(search, place)), "--set", "data_seed=3", "--set", "validation_share=0.3")
+    everything = search.evaluate("made", *words, "--split", "all")
+    told = f"made was trained on {trained} of these {CLIPS} clips, by their audio"
+    assert any(told in note for note in everything["notes"])
+    whole, found = search.evaluate("demo", *words, "--language", "en"), search.evaluate("made", *words)
+    [note] = [note for note in found["notes"] if "since made was trained on them, by their audio" in note]
+    assert note.startswith(f"WARNING: {whole['clips'] - found['clips']} of {whole['clips']} clips")
+
+
+def test_clips_that_the_baseline_was_trained_on_are_left_out_too(search: Search, tmp_path: Path) -> None:
+    assert search.run("export", "made", "--output", str(tmp_path / "other")) == 0
+    found = search.evaluate(
+        *("demo", "--language", "en", "--data", str(search.table), "--set", "validation_share=0.3"),
+        *("--baseline", str(tmp_path / "other")),
+    )
+    assert not names(found) & search.splits["train"]
+    assert any("since other was trained on them" in note for note in found["notes"])
 
 
 def test_an_exported_model_knows_its_splits(search: Search) -> None:
@@ -203,6 +266,27 @@ def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -
     anew = make_train_plan(TrainRequest(storage=storage, origin="made", settings={"data_seed": 4}))
     assert anew.base.splits is None
     assert any("data_seed differs from made" in note for note in anew.notes)
+
+
+@pytest.mark.parametrize("name", ["clips.csv", "./clips/../clips.csv", "~/clips.csv", "link/clips.csv"])
+def test_the_same_data_by_another_path_keeps_the_splits(
+    search: Search, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from tune.experiments.training_plan import TrainRequest, make_train_plan
+
+    add_rows(search)
+    monkeypatch.chdir(search.folder)
+    monkeypatch.setenv("HOME", str(search.folder))
+    (search.folder / "link").symlink_to(search.folder)
+    request = TrainRequest(storage=Storage.parse(search.storage), origin="made", settings={"data": name})
+    table = load_clips(make_train_plan(request).base)
+    assert {clip.name for clip in table.splits["test"]} == search.splits["test"]
+
+
+def test_a_home_of_nobody(search: Search, capsys: Any) -> None:
+    words = ("--space", "lr_batch", "--model", "demo", "--set", f"data={search.table}", "--dry-run")
+    assert search.run(*words, "--set", "splits=~nobody-of-this-name/splits.parquet") == 2
+    assert "is no file with splits" in capsys.readouterr().err
 
 
 def test_the_splits_are_where_the_experiment_is(search: Search) -> None:
