@@ -142,11 +142,12 @@ class KeptSplits:
         keys = _keys(clips)
         return list((self.pairs.roles(_pairs(keys["file"], keys["text"])) == _TRAIN).tolist())
 
-    def heard_in_training(self, audio: Sequence[int]) -> list[bool]:
-        """Which audio was trained on, by its key, whatever its name and text are now."""
+    def heard_in(self, role: str, audio: Sequence[int]) -> list[bool]:
+        """Which audio was in `train`, `validation` or `test`, by its key, whatever its name and text are now."""
         import numpy as np
 
-        return list((self.audio.roles(np.array(audio, np.uint64)) & _TRAIN != 0).tolist())
+        bit = 1 << _ROLES.index(role)
+        return list((self.audio.roles(np.array(audio, np.uint64)) & bit != 0).tolist())
 
     def assign(
         self, config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]

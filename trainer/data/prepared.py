@@ -102,7 +102,10 @@ class PreparedSplit:
         found: list[int] = []
         at = 0
         for clip in clips:
-            same = at < len(columns[0]) and (clip.name, clip.text) == (str(columns[0][at]), str(columns[1][at]))
+            same = at < len(columns[0]) and (clip.name, clip.text) == (
+                str(columns[0][at]),
+                str(columns[1][at]),
+            )
             found.append(int(columns[2][at]) if same else 0)
             at += same
         return found

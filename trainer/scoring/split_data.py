@@ -109,11 +109,18 @@ def without_heard(config: TrainConfig, data: SplitData, model: str, splits: str)
     """The same of further clips whose audio a model was trained on under other names or texts."""
     kept = read_kept_splits(splits)
     told = kept.trained_on(data.source.clips)
-    heard = kept.heard_in_training([data.prepared.audio(row) for row in range(len(data))])
+    audio = [data.prepared.audio(row) for row in range(len(data))]
+    heard, chose = kept.heard_in("train", audio), kept.heard_in("validation", audio)
     learned = [known and not told[row] for row, known in zip(data.rows, heard, strict=True)]
     unknown, notes = _unlearned(
         config, data.source.name, model, learned, ", by their audio, with other names or texts"
     )
+    chosen = sum(chose[row] for row in unknown)
+    validation = split_role(data.source.name) == "validation" or data.source.name == config.validation_split
+    # Of the data of the training, whose splits are used, it was told before.
+    if chosen and not (validation and config.splits):
+        which = f"of {model} were chosen by {chosen:,} of these clips, which flatters it a little"
+        notes.append(f"WARNING: the settings and the checkpoint {which}")
     return dataclasses.replace(
         data,
         prepared=data.prepared.only(unknown),

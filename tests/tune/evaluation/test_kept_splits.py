@@ -197,6 +197,15 @@ def test_audio_that_was_trained_on_is_known_by_whatever_name(
     assert note.startswith(f"WARNING: {whole['clips'] - found['clips']} of {whole['clips']} clips")
 
 
+def test_clips_that_the_checkpoint_was_chosen_by_are_told(search: Search, tmp_path: Path) -> None:
+    """They are a test split in a table of their own."""
+    rows = [row for row in search.rows if row["audio"] in search.splits["validation"]]
+    write_table(tmp_path / "test.csv", rows)
+    found = search.evaluate("made", "--data", str(tmp_path / "test.csv"), "--split", "all")
+    assert not any("were chosen by" in note for note in search.evaluate("made")["notes"])
+    assert any(f"of made were chosen by {len(rows)} of these clips" in note for note in found["notes"])
+
+
 def test_clips_that_the_baseline_was_trained_on_are_left_out_too(search: Search, tmp_path: Path) -> None:
     assert search.run("export", "made", "--output", str(tmp_path / "other")) == 0
     found = search.evaluate(
