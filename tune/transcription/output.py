@@ -81,6 +81,7 @@ class Progress:
         self.aside = self._bar.hidden
         self._started = time.monotonic()
         self._failed = self._cut = 0
+        self._seconds = 0.0
 
     def __enter__(self) -> Self:
         self._bar.__enter__()
@@ -114,6 +115,7 @@ class Progress:
                 self._failed += 1
                 yield place, failure
                 continue
+            self._seconds += found[0].seconds
             self._warn(found[0])
             yield place, found
 
@@ -138,11 +140,12 @@ class Progress:
     def finish(self) -> int:
         """Say how much it was, how fast, and whose times the segments have; the exit code."""
         elapsed = time.monotonic() - self._started
-        seconds = sum(recording.seconds for recording in self.recordings)
         done = len(self.recordings) - self._failed
-        parts = [f"{done} recording{'' if done == 1 else 's'}, {clock(seconds)} of audio in {clock(elapsed)}"]
-        if seconds:
-            parts.append(f"real-time factor {elapsed / seconds:.3f}")
+        parts = [
+            f"{done} recording{'' if done == 1 else 's'}, {clock(self._seconds)} of audio in {clock(elapsed)}"
+        ]
+        if self._seconds:
+            parts.append(f"real-time factor {elapsed / self._seconds:.3f}")
         trusted = self._transcribers[0].trusts_times
         parts.append("times by the model's timestamps" if trusted else "times by the pauses")
         if self._failed:

@@ -22,6 +22,7 @@ from trainer.config import TrainConfig
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.transcribe import transcribe_parser
+from tune.util.console import clock
 
 RATE = 16_000
 Run = Callable[..., tuple[int, str, str]]
@@ -179,16 +180,21 @@ def test_a_damaged_recording_is_transcribed_as_far_as_it_goes(talks: Path, run: 
     """With a warning and the exit code of what could not be read to its end."""
     content = (talks / "talks" / "short.flac").read_bytes()
     (talks / "talks" / "middle.flac").write_bytes(content[: len(content) // 2] + bytes(len(content) // 2))
+    soundfile.write(talks / "talks" / "hours.wav", soundfile.read("talks/short.flac")[0], RATE)
+    hours = bytearray((talks / "talks" / "hours.wav").read_bytes())
+    hours[40:44] = (8 * 3600 * 2 * RATE).to_bytes(4, "little")
+    (talks / "talks" / "hours.wav").write_bytes(hours)
     code, out, err = run("demo", "talks", "--format", "json")
     assert code == 1
     found = {line["file"]: line for line in map(json.loads, out.splitlines())}
-    assert list(found) == ["talks/long.wav", "talks/middle.flac", "talks/short.flac"]
+    assert list(found) == [f"talks/{name}" for name in ("hours.wav", "long.wav", "middle.flac", "short.flac")]
     assert 0 < found["talks/middle.flac"]["seconds"] < found["talks/short.flac"]["seconds"]
     warning = next(line for line in err.splitlines() if line.startswith("warning: talks/middle.flac"))
     assert ": cut off or damaged: announces " in warning
     assert warning.endswith(f"{found['talks/middle.flac']['incomplete']}; transcribed as far as it goes")
-    assert "3 recordings, " in err
-    assert err.rstrip().endswith("1 could not be read to its end")
+    heard = sum(line["seconds"] for line in found.values())
+    assert f"4 recordings, {clock(heard)} of audio in " in err
+    assert err.rstrip().endswith("2 could not be read to their ends")
 
 
 def test_recordings_as_programs_write_them(talks: Path, run: Run) -> None:
