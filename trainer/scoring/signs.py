@@ -23,7 +23,7 @@ _SHORT_SCALES = {
 }
 _SCALES = (
     "hundred|thousand|million|billion|trillion|mio|mln|mrd|mld|tausend|millionen|milliarden|millions|milliards|milioni|"
-    "miliardi|millones|milhões|bilhões|miljoen|miljard|тыс|млн|млрд"
+    "miliardi|millones|milhões|bilhões|miljoen|miljard|тыс|млн|млрд|万|萬|億|亿|만|억|조|लाख|करोड़|مليون|مليار|میلیون|میلیارد"
 )
 """What a number of money may have behind it, for one language each or for many."""
 _SCALE = rf"(?:{'|'.join([_SCALES, *_SHORT_SCALES])})(?!\w)"
@@ -66,10 +66,14 @@ def arrange_signs(text: str, language: str) -> str:
     if not _SPACED.search(text) and (word is None or word not in text):
         return text
     before, touching, apart = _patterns(word)
-    text = before.sub(_after, text)
-    text = touching.sub(lambda found: " ".join(filter(None, found.groups())), text)
-    text = " ".join(_SPACED.sub(r" \1 ", text).split())
-    return " ".join(apart.sub(lambda found: found[0] if found["done"] else _after(found), text).split())
+    while True:  # of several signs before a number one is moved at a time, each only towards the end
+        moved = before.sub(_after, text)
+        moved = touching.sub(lambda found: " ".join(filter(None, found.groups())), moved)
+        moved = " ".join(_SPACED.sub(r" \1 ", moved).split())
+        moved = " ".join(apart.sub(lambda found: found[0] if found["done"] else _after(found), moved).split())
+        if moved == text:
+            return text
+        text = moved
 
 
 def english_signs(text: str) -> str:

@@ -119,6 +119,10 @@ TABLE = [
     ("de", "z.B., z. B., U.S", "z b z b u s"),
     ("ru", "т.е. т. е.", "т е т е"),
     ("zh", "５％，￥5", "5 % 5 ¥"),
+    ("zh", "¥5万，5万¥，¥2亿", "5 万 ¥ 5 万 ¥ 2 亿 ¥"),
+    ("ko", "₩5만, 5만 ₩", "5 만 ₩ 5 만 ₩"),
+    ("hi", "₹५ करोड़, 5 करोड़ ₹", "5 करोड़ ₹ 5 करोड़ ₹"),
+    ("ar", "$٥ مليون، ٥ مليون $", "5 مليون $ 5 مليون $"),
     ("en", "€5bn, €5 bn, €5 billion, 5 billion euros", " ".join(["5 billion euros"] * 4)),
     ("en", "$1.5m; £5k; $1; €1.50", "1.5 million dollars 5 thousand pounds 1 dollar 1.50 euros"),
     ("en", "$2 trillion, ¥5, ₹5, 5¢", "2 trillion dollars 5 yen 5 rupees 5 cents"),
@@ -188,6 +192,8 @@ _ANY = strategies.characters(exclude_categories=("Cs",))
     text=strategies.text(_SIGNS | _ANY, max_size=25),
     language=strategies.sampled_from(sorted(set(LANGUAGES) - WITHOUT_SPACES)),
 )
+@hypothesis.example("%¢¼", "de")
+@hypothesis.example("% € % € 5 10", "de")
 @hypothesis.settings(max_examples=500, deadline=None)
 def test_a_normalised_text_is_normal(text: str, language: str) -> None:
     once = normalize(text, language)
