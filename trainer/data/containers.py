@@ -106,9 +106,20 @@ def _next_file(file: BinaryIO, kind: _Chunks, place: int, end: int) -> int:
             if _is_name(name) and size >= 0:
                 break
         else:
-            return end
+            return _find_file(file, kind, place + 1, end)
         place = at + _length(kind, size)
     return end
+
+
+def _find_file(file: BinaryIO, kind: _Chunks, place: int, end: int) -> int:
+    """Where a file of the same kind begins behind bytes that are no chunk, as they fill up blocks of a disk."""
+    magics = [magic for (magic, _), other in _KINDS.items() if other == kind]
+    while True:
+        found = [find_bytes(file, magic, place, end) for magic in magics]
+        place = min((at for at in found if at >= 0), default=end)
+        if place == end or _chunk_kind(read_at(file, place, 12)):
+            return place
+        place += 1
 
 
 def _chunk(file: BinaryIO, kind: _Chunks, place: int) -> tuple[bytes, int]:

@@ -177,6 +177,15 @@ def test_joined_files_are_read_to_the_end(kind: str) -> None:
         read_audio(content, max_seconds=3)
 
 
+@pytest.mark.parametrize("form", ["WAV", "AIFF", "CAF", "W64"])
+def test_bytes_between_joined_files_are_no_end(form: str) -> None:
+    """Such as fill up blocks of a disk."""
+    one = encoded(1.0, form, None, rate=16_000)
+    for filling in (b"\0", bytes(3_000)):
+        assert read_audio(one + filling + one).size == 32_000
+        assert read_audio(one + filling).size == 16_000
+
+
 @pytest.mark.parametrize("channels", [2, 4])
 def test_channels_that_cancel_each_other(tmp_path: Path, channels: int) -> None:
     """Opposite phase: the mean would be silence."""
