@@ -92,6 +92,8 @@ def _json_columns(path: Path, text: str) -> dict[str, list[Any]]:
             rows = json.loads(text)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from error
+        except RecursionError as error:
+            raise DataError(f"{path}: not a table: lists in lists without end") from error
     else:
         rows = []
         for number, line in enumerate(text.split("\n"), start=1):
@@ -101,6 +103,8 @@ def _json_columns(path: Path, text: str) -> dict[str, list[Any]]:
                 rows.append(json.loads(line))
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}, line {number}: not valid JSON: {error.msg}") from error
+            except RecursionError as error:
+                raise DataError(f"{path}, line {number}: not a row: lists in lists without end") from error
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DataError(f'{path}, row {number}: must be an object such as {{"audio": ..., "text": ...}}')

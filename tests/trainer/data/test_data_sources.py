@@ -213,6 +213,8 @@ def test_separators(tmp_path: Path, header: str, rows: list[str]) -> None:
         ("x.csv", 'audio,text\na.wav,"o\nk",b\n', "line 2: 3 fields where the header has 2"),
         ("x.tsv", '"audio"\t"text"\na.wav\t"one\nb.wav\ttwo\n', "line 2: a field begins with a quote"),
         ("x.jsonl", '{"audio": "a.wav", "text": "a"}\n{"audio": ', "line 2: not valid JSON"),
+        ("x.jsonl", '{"audio": "a.wav", "text": "a"}\n' + "[" * 100_000, "line 2: not a row"),
+        ("x.json", "[" * 100_000, "not a table: lists in lists"),
         ("x.jsonl", "[1]", "row 1: must be an object"),
         ("x.csv", "audio,text\na.wav,one,two\n", "line 2: 3 fields where the header has 2"),
         ("x.parquet", "PAR?", "not a Parquet file"),

@@ -190,7 +190,8 @@ _ANY = strategies.characters(exclude_categories=("Cs",))
 
 @hypothesis.given(
     text=strategies.text(_SIGNS | _ANY, max_size=25),
-    language=strategies.sampled_from(sorted(set(LANGUAGES) - WITHOUT_SPACES)),
+    # English has Whisper's own normaliser within, whose words of signs ("$ $5") change what stands beside them.
+    language=strategies.sampled_from(sorted(set(LANGUAGES) - WITHOUT_SPACES - {"en"})),
 )
 @hypothesis.example("%¢¼", "de")
 @hypothesis.example("% € % € 5 10", "de")
