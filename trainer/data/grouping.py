@@ -64,7 +64,7 @@ class Grouping:
     """Whether every text is divided alike among the splits."""
 
     def told(self) -> str:
-        """The sentence for the user; empty where it goes without saying."""
+        """The sentence for the user."""
         shown = " and ".join(filter(None, (", ".join(self.by[:-1]), *self.by[-1:])))
         return f"splits are made by {shown}: none of them is in two splits{self.mixed}"
 
@@ -99,7 +99,7 @@ def groupings(config: TrainConfig, clips: Sequence[SplitClip]) -> list[Grouping]
 
 def _asked(config: TrainConfig, wanted: str, clips: Sequence[SplitClip], speaker: str | None) -> Grouping:
     found = [FILE]
-    columns = dict.fromkeys(name for clip in clips for name in clip.columns) if clips else {}
+    columns = dict.fromkeys(name for columns in _tables(clips) for name in columns)
     for name in (part.strip() for part in wanted.split(",")):
         if name == SPEAKER and speaker is None and SPEAKER not in columns:
             raise DataError(
@@ -117,8 +117,12 @@ def _asked(config: TrainConfig, wanted: str, clips: Sequence[SplitClip], speaker
 
 def _speaker_column(clips: Sequence[SplitClip]) -> str | None:
     """The first table's column with speakers, by its usual names; None where no table has one."""
-    tables = {id(clip.columns): clip.columns for clip in clips}  # of one table they are shared
-    return next(filter(None, (named(SPEAKER_NAMES, columns) for columns in tables.values())), None)
+    return next(filter(None, (named(SPEAKER_NAMES, columns) for columns in _tables(clips))), None)
+
+
+def _tables(clips: Sequence[SplitClip]) -> list[Mapping[str, list[Any]]]:
+    """The columns of each table that clips are rows of, which share them."""
+    return list({id(clip.columns): clip.columns for clip in clips}.values())
 
 
 def cells(clips: Iterable[SplitClip], names: Sequence[str]) -> Iterator[str]:

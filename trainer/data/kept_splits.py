@@ -35,14 +35,12 @@ _TRAIN = 1 << _ROLES.index("train")
 _KEYS = ("file", "text", "speaker", "audio")
 
 
-def encode_splits(
-    splits: Mapping[str, Sequence[SplitClip]], audio: Mapping[str, Sequence[int]] | None = None
-) -> bytes:
+def encode_splits(splits: Mapping[str, Sequence[SplitClip]], audio: Mapping[str, Sequence[int]]) -> bytes:
     """The content of a file for these clips by role.
 
     Args:
         splits: as `ClipTable.whole` has them.
-        audio: of each clip the key of its audio, as `PreparedData.audio_keys` has them; by default unknown.
+        audio: of each clip by role the `audio_key` of its file, 0 where that is not known; empty where none is.
     """
     import numpy as np
     import pyarrow as pa

@@ -1,7 +1,8 @@
 """Data ready for training: features on disk, shared by every process through memory mapping, and labels.
 
 Features are computed once for all trials and experiments with the same data and feature extractor. How texts
-are written (case, punctuation, language) does not touch them: labels are made each time the data is opened.
+are written (case, punctuation, language) does not touch them: labels are made when the data is prepared, and once for
+each other way to write them that a search tries.
 """
 
 from __future__ import annotations
@@ -98,16 +99,11 @@ class PreparedSplit:
 
     def audio_keys(self, clips: Sequence[Clip]) -> list[int]:
         """The same of clips of which this split is made, in their order; 0 where they have no features."""
-        columns = [self._index[name] for name in ("name", "text", "audio")]
-        found: list[int] = []
-        at = 0
-        for clip in clips:
-            same = at < len(columns[0]) and (clip.name, clip.text) == (
-                str(columns[0][at]),
-                str(columns[1][at]),
-            )
-            found.append(int(columns[2][at]) if same else 0)
-            at += same
+        found = [0] * len(clips)
+        for key, position in zip(
+            self._index["audio"].tolist(), clip_positions(clips, self._index), strict=True
+        ):
+            found[position] = key
         return found
 
     def n_tokens(self, i: int) -> int:
@@ -137,6 +133,10 @@ class PreparedSplit:
     ) -> list[Drop]:
         """`write_labels` of all clips for other text settings."""
         return write_labels(config, processor, longest, split=role, index=self._index, folder=folder)
+
+    def all_labels(self) -> Labels:
+        """Those of all clips."""
+        return self._labels
 
     def with_labels(self, labels: Labels) -> PreparedSplit:
         """The same clips with other labels."""
@@ -328,6 +328,16 @@ def open_features(
         indexes = {role: _read_index(folder / f"{role}.index.parquet") for role in table.splits}
         drops = [Drop(**values) for values in manifest["drops"]]
         yield Features(folder, reused, manifest["n_mels"], indexes, drops, manifest["cancelled"])
+
+
+def clip_positions(clips: Sequence[Clip], index: Mapping[str, Any]) -> list[int]:
+    """Where in `clips` each clip of an index of them is: in the same order, without those that have no features."""
+    kept = list(zip(map(str, index["name"]), map(str, index["text"]), strict=True))
+    positions: list[int] = []
+    for position, clip in enumerate(clips):
+        if len(positions) < len(kept) and kept[len(positions)] == (clip.name, clip.text):
+            positions.append(position)
+    return positions
 
 
 def _read_index(path: Path) -> dict[str, Any]:

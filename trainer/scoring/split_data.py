@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.data.clips import (
@@ -20,8 +19,8 @@ from trainer.data.clips import (
 from trainer.data.columns import Part, find_audio_column, find_text_column, language_filter, parse_row_filter
 from trainer.data.features import window_seconds
 from trainer.data.kept_splits import read_kept_splits
-from trainer.data.labels import Labels, make_labels
-from trainer.data.prepared import Features, PreparedSplit, open_features
+from trainer.data.labels import make_labels
+from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset
 from trainer.data.text import has_words
@@ -126,7 +125,6 @@ def without_heard(config: TrainConfig, data: SplitData, model: str, splits: str)
         prepared=data.prepared.only(unknown),
         rows=[data.rows[row] for row in unknown],
         notes=[*data.notes, *notes],
-        labels=data.labels.only(unknown),
     )
 
 
@@ -208,7 +206,6 @@ class SplitData:
     """Clips that cannot be used."""
     notes: list[str]
     """Sentences for the user: what was chosen or dropped."""
-    labels: Labels
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -223,10 +220,10 @@ class SplitData:
         Raises:
             ModelError: the model cannot be found, or hears a window of another length and so other clips.
         """
-        found = _find_features(config, self.source, on_progress)
-        other = found.split(_ROLE, self.labels)
+        found, labels = _find_features(config, self.source, on_progress), self.prepared.all_labels()
+        other = found.split(_ROLE, labels)
         mine = [(self.prepared.name(row), self.prepared.text(row)) for row in range(len(self))]
-        if len(found.indexes[_ROLE]["name"]) <= self.labels.rows.max() or mine != [
+        if len(found.indexes[_ROLE]["name"]) <= labels.rows.max() or mine != [
             (other.name(row), other.text(row)) for row in range(len(self))
         ]:
             raise ModelError(
@@ -259,7 +256,7 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
             f"data={config.data!r}: no clip of the split {source.name!r} can be used; the first is "
             f"{drops[0].name}: {drops[0].detail}"
         )
-    positions = _positions(source.clips, index)
+    positions = clip_positions(source.clips, index)
     told = check_drops(
         config, drops, total=len(source.clips), window=window_seconds(processor.feature_extractor)
     )
@@ -270,7 +267,6 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
         rows=[positions[row] for row in labels.rows.tolist()],
         drops=drops,
         notes=source.notes + told,
-        labels=labels,
     )
 
 
@@ -278,13 +274,3 @@ def _find_features(config: TrainConfig, source: SplitClips, on_progress: Progres
     extractor = load_processor(config).feature_extractor
     with open_features(config, ClipTable({_ROLE: source.clips}, []), extractor, on_progress) as found:
         return found
-
-
-def _positions(clips: Sequence[Clip], index: Mapping[str, Sequence[Any]]) -> list[int]:
-    """Where in `clips` each clip of the index is: they are in the same order, without those dropped."""
-    kept = list(zip(map(str, index["name"]), map(str, index["text"]), strict=True))
-    positions: list[int] = []
-    for position, clip in enumerate(clips):
-        if len(positions) < len(kept) and kept[len(positions)] == (clip.name, clip.text):
-            positions.append(position)
-    return positions

@@ -18,7 +18,7 @@ from trainer.errors import DataError
 
 
 def keep(table: ClipTable, folder: Path) -> str:
-    (folder / SPLITS_FILE).write_bytes(encode_splits(table.whole))
+    (folder / SPLITS_FILE).write_bytes(encode_splits(table.whole, {}))
     return str(folder / SPLITS_FILE)
 
 

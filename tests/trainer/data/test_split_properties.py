@@ -132,7 +132,7 @@ def test_rows_that_are_added_move_no_clip_of_kept_splits(
     assume(before is not None)
     assert before is not None
     kept = place / SPLITS_FILE
-    kept.write_bytes(encode_splits(before.whole))
+    kept.write_bytes(encode_splits(before.whole, {}))
     values = [
         dict(zip(("audio", "text", "speaker_id", "Split"), (*one, "train"), strict=True)) for one in more
     ]
