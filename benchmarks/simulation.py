@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import ray.tune.schedulers
 from simulated_controller import Curve, Limits, SimulatedController, Simulation
 
-from tune.runs.ray_tune import RayScheduler
 from tune.search.records import Records
-from tune.search.scheduler import Judge
+from tune.search.scheduler import TRIAL_ID, Judge
 from tune.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def simulate_search(
     baseline: float | None = None,
     records: Records | None = None,
 ) -> Simulation:
-    """Our own search: `Searcher` and `RayScheduler` with a `Judge`, as `run_trials` puts them together.
+    """Our own search: `Searcher` and `Judge`, as `run_trials` puts them together.
 
     Args:
         space: what to search, its bounds resolved.
@@ -44,13 +44,17 @@ def simulate_search(
     records = records or Records()
     judge = Judge(space.scheduler, rungs, records, baseline)
 
-    def evaluated(trial_id: str, result: dict[str, Any]) -> bool:
-        stop = judge.judge(records[trial_id], result)
-        records[trial_id].add_evaluation(result, stop)
-        return stop is not None
+    class Scheduler(ray.tune.schedulers.FIFOScheduler):
+        """A trial of ours asks what was decided, and ends by itself."""
+
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            record = records[trial.config[TRIAL_ID]]
+            stop = judge.judge(record, result)
+            record.add_evaluation(result, stop)
+            return str(self.CONTINUE if stop is None else self.STOP)
 
     searcher = Searcher(space, experiment="simulation", seed=seed, records=records)
-    controller = SimulatedController(searcher, RayScheduler(evaluated), records, curve, rungs, seed, True)
+    controller = SimulatedController(searcher, Scheduler(), records, curve, rungs, seed, True)
     controller.run(slots, limits)
     return controller.result()
 

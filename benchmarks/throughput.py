@@ -3,9 +3,9 @@
     python benchmarks/throughput.py [--shape tiny] [--windows 30 15 8 5] [--repeats 3] [--output FILE]
 
 Every repeat runs all methods one after the other, so that what else the machine does hits all alike; figures are
-medians over the repeats, ratios are taken within a repeat. For trainings also: clips a second, the operations that
-their matrix products take a second, as a share of what the device does of large ones (bf16 on a GPU, fp32 on the CPU),
-and on a GPU the most memory that tensors took.
+medians over the repeats, ratios are taken within a repeat. For trainings also: clips and label tokens a second, the
+operations that their matrix products take a second, as a share of what the device does of large ones (bf16 on a GPU,
+fp32 on the CPU), and on a GPU the most memory that tensors took.
 """
 
 from __future__ import annotations
@@ -168,7 +168,12 @@ class Bench:
         window = float(name.split()[2]) if "ours" in name else 30.0
         each = training_flops(self.model_config, round(100 * window), self.tokens)
         rate = self.arguments.batch / seconds
-        found = {"clips a second": rate, "TFLOP/s": each * rate / 1e12, "share of peak": each * rate / peak}
+        found = {
+            "clips a second": rate,
+            "tokens a second": rate * self.tokens,
+            "TFLOP/s": each * rate / 1e12,
+            "share of peak": each * rate / peak,
+        }
         if name in self.memory:
             found["peak memory, GB"] = max(self.memory[name]) / 1e9
         return found

@@ -30,7 +30,7 @@ ROWS = {
         {"imports", "memory"},
         {"model"},
         {"data"},
-        {"scoring"},
+        {"augmentation", "scoring"},
         {"training"},
         {"train"},
         {"probe", "baseline_cache", "inspection", "transcription", "conversion", "demo", "__main__"},
@@ -46,7 +46,7 @@ FILES = {
 }
 OF_TRAINER: dict[str, tuple[str, ...]] = {
     "space": ("trainer.config", "trainer.errors"),
-    "search": ("trainer.config", "trainer.errors", "trainer.scoring", "trainer.threads"),
+    "search": ("trainer.config", "trainer.errors", "trainer.report", "trainer.scoring", "trainer.threads"),
 }
 """What these rooms, which decide and do nothing else, may import of the training."""
 

@@ -82,11 +82,13 @@ def _run(config: TrainConfig) -> int:
             f"output_dir={config.output_dir!r}: cannot be written: {error.strerror}; choose another folder"
         ) from error
 
+    from trainer.config import ENCODER_CACHE_OFF
     from trainer.data.prepared import prepare
     from trainer.train import evaluate, train
 
-    data = prepare(config)
-    for note in data.notes:
+    data = prepare(config, waveforms=config.augments)
+    off = [ENCODER_CACHE_OFF] if config.augments and config.freeze_encoder and config.encoder_cache else []
+    for note in [*data.notes, *off]:
         print(f"note: {note}")
     before = evaluate(config, data=data)
     print(

@@ -25,6 +25,21 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "dropout": (0, 0.9),
     "mask_time_prob": (0, 1),
     "mask_feature_prob": (0, 1),
+    "mask_time_length": (1, 64),
+    "mask_feature_length": (1, 64),
+    "augment": (0, 1),
+    "augment_strength": (0, 3),
+    "augment_speed": (0, 1),
+    "augment_tempo": (0, 1),
+    "augment_shift": (0, 5),
+    "augment_reverb": (0, 1),
+    "augment_reverb_seconds": (0.1, 3),
+    "augment_noise": (0, 1),
+    "augment_snr": (-10, 35),
+    "augment_tilt": (0, 12),
+    "augment_telephone": (0, 1),
+    "augment_clipping": (0, 1),
+    "augment_gain": (0, 40),
     "validation_share": (0.001, 0.9),
     "max_train_clips": (1, None),
     "max_eval_clips": (1, None),
@@ -50,6 +65,8 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "generation_num_beams": (1, None),
     "log_every_seconds": (0, None),
 }
+#: Fields of which `null` can be written as `auto`.
+AUTOMATIC = ("audio_window", "early_eval_clips", "eval_batch_size")
 #: Fields that must be above 0.
 POSITIVE = {"learning_rate", "epochs"}
 
@@ -93,6 +110,12 @@ __all__ = [
     "nearest_field",
 ]
 
+SOUNDS = ("noise_dir", "impulse_dir")
+"""Settings that name folders of audio that training clips are mixed with."""
+ENCODER_CACHE_OFF = (
+    "encoder_cache is off where augment changes the clips: the encoder hears others in each epoch"
+)
+NO_NOISES = "augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble"
 #: Settings that decide which clip is in which split.
 SPLIT_SETTINGS = (
     "train_split",
@@ -135,15 +158,54 @@ class TrainConfig:
     freeze_encoder: bool = False
     """Keep the encoder's weights as they are and train only the decoder."""
     encoder_cache: bool = True
-    """With `freeze_encoder`: keep what the encoder makes of each clip on disk, and compute it once."""
+    """With `freeze_encoder`: keep what the encoder makes of each clip on disk, and compute it once; off with
+    `augment`, `spec_augment` or `dropout`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+
+    # Augmentation of the training clips
+    augment: float = 0.0
+    """Share of the training clips whose waveforms are changed, others and otherwise in each epoch; 0: none."""
+    augment_strength: float = 1.0
+    """Scales how far the waveforms are changed in every way below; 0: not at all."""
+    augment_speed: float = 0.3
+    """Most that speed and pitch change together: from 1 / (1 + x) to 1 + x times."""
+    augment_tempo: float = 0.1
+    """Most that the speed changes without the pitch, in the same way."""
+    augment_shift: float = 0.2
+    """Most seconds of silence that are put in front."""
+    augment_reverb: float = 0.3
+    """Share of the changed clips that are heard in a room: simulated, or of `impulse_dir`."""
+    augment_reverb_seconds: float = 0.6
+    """Longest time in which the sound of a simulated room decays by 60 dB."""
+    impulse_dir: str | None = None
+    """Folder of impulse responses of rooms, as audio files."""
+    augment_noise: float = 0.5
+    """Share of the changed clips that get noise."""
+    augment_snr: float = 8.0
+    """Least signal-to-noise ratio in decibels; the largest is 35."""
+    augment_noise_kind: Literal["any", "white", "coloured", "babble", "files"] = "any"
+    """Made noise (`white`, `coloured`), several other training clips (`babble`), `noise_dir` (`files`), or `any`."""
+    noise_dir: str | None = None
+    """Folder of noises, as audio files."""
+    augment_tilt: float = 3.0
+    """Most decibels an octave by which clips become brighter or darker, as by other microphones."""
+    augment_telephone: float = 0.1
+    """Share of the changed clips of which only the band of a telephone is left."""
+    augment_clipping: float = 0.1
+    """Share of the changed clips whose peaks are cut off, by up to 15 dB."""
+    augment_gain: float = 10.0
+    """Most decibels by which clips become louder, as far as they have room, or softer."""
     spec_augment: bool = False
     """Mask stretches of time and of mel bands in the training features (SpecAugment, arXiv:1904.08779)."""
     mask_time_prob: float = 0.05
     """SpecAugment: share of the feature frames in masked stretches of time."""
+    mask_time_length: int = 10
+    """SpecAugment: frames of 10 ms in a masked stretch."""
     mask_feature_prob: float = 0.05
     """SpecAugment: share of the mel bands masked."""
+    mask_feature_length: int = 10
+    """SpecAugment: mel bands in a masked stretch."""
 
     # Data
     data: str = "demo"
@@ -185,10 +247,12 @@ class TrainConfig:
     remove_punctuation: bool = False
     """Remove punctuation from the transcripts that the model learns."""
 
-    audio_window: float | None = None
-    """Seconds of audio that the encoder works on; `null` or `auto`: the longest clip; 30: all that Whisper has."""
+    audio_window: float | Literal["batch"] | None = None
+    """Seconds of audio that the encoder works on: `batch`: the longest clip of each effective batch; `null` or
+    `auto`: the longest of all; 30: all that Whisper has."""
     group_by_length: bool = False
-    """With `audio_window: auto`: clips of like length together in a step, whose longest one is its window."""
+    """With `audio_window: batch` or `auto`: clips of like length together in a step, whose longest one
+    is its window."""
     full_window_evaluation: bool = True
     """Evaluate with the model's whole window, as it will be used; in a search with finalists only those are."""
 
@@ -230,7 +294,8 @@ class TrainConfig:
     seed: int = 0
     """Seed of data order, dropout and augmentation."""
     dataloader_workers: int | None = None
-    """Processes that load batches beside the training process; `null`: up to 2 where a GPU would wait for them."""
+    """Processes that load batches beside the training process; `null`: where a GPU would wait for them 1 or 2, with
+    `augment` up to 8."""
     workers: int = 1
     """Processes that train together, each on its own GPU where there are any; set by the command that starts them."""
     deepspeed: str | None = None
@@ -240,8 +305,8 @@ class TrainConfig:
     early_eval_clips: int | None = None
     """Validation clips, always the same, measured before half of the budget; 0: all; `null` or `auto`: in a search
     as many as its decisions need, else all."""
-    eval_batch_size: int = 16
-    """Clips in one evaluation batch."""
+    eval_batch_size: int | None = None
+    """Clips measured at once; `null` or `auto`: on a GPU as many as there is memory for, at most 128; else 16."""
     generation_max_length: int | None = None
     """Most tokens of a transcript in evaluation, without its prefix; `null` takes the model's own limit (448)."""
     generation_num_beams: int = 1
@@ -270,6 +335,8 @@ class TrainConfig:
             problems.append(
                 f"epochs={self.epochs:g} and max_steps={self.max_steps}: only one budget can be given; remove one"
             )
+        if not problems and self.augments and self.augment_noise_kind == "files" and self.noise_dir is None:
+            problems.append(NO_NOISES)
         if problems:
             raise ConfigError("\n".join(problems))
 
@@ -302,6 +369,11 @@ class TrainConfig:
     def effective_batch_size(self) -> int:
         """Clips in one optimiser step: micro-batch x accumulation x workers."""
         return self.train_batch_size * self.gradient_accumulation_steps * self.workers
+
+    @property
+    def augments(self) -> bool:
+        """Whether any waveform is changed."""
+        return self.augment > 0 and self.augment_strength > 0
 
     @property
     def normalizer_name(self) -> str:
@@ -343,6 +415,14 @@ def field_type(name: str) -> tuple[type, tuple[Any, ...], bool]:
     return hint, (), optional
 
 
+def field_words(name: str) -> tuple[str, ...]:
+    """Words that a field of numbers may hold instead of one."""
+    members = typing.get_args(_HINTS[name])
+    return tuple(
+        word for member in members if typing.get_origin(member) is Literal for word in typing.get_args(member)
+    )
+
+
 def check_value(name: str, value: Any) -> Any:
     """`value` as the field `name` holds it (numbers written as text, such as YAML's `1e-5`, are converted).
 
@@ -350,12 +430,12 @@ def check_value(name: str, value: Any) -> Any:
         ConfigError: the value has the wrong type or is out of range; the message says what is allowed.
     """
     kind, allowed, optional = field_type(name)
-    if value is None and optional:
+    if (value is None and optional) or (name in AUTOMATIC and value == "auto"):
         return None
     if name == "evaluate_at":
         return _check_increasing(name, value)
-    if name in ("audio_window", "early_eval_clips") and value == "auto":
-        return None
+    if value in field_words(name):
+        return value
     converted = convert(kind, value)
     if converted is None or (allowed and converted not in allowed) or not in_bounds(name, converted):
         raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
@@ -395,7 +475,12 @@ def describe_field(name: str) -> str:
             text += f" from {low} to {high}"
         elif low is not None:
             text += f" of at least {low}"
-    return text + (" or null" if optional else "")
+    others = [
+        *field_words(name),
+        *(["auto"] if name in AUTOMATIC else []),
+        *(["null"] if optional else []),
+    ]
+    return " or ".join([", ".join([text, *others[:-1]]), *others[-1:]])
 
 
 def nearest_field(key: str) -> str | None:

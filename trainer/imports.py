@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 
 from trainer.deepspeed import only_where_imported
+
+
+@contextlib.contextmanager
+def hidden(*names: str) -> Iterator[frozenset[str]]:
+    """Those of the modules that are not imported yet are, within the block, as if they were not installed."""
+    found = frozenset(name for name in names if name not in sys.modules)
+    for name in found:
+        sys.modules[name] = None  # type: ignore[assignment]  # Python's sign for what cannot be imported
+    try:
+        yield found
+    finally:
+        for name in found:
+            del sys.modules[name]
 
 
 def import_trainer() -> None:
@@ -16,17 +31,13 @@ def import_trainer() -> None:
     """
     from transformers import utils
 
-    hidden = [name for name in ("scipy", "boto3") if name not in sys.modules]
     is_available = utils.is_scipy_available
-    if "scipy" in hidden:
-        utils.is_scipy_available = lambda: False
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]  # Python's sign for what cannot be imported
-    try:
-        for name in ("trainer.training.callbacks", "trainer.training.whisper_trainer"):
-            importlib.import_module(name)
-    finally:
-        utils.is_scipy_available = is_available
-        for name in hidden:
-            del sys.modules[name]
+    with hidden("scipy", "boto3") as found:
+        if "scipy" in found:
+            utils.is_scipy_available = lambda: False
+        try:
+            for name in ("trainer.training.callbacks", "trainer.training.whisper_trainer"):
+                importlib.import_module(name)
+        finally:
+            utils.is_scipy_available = is_available
     only_where_imported()

@@ -1,8 +1,12 @@
-"""Trainings that do not fit in memory: how their errors look, and the same training in smaller pieces."""
+"""Memory: how much is free, here and on a GPU; errors where it runs out, and the same training in smaller pieces."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
+
+import psutil
 
 from trainer.config import TrainConfig
 
@@ -12,6 +16,47 @@ _SIGNS = re.compile(
     r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOCATION_FAILED"
     r"|DefaultCPUAllocator: (can't allocate|not enough) memory"
 )
+_USABLE = 0.85
+"""Of what is left on a GPU: parts of it are in pieces that are too small, and CUDA itself takes some."""
+_SHARE = "TUNE_WHISPER_GPU_SHARE"
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_INACTIVE = re.compile(r"^inactive_file (\d+)$", re.MULTILINE)
+"""Files that the kernel keeps in memory and gives back, such as checkpoints that were just written."""
+
+
+def free_memory() -> int:
+    """Bytes of main memory that this process may still take: the machine's, or what its container or job may."""
+    free = int(psutil.virtual_memory().available)
+    own = re.search(r"^0::/(.*)$", _OWN_CGROUP.read_text(), re.MULTILINE) if _OWN_CGROUP.exists() else None
+    group = _CGROUPS / (own[1] if own else "")
+    for place in (group, *group.parents):
+        try:
+            most, used, stat = (
+                (place / f"memory.{name}").read_text().strip() for name in ("max", "current", "stat")
+            )
+        except OSError:  # the top of all, or no group of this kind
+            continue
+        inactive = _INACTIVE.search(stat)
+        if most.isdecimal():
+            free = min(free, int(most) - int(used) + int(inactive[1] if inactive else 0))
+    return free
+
+
+def use_share_of_gpu(share: float) -> None:
+    """Let this process take only a part of its GPU where it may choose: others compute there, too."""
+    os.environ[_SHARE] = str(share)
+
+
+def room_on_gpu() -> int | None:
+    """Bytes that this process can take of its GPU beside what it has in tensors; None where there is no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    share = float(os.environ.get(_SHARE, "1"))
+    free, total = torch.cuda.mem_get_info()
+    held, kept = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    return max(0, int(_USABLE * min(free + kept - held, share * total - held)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -19,14 +19,15 @@ import torch
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
 from trainer.memory import is_out_of_memory
+from trainer.scoring.batch_size import CPU_CLIPS
 from trainer.train import train
-from trainer.training.window import FRAMES_PER_SECOND
+from trainer.training.window import FRAMES_PER_SECOND, window_frames
 
 if TYPE_CHECKING:
     from trainer.data.prepared import PreparedData, PreparedSplit
 
 _WARM_UP_STEPS = 3
-"""Not timed: libraries choose their kernels, memory is taken."""
+"""Not timed: libraries choose their kernels, the model is compiled where it is to be, memory is taken."""
 _MOST_STEPS = 20_000
 _HARMLESS_RATE = 1e-12
 """Learning rate of a training whose weights are thrown away: it costs the same, and the loss stays a number."""
@@ -81,7 +82,7 @@ def probe_step(
     """
     found: list[Measured] = []
     for size in sorted(set(micro_batches), reverse=True):
-        _forget()
+        _forget(config)
         clock = _Clock(seconds, ready)
         try:
             _train(config, data, size, clock, evaluated)
@@ -134,12 +135,15 @@ class _EndError(Exception):
 
 def _train(config: TrainConfig, data: PreparedData, size: int, clock: _Clock, evaluated: bool) -> None:
     """The training itself, on so many clips in each step, until the clock ends it."""
-    longest = max(split.most_frames() for split in data.splits.values()) / FRAMES_PER_SECOND
+    longest = _window(config, data) / FRAMES_PER_SECOND
+    # With `auto` evaluations take more only where what trainings need leaves room.
+    evaluated_clips = config.eval_batch_size or CPU_CLIPS
     splits = {
         "train": _longest_texts(data.splits["train"], size),
-        "validation": _longest_texts(data.splits["validation"], config.eval_batch_size),
+        "validation": _longest_texts(data.splits["validation"], evaluated_clips),
     }
     config = config.replace(
+        eval_batch_size=evaluated_clips,
         train_batch_size=size,
         gradient_accumulation_steps=1,
         micro_batch=None,
@@ -151,7 +155,7 @@ def _train(config: TrainConfig, data: PreparedData, size: int, clock: _Clock, ev
         log_every_seconds=0.0,
         encoder_cache=False,  # the same few clips again and again are not what a training has
         # That of the whole data, of which these are only a few clips.
-        audio_window=min(30.0, max(1.0, longest, config.audio_window or 0.0)),
+        audio_window=min(30.0, max(1.0, longest)),
     )
     try:
         train(config, clock.watch, data=dataclasses.replace(data, splits=splits))
@@ -161,15 +165,28 @@ def _train(config: TrainConfig, data: PreparedData, size: int, clock: _Clock, ev
         raise DivergedError(f"model={config.model!r}: {error}") from error
 
 
+def _window(config: TrainConfig, data: PreparedData) -> int:
+    """Feature frames of the longest window of a training on all of the data."""
+    full = 30 * FRAMES_PER_SECOND
+    if not config.augments:
+        return window_frames(config, data, full)
+    from trainer.training.augmented import amounts_of, augmented_frames
+
+    return augmented_frames(config, data, amounts_of(config), full)
+
+
 def _longest_texts(split: PreparedSplit, count: int) -> PreparedSplit:
     """So many clips, those with the longest texts; again from the longest one where there are fewer."""
     clips = sorted(range(len(split)), key=split.n_tokens, reverse=True)
     return split.only(list(itertools.islice(itertools.cycle(clips), count)))
 
 
-def _forget() -> None:
+def _forget(config: TrainConfig) -> None:
     """Give back what a training before left, and what is known of its memory."""
     gc.collect()
+    if config.torch_compile:
+        # Else a second size would be compiled for any size, which is slower than what a trial of that size has.
+        torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

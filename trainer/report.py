@@ -1,10 +1,14 @@
-"""All that training knows of who watches it."""
+"""All that training knows of who watches it, and of who keeps what it has learned."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
+
+Kept = Literal["all", "weights", "errors"]
+"""What is saved of an evaluation: all that going on needs; the model; or only settings and errors by clip."""
 
 
 class Report(Protocol):
@@ -13,8 +17,7 @@ class Report(Protocol):
     With a checkpoint folder it is an evaluation: `wer`, `cer`, `wer_orthographic`, `cer_orthographic` (percent),
     `eval_loss`, `samples_seen`, `step`, `epoch`, `finished` (1 at the end of the budget), the last training figures,
     `train_seconds` and `train_samples`. The folder is complete and sealed (see `checkpoints`) and may be copied or
-    read before the call returns. With several workers each of them calls it with the same figures (`train_seconds`
-    but nearly) once all have written their part of the folder; what they wrote on other machines is there.
+    read before the call returns. With several workers the first one calls it, once all have written their part.
 
     `train_samples` / `train_seconds` is the speed of the training alone, in samples a second: the wall time of the
     steps that this process has taken, and the samples that all workers trained in it. Both begin after the process'
@@ -25,7 +28,7 @@ class Report(Protocol):
     only; or, as the last one, `diverged` (1) and the position where the loss is no finite number any more.
 
     Returns:
-        True where the training shall end here, on all workers; what the first worker's call returns counts.
+        True where the training shall end here, on all workers.
     """
 
     def __call__(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None: ...
@@ -33,3 +36,54 @@ class Report(Protocol):
 
 def ignore(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
     """A `Report` that does nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What follows an evaluation."""
+
+    goes_on: bool
+    """Whether there is a next step."""
+    keep: Kept | None
+    """What is saved of it; None for nothing."""
+
+
+class Keeper(Protocol):
+    """Decides on evaluations, and knows where checkpoints go. Each process of a training has one."""
+
+    in_background: bool
+    """Whether the training may go on while a checkpoint is written."""
+
+    def decide(self, metrics: Mapping[str, float]) -> Decision:
+        """What follows an evaluation, whose figures are those of a `Report`; called in the first process alone."""
+
+    def begin(self, samples_seen: int, step: int) -> Path:
+        """The folder, the same for all processes of a node, into which this one writes its part of a checkpoint."""
+
+    def hand_over(self, folder: Path) -> Mapping[str, Mapping[str, int]]:
+        """Take what a node wrote, in one process of it, where that stays out of the folder's final place.
+
+        Returns:
+            what the manifest shall say of each file that was taken.
+        """
+
+    def complete(
+        self,
+        folder: Path,
+        taken: Mapping[str, Mapping[str, int]],
+        metrics: Mapping[str, float],
+        keep: Kept,
+        pause: float,
+    ) -> bool | None:
+        """Seal the checkpoint of an evaluation, in the first process, once all have handed over.
+
+        Args:
+            folder: what this node wrote.
+            taken: what all nodes handed over.
+            metrics: of the evaluation.
+            keep: what of it the folder holds.
+            pause: seconds for which the training stood still for it so far.
+
+        Returns:
+            True where the training shall end here; heard only where nothing is written in the background.
+        """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import tempfile
 import time
@@ -17,11 +16,11 @@ from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
 from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
-from trainer.model.whisper import default_learning_rate, load_model
-from trainer.report import Report, ignore
+from trainer.model.whisper import default_learning_rate, load_model, load_model_config
+from trainer.report import Keeper, Report, ignore
 from trainer.scoring.normalizers import make_normalizer
-from trainer.training.batches import BatchPlan, plan_points
-from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE, check_resumable, seal, told_when_full
+from trainer.training.batches import BatchPlan, Frames, plan_points
+from trainer.training.checkpoints import check_resumable
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
 from trainer.training.window import varies, window_frames
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from trainer.data.prepared import PreparedData, PreparedSplit
     from trainer.scoring.alignment import UtteranceErrors
+    from trainer.training.augmented import AugmentedSplit
     from trainer.training.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0
@@ -86,10 +86,10 @@ def budget_samples(config: TrainConfig, n_train: int) -> int:
     return max(1, round(epochs * n_train))
 
 
-def plan_batches(config: TrainConfig, n_train: int, frames: tuple[int, ...] | None = None) -> BatchPlan:
+def plan_batches(config: TrainConfig, n_train: int, frames: Frames | None = None) -> BatchPlan:
     """The batches of a whole training on `n_train` clips, at most `max_steps` of them where that is the budget.
 
-    Where `frames` of every clip are given, clips of like length share a step.
+    Where `frames` are given, each step has the window of its longest clip.
 
     Cutting the steps at the evaluation points can take a few more of them for the same samples; a budget in
     steps then ends at the last step that it allows.
@@ -98,6 +98,7 @@ def plan_batches(config: TrainConfig, n_train: int, frames: tuple[int, ...] | No
     def plan(points: tuple[int, ...]) -> BatchPlan:
         return BatchPlan(
             frames=frames,
+            by_length=frames is not None and config.group_by_length,
             n_clips=n_train,
             batch_size=config.train_batch_size,
             accumulation=config.gradient_accumulation_steps,
@@ -118,6 +119,7 @@ def train(
     config: TrainConfig,
     report: Report = ignore,
     *,
+    keeper: Keeper | None = None,
     data: PreparedData | None = None,
     output_dir: Path | None = None,
     resume_from: Path | None = None,
@@ -127,6 +129,8 @@ def train(
     Args:
         config: what to train; a missing learning rate is the default of the model's size.
         report: called on every evaluation point with WER and checkpoint, and in between with the loss.
+        keeper: hears of evaluations in place of `report`, and decides what follows and what is saved where; of that
+            only what it asks for, and in a thread where it allows that and the memory has room.
         data: features that were prepared before; found in the cache or computed when left out.
         output_dir: where checkpoints are kept; without it each is deleted once `report` has returned.
         resume_from: a checkpoint of the same training to go on from, as `report` was given it: weights,
@@ -142,31 +146,31 @@ def train(
     import_trainer()
     from trainer.data.prepared import prepare
     from trainer.training.callbacks import ReportingCallback
+    from trainer.training.saving import CheckpointSaver, ReportingKeeper
 
     started = time.monotonic()
     check_world(config)
     if resume_from is not None:
         check_resumable(resume_from)
-    data = data or prepare(config)
+    data = data or prepare(config, waveforms=config.augments)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))
     config = within_micro_batch(config)
     train_split = data.splits["train"]
-    plan = plan_batches(config, len(train_split), train_split.all_frames() if varies(config) else None)
+    augmented = _augmented(config, data) if config.augments else None
+    lengths: Frames = augmented.frames if augmented else train_split.all_frames()
+    plan = plan_batches(config, len(train_split), lengths if varies(config) else None)
     alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
-        trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
-        callback = ReportingCallback(
-            config,
-            plan,
-            report,
-            functools.partial(_complete_checkpoint, config, trainer),
-            keep_checkpoints=output_dir is not None,
-        )
+        trainer = _make_trainer(config, data, data.splits["validation"], plan, folder, augmented)
+        reporting = ReportingKeeper(report, folder, keep=output_dir is not None)
+        saver = CheckpointSaver(config, trainer, keeper or reporting)
+        callback = ReportingCallback(config, plan, report, saver)
         trainer.add_callback(callback)
         try:
-            trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+            with saver.closing():
+                trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
         except DivergedError:  # the last step before an evaluation, whose own loss was still a number
             callback.diverge(trainer.state)
         finally:
@@ -180,7 +184,7 @@ def train(
         steps=trainer.state.global_step,
         diverged=callback.diverged,
         seconds=time.monotonic() - started,
-        checkpoint=callback.checkpoints.get(int(best["step"])) if best else None,
+        checkpoint=reporting.checkpoints.get(int(best["step"])) if best else None,
     )
 
 
@@ -216,16 +220,21 @@ def evaluate(
     )
 
 
-def _complete_checkpoint(config: TrainConfig, trainer: WhisperTrainer, folder: Path) -> None:
-    """Add the settings and the errors of each clip to a checkpoint that is written, and seal it."""
-    with told_when_full(folder, trainer.checkpoint_bytes()):
-        (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-        (folder / UTTERANCES_FILE).write_text(json.dumps(dataclasses.asdict(trainer.utterances)) + "\n")
-        seal(folder)
+def _augmented(config: TrainConfig, data: PreparedData) -> AugmentedSplit:
+    """The training clips as they are to be heard."""
+    from trainer.training.augmented import AugmentedSplit  # SciPy, which most trainings do without
+
+    full = 2 * int(load_model_config(config).max_source_positions)
+    return AugmentedSplit.open(config, data, load_processor(config).feature_extractor, full)
 
 
 def _make_trainer(
-    config: TrainConfig, data: PreparedData, evaluation: PreparedSplit, plan: BatchPlan | None, folder: Path
+    config: TrainConfig,
+    data: PreparedData,
+    evaluation: PreparedSplit,
+    plan: BatchPlan | None,
+    folder: Path,
+    augmented: AugmentedSplit | None = None,
 ) -> WhisperTrainer:
     """A trainer over the prepared data; without a plan it can only evaluate."""
     import torch
@@ -246,27 +255,34 @@ def _make_trainer(
     arguments = training_arguments(config, plan, str(folder))
     full = 2 * int(model.config.max_source_positions)
     window = window_frames(config, data, full)
+    model.config.mask_time_length = min(config.mask_time_length, window)  # longer ones are refused
     # Where nothing is trained the model is measured as it will be used.
+    whole = plan is None or config.full_window_evaluation
     own = plan is not None and plan.frames is not None
-    evaluated = full if plan is None or config.full_window_evaluation else window
     # The same weights everywhere, but dropout and augmentation of each worker's own: with this the stock trainer
     # seeds once more when it is made.
     arguments.seed = worker_seed(config.seed, arguments.process_index)
 
-    def collator(split: PreparedSplit, for_evaluation: bool) -> WhisperCollator:
+    def collator(
+        split: PreparedSplit, for_evaluation: bool, augmented: AugmentedSplit | None = None
+    ) -> WhisperCollator:
         return WhisperCollator(
             split=split,
             decoder_start_token_id=model.config.decoder_start_token_id,
             pad_token_id=model.config.pad_token_id,
-            n_frames=evaluated if for_evaluation else window,
-            own_window=own and not (for_evaluation and evaluated == full),
+            n_frames=full if for_evaluation and whole else augmented.window if augmented else window,
+            own_window=own and not (for_evaluation and whole),
             for_evaluation=for_evaluation,
+            augmented=augmented,
         )
 
     trainer = WhisperTrainer(
         config=config,
         plan=plan,
-        collators={"train": collator(data.splits["train"], False), "evaluation": collator(evaluation, True)},
+        collators={
+            "train": collator(data.splits["train"], False, augmented),
+            "evaluation": collator(evaluation, True),
+        },
         evaluation=evaluation,
         normalize=make_normalizer(config, processor.tokenizer),
         full_frames=full,

@@ -1,17 +1,20 @@
 """What each worker of a distributed training runs in the tests; see `forks.run_workers`.
 
-The folder holds `config.json`; results go there.
+The folder holds `config.json`, `most-bytes` where the loss is to make so few scores at once, and `most-clips-1` where
+worker 1 is to have memory for so few clips; results go there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import random
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,8 @@ from transformers import TrainerCallback
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
-from trainer.train import _make_trainer, plan_batches, train
+from trainer.train import _augmented, _make_trainer, plan_batches, train
+from trainer.training import loss
 from trainer.training.distributed import leave_group, scratch_folder
 
 
@@ -102,12 +106,55 @@ def draw(config: TrainConfig, folder: Path) -> None:
     (folder / f"draws-{trainer.args.process_index}.json").write_text(json.dumps(found))
 
 
+def list_samples(config: TrainConfig, folder: Path) -> None:
+    """Keeps a digest of each training sample of this worker, as long as its window, by epoch and clip."""
+    data = prepare(config, waveforms=True)
+    augmented = _augmented(config, data)
+    plan = plan_batches(config, len(data.splits["train"]), augmented.frames)
+    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder, augmented)
+    found = {}
+    for batch, clips in zip(
+        trainer.get_train_dataloader(), plan.passes(trainer.args.process_index), strict=True
+    ):
+        for clip, features in zip(clips, batch["input_features"], strict=False):
+            found[f"{clip.epoch}/{clip.clip}"] = hashlib.sha256(features.numpy().tobytes()).hexdigest()
+    (folder / f"samples-{trainer.args.process_index}.json").write_text(json.dumps(found))
+
+
+@contextlib.contextmanager
+def little_memory(most: int) -> Iterator[list[int]]:
+    """Encoders of this process run out of memory with more clips than these; how many each was given."""
+    given: list[int] = []
+
+    def look(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(module, torch.nn.Conv1d) and module.in_channels == 80:
+            given.append(len(inputs[0]))
+            if given[-1] > most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(look)
+    try:
+        yield given
+    finally:
+        handle.remove()
+
+
 def act(action: str, target: Path) -> None:
-    """Do one of the four in this process."""
+    """Do one of them in this process."""
     settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
     torch.set_num_threads(1)
-    actions = {"gradient": first_gradient, "train": whole_training, "scratch": share_scratch, "draw": draw}
-    actions[action](settings, target)
+    if (target / "most-bytes").exists():
+        loss.MOST_BYTES = int((target / "most-bytes").read_text())
+    actions = {
+        "gradient": first_gradient,
+        "train": whole_training,
+        "scratch": share_scratch,
+        "draw": draw,
+        "samples": list_samples,
+    }
+    most = target / f"most-clips-{os.environ.get('RANK', '0')}"
+    with little_memory(int(most.read_text())) if most.exists() else contextlib.nullcontext():
+        actions[action](settings, target)
     leave_group()
 
 

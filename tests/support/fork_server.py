@@ -33,7 +33,7 @@ OF_COMMANDS = (
         "transformers.models.whisper.tokenization_whisper",
     ),
     *("tune.report.search_page", "tune.report.analysis", "plotly.graph_objects", "trainer.data.prepared"),
-    *("ray.dashboard.optional_deps", "ray.autoscaler.v2.utils", "trainer.inspection.quick"),
+    *("ray.autoscaler.v2.utils", "trainer.inspection.quick"),
     *("ray.dag", "ray.tune", "mlflow.store.tracking.sqlalchemy_store", "optuna.storages._rdb.storage"),
 )
 OF_WORKERS = (

@@ -23,6 +23,8 @@ from tune.experiments.events import (
     TrialEnded,
     TrialProposed,
     TrialStarted,
+    decode,
+    encode,
 )
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog, parse
@@ -32,7 +34,7 @@ from tune.experiments.saved import SavedExperiment
 from tune.experiments.settings import read_settings
 from tune.experiments.state import SearchState
 from tune.experiments.storage import Storage
-from tune.search.records import Stop
+from tune.search.records import Records, Stop, TrialRecord
 from tune.tracking.follower import StoreFollower
 from tune.tracking.tracker import Orders, Position, Tracker, make_tracker
 from tune.util.redact import without_password
@@ -285,3 +287,53 @@ def follow(
             if remember:
                 tracker.delivered(Position(end))
     return begun
+
+
+def folded(records: Records) -> Records:
+    """What the log of these trials folds to; a search that was killed in mid-trial had not written their ends."""
+    state = SearchState()
+    for record in records.all():
+        for event in events_of(record):
+            state.apply(decode(encode(Entry(state.events + 1, 1.0, event))))
+    return state.records
+
+
+def events_of(record: TrialRecord) -> list[Event]:
+    """What is written of a trial."""
+    name = record.trial_id
+    events: list[Event] = [
+        TrialProposed(trial_id=name, config=record.config, effective_batch=record.effective_batch),
+        TrialStarted(trial_id=name, folder=record.folder or name),
+    ]
+    last = len(record.evaluations)
+    for place, ((seen, wer), loss) in enumerate(zip(record.evaluations, record.losses, strict=True), 1):
+        metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 2, "eval_loss": loss}
+        if seen in record.wer_errors:
+            metrics |= {"wer_error": record.wer_errors[seen], "eval_clips": 1.0}
+        ends = place == last and not (record.stop and record.stop.reason == "diverged")
+        events.append(
+            Evaluated(
+                trial_id=name,
+                samples_seen=seen,
+                epoch=seen / 100,
+                metrics=metrics,
+                finished=ends and record.finished,
+                stop=record.stop if ends else None,
+            )
+        )
+    if record.stop is not None and record.stop.reason == "diverged":
+        seen = record.stop.samples_seen
+        events.append(
+            Evaluated(
+                trial_id=name,
+                samples_seen=seen,
+                epoch=1.0,
+                metrics={"wer": None},
+                finished=False,
+                stop=record.stop,
+            )
+        )
+    outcome = record.outcome
+    if outcome != "running":
+        events.append(TrialEnded(trial_id=name, status=outcome, error=record.error))
+    return events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -91,7 +92,7 @@ class RayCluster:
             if process.pid != os.getpid() and any(str(self.folder) in word for word in words):
                 ours += [process, *children(process)]
         for process in ours:
-            if process.is_running():
+            with contextlib.suppress(psutil.NoSuchProcess):  # gone since with the one before it
                 process.kill()
         psutil.wait_procs(ours, timeout=10)
         shutil.rmtree(self.folder, ignore_errors=True)

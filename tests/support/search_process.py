@@ -18,6 +18,7 @@ from tune.experiments.log import EVENTS_FILE, read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 SYNTHETIC = [str(ROOT / "tests" / "support" / "synthetic.py")]
+FROZEN = str(ROOT / "tests" / "tune" / "runs" / "frozen_saves.py")
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
 """A small part of the demo's data."""
 NODES_QUICK = ["--set", "max_train_clips=64", *QUICK[2:]]
@@ -34,18 +35,26 @@ def share_features(folder: Path) -> None:
 class Search:
     """`tune-whisper` with some words; `log` is all that it prints."""
 
-    def __init__(self, folder: Path, *words: str, curve: str | None = None, **environment: str) -> None:
-        """`curve` stands in for the trainings (see `synthetic.py`)."""
+    def __init__(
+        self,
+        folder: Path,
+        *words: str,
+        curve: str | None = None,
+        frozen: tuple[str, Path] | None = None,
+        **environment: str,
+    ) -> None:
+        """`curve` stands in for the trainings (see `synthetic.py`); `frozen` stops a save (`frozen_saves.py`)."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         if "--space" in words and "--storage" not in words:
             share_features(folder)
         self._log = folder / f"log-{time.monotonic_ns()}"
+        program = [*SYNTHETIC, curve] if curve else [FROZEN, *map(str, frozen)] if frozen else TUNE
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         with self._log.open("wb") as output:
             self.process = Command(
                 *words,
-                program=[*SYNTHETIC, curve] if curve else TUNE,
+                program=program,
                 cwd=folder,
                 environment={**inherited, "PYTHONPATH": str(ROOT), **environment},
                 output=output,

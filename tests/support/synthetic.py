@@ -10,16 +10,18 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.training.checkpoints import seal
+from trainer.report import Decision
 from tune.cluster.progress_channel import post
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.retries import train_persistently, with_earlier
+from tune.workers.keeper import ExperimentKeeper, decision_of
+from tune.workers.retries import train_persistently
+from tune.workers.trainable import Places
 
 BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
 DEFAULT_RATE = 1e-3
@@ -70,24 +72,17 @@ def _is_finite(row: Mapping[str, float]) -> bool:
 def make_trainable(curve: str) -> Callable[..., Any]:
     """What takes the place of `tune.workers.trainable.make_trainable`; checkpoints hold the samples seen."""
 
-    def make(inputs: Any, mailbox: Any, resources: Any, starts: Mapping[str, Sequence[Any]]) -> Any:
+    def make(inputs: Any, mailbox: Any, resources: Any, files: CheckpointFiles) -> Any:
         import ray.tune
 
         def synthetic_trial(sampled: dict[str, Any]) -> None:
-            import ray.tune
-
             values = dict(sampled)
-            trial_id = values.pop(TRIAL_ID)
-
-            def checkpoints() -> list[Any]:
-                last = ray.tune.get_checkpoint()
-                return [*(with_earlier(last) if last else []), *starts.get(trial_id, [])]
-
+            asked = Places(files, mailbox, values.pop(TRIAL_ID))
             train_persistently(
-                functools.partial(_train, curve),
+                functools.partial(_train, curve, asked),
                 inputs.config.replace(**values),
-                checkpoints=checkpoints,
-                tell=functools.partial(post, mailbox, trial_id),
+                checkpoints=lambda: asked.ask()[1],
+                tell=functools.partial(post, mailbox, asked.trial_id),
             )
 
         return ray.tune.with_resources(synthetic_trial, resources.request())
@@ -95,26 +90,32 @@ def make_trainable(curve: str) -> Callable[..., Any]:
     return make
 
 
-def _train(curve: str, config: TrainConfig, checkpoint: Any) -> None:
+def _train(curve: str, asked: Places, config: TrainConfig, checkpoint: str | None) -> None:
     import ray.tune
 
-    seen = 0
+    places, seen = asked.ask()[0], 0
     if checkpoint:
-        with checkpoint.as_directory() as folder:
-            seen = json.loads((Path(folder) / "config.json").read_text())["seen"]
+        with places.files.fetched(checkpoint) as folder:
+            seen = json.loads((folder / "config.json").read_text())["seen"]
+
+    def decide(row: Row) -> Decision:
+        ray.tune.report({**row, **({} if math.isfinite(row["wer"]) else {"diverged": 1.0})})
+        return decision_of(places.mailbox, places.trial_id, row)
+
+    keeper = ExperimentKeeper(places.files, places.mailbox, places.trial_id, places.folder, decide)
     for row in rows(curve, config):
         if row["samples_seen"] <= seen:
             continue
-        if not math.isfinite(row["wer"]):
-            ray.tune.report({**row, "diverged": 1.0})
-            return
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+        decision = keeper.decide(row)
+        if decision.keep is not None:
+            folder = keeper.begin(int(row["samples_seen"]), int(row["step"]))
+            folder.mkdir(parents=True)
             (folder / "config.json").write_text(json.dumps({"seen": row["samples_seen"], "pid": os.getpid()}))
             errors = [round(row["wer"])] * 10
             (folder / "utterances.json").write_text(json.dumps({"word_errors": errors, "words": [100] * 10}))
-            seal(folder)
-            ray.tune.report(dict(row), checkpoint=ray.tune.Checkpoint.from_directory(name))
+            keeper.complete(folder, keeper.hand_over(folder), row, decision.keep, 0.0)
+        if not decision.goes_on:
+            return
 
 
 def main(curve: str, words: Sequence[str]) -> int:

@@ -37,6 +37,24 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "spec_augment": FLAG,
     "mask_time_prob": (*NUMBER, -0.1, 1.1, None),
     "mask_feature_prob": (*NUMBER, -0.1, 1.1, None),
+    "mask_time_length": (*WHOLE, 0, 65, None),
+    "mask_feature_length": (*WHOLE, 0, 65, None),
+    "augment": (*NUMBER, -0.1, 1.1, None),
+    "augment_strength": (*NUMBER, -0.1, 3.1, None),
+    "augment_speed": (*NUMBER, -0.1, 1.1, None),
+    "augment_tempo": (*NUMBER, -0.1, 1.1, None),
+    "augment_shift": (*NUMBER, -0.1, 5.1, None),
+    "augment_reverb": (*NUMBER, -0.1, 1.1, None),
+    "augment_reverb_seconds": (*NUMBER, 0, 3.1, None),
+    "impulse_dir": TEXT,
+    "augment_noise": (*NUMBER, -0.1, 1.1, None),
+    "augment_snr": (*NUMBER, -11, 36, None),
+    "augment_noise_kind": (*ONE_OF, None),
+    "noise_dir": TEXT,
+    "augment_tilt": (*NUMBER, -0.1, 12.1, None),
+    "augment_telephone": (*NUMBER, -0.1, 1.1, None),
+    "augment_clipping": (*NUMBER, -0.1, 1.1, None),
+    "augment_gain": (*NUMBER, -0.1, 41, None),
     "data": (*TEXT, "", None),
     "data_config": TEXT,
     "train_split": (*TEXT, None),
@@ -62,7 +80,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "weight_decay": (*NUMBER, -0.1, None),
     "label_smoothing": (*NUMBER, -0.1, 0.91, None),
     "max_grad_norm": (*NUMBER, -0.1, None),
-    "audio_window": (*NUMBER, 0.5, 31, "long"),
+    "audio_window": (*NUMBER, 0.5, 31, "long", "Batch"),
     "encoder_cache": FLAG,
     "group_by_length": FLAG,
     "full_window_evaluation": FLAG,
@@ -81,7 +99,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "workers": (*WHOLE, 0, None),
     "deepspeed": (*TEXT, "", "no_such_settings.json"),
     "early_eval_clips": (*WHOLE, -1, "some"),
-    "eval_batch_size": (*WHOLE, 0, None),
+    "eval_batch_size": (*WHOLE, 0, "all"),
     "generation_max_length": (*WHOLE, 1),
     "generation_num_beams": (*WHOLE, 0, None),
     "normalizer": (*ONE_OF, None),
@@ -150,6 +168,7 @@ def test_every_field_is_followed_by_its_docstring() -> None:
         ("evaluate_at", [10, 20], (10, 20)),
         ("audio_window", "auto", None),
         ("audio_window", "8", 8.0),
+        ("audio_window", "batch", "batch"),
     ],
 )
 def test_values_are_converted_to_the_type_of_the_field(name: str, written: Any, value: Any) -> None:
@@ -219,3 +238,10 @@ def test_names_that_other_tools_use_lead_to_a_field(alias: str) -> None:
 )
 def test_short_names_of_models(name: str, source: str) -> None:
     assert TrainConfig(model=name).model_source == source
+
+
+def test_noises_of_files_need_a_folder() -> None:
+    with pytest.raises(ConfigError, match=r"^augment_noise_kind='files': needs noises; set noise_dir, or "):
+        TrainConfig(augment=0.5, augment_noise_kind="files")
+    assert TrainConfig(augment=0.5, augment_noise_kind="files", noise_dir="noises").augments
+    assert not TrainConfig(augment=0.5, augment_strength=0).augments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch._dynamo.utils import counters
 from transformers import WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
@@ -21,6 +23,7 @@ from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.probe import Measured, probe_step
 from trainer.train import train
+from trainer.training import arguments
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 # ----- the micro-batch -----
@@ -174,6 +177,25 @@ def test_the_clock_starts_when_all_are_ready(small_config: TrainConfig, data: Pr
     assert calls == [1]
 
 
+def test_a_compiled_training_is_timed_once_it_is_compiled(
+    small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = functools.partial(arguments.Seq2SeqTrainingArguments, torch_compile_backend="eager")
+    monkeypatch.setattr(arguments, "Seq2SeqTrainingArguments", made)
+    compiled: list[dict[str, int]] = []
+
+    def ready() -> bool:
+        compiled.append(dict(counters["stats"]))
+        return True
+
+    counters.clear()
+    config = small_config.replace(torch_compile=True, max_eval_clips=2, generation_max_length=4)
+    found = probe_step(config, data, micro_batches=[4], seconds=0.5, ready=ready)
+    assert found[-1].fits
+    assert compiled == [dict(counters["stats"])]
+    assert compiled[0]["unique_graphs"] > 0
+
+
 @pytest.mark.parametrize("raised", [KeyError("no such thing"), RuntimeError("shapes differ")])
 def test_other_errors_of_the_steps_are_passed_on(
     small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch, raised: Exception
@@ -190,8 +212,8 @@ def test_a_model_whose_loss_is_no_number(
     small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "trainer.training.whisper_trainer.WhisperTrainer._step_loss",
-        lambda self, outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("nan"),
+        "trainer.training.whisper_trainer.summed_cross_entropy",
+        lambda scores, labels, label_smoothing: scores.sum() * float("nan"),
     )
     with pytest.raises(DivergedError, match="model='demo': its loss is no finite number"):
         probe_step(small_config, data, micro_batches=[2], seconds=0.0)

@@ -116,7 +116,7 @@ def _sealed(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     # Reading gigabytes at every start would cost more than it finds; their size tells a file that was cut
     # off.
-    small = path.suffix not in (".f16", ".i32", ".i64")
+    small = path.suffix not in (".f16", ".i16", ".i32", ".i64")
     return {"size": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest() if small else None}
 
 

@@ -2,22 +2,26 @@
 
 The feature extractor of Whisper fills every clip with silence up to its window (30 s), which makes 0.96 MB of
 float32 of a clip of any length. Silence is one constant per clip, so it is kept as a number (`fill`), not as
-frames. Those of a data set are computed in parallel, into files that are mapped into memory later.
+frames. Those of a data set are computed in parallel, into files that are mapped into memory later; and so are the
+waveforms, where they are to be changed while training.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, hear
-from trainer.data.clips import ClipTable
+from trainer.data.clips import Clip, ClipTable
 from trainer.data.grouping import audio_key
 from trainer.data.parallel import Source, over_clips
+from trainer.errors import DataError
 from trainer.threads import one_torch_thread
 
 if TYPE_CHECKING:
@@ -34,6 +38,17 @@ def window_seconds(extractor: WhisperFeatureExtractor) -> float:
     return float(extractor.n_samples / SAMPLE_RATE)
 
 
+def count_frames(extractor: WhisperFeatureExtractor, samples: int) -> int:
+    """Feature frames of a clip of so many samples.
+
+    A frame sees n_fft / 2 samples to either side of its centre. With that much silence behind the clip, rounded up to
+    whole frames, every frame left out sees silence only, and none that is kept sees the clip mirrored at its end (the
+    transform pads by reflection) that it would not see in the full window.
+    """
+    hop = extractor.hop_length
+    return int(min(extractor.n_samples // hop, -(-(samples + extractor.n_fft // 2) // hop)))
+
+
 def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> tuple[np.ndarray, float]:
     """Features of one clip without the silence that fills the window.
 
@@ -42,8 +57,8 @@ def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> t
         audio: float32 (samples,), 16 kHz mono.
 
     Returns:
-        float16 (n_mels, frames), where frames x hop is a little more than the clip, and the constant that
-        all later frames of the window have.
+        float16 (n_mels, frames), with the frames that `count_frames` says, and the constant that all later frames of
+        the window have.
 
     Raises:
         AudioError: the clip is longer than the window.
@@ -55,11 +70,7 @@ def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> t
             "too_long_audio",
             f"{len(audio) / SAMPLE_RATE:.2f} s, over the model's window of {window_seconds(extractor):g} s",
         )
-    # A frame sees n_fft / 2 samples to either side of its centre. With that much silence behind the clip,
-    # rounded up to whole frames, every frame left out sees silence only, and none that is kept sees the clip
-    # mirrored at its end (the transform pads by reflection) that it would not see in the full window.
-    hop = extractor.hop_length
-    length = min(extractor.n_samples, -(-(len(audio) + extractor.n_fft // 2) // hop) * hop)
+    length = count_frames(extractor, len(audio)) * extractor.hop_length
     # The extractor warns where the rate is not given; `max_length` makes it pad to our length instead of its
     # window.
     features = extractor(audio, sampling_rate=SAMPLE_RATE, max_length=length, return_tensors="np")[
@@ -71,21 +82,25 @@ def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> t
     return features.astype(np.float16), fill
 
 
-def pad_features(arrays: Sequence[np.ndarray], fills: Sequence[float], n_frames: int) -> torch.Tensor:
+def pad_features(
+    arrays: Sequence[np.ndarray], fills: Sequence[float], n_frames: int, *, half: bool = False
+) -> torch.Tensor:
     """A batch as the model takes it: each clip's features, then its constant up to the window.
 
     Args:
         arrays: one (n_mels, frames) per clip, frames at most `n_frames`.
         fills: the constant of each clip.
         n_frames: frames of the window (`extractor.nb_max_frames`, 3000 for Whisper).
+        half: as float16, in which features are stored: half the bytes to copy to a GPU, which can widen them.
 
     Returns:
-        float32 tensor (batch, n_mels, n_frames), within `FEATURE_TOLERANCE` of the extractor's own.
+        float32 or float16 tensor (batch, n_mels, n_frames), within `FEATURE_TOLERANCE` of the extractor's own.
     """
     import numpy as np
     import torch
 
-    batch = np.empty((len(arrays), arrays[0].shape[0], n_frames), dtype=np.float32)
+    kind = np.float16 if half else np.float32
+    batch = np.empty((len(arrays), arrays[0].shape[0], n_frames), dtype=kind)
     for row, (array, fill) in enumerate(zip(arrays, fills, strict=True)):
         frames = array.shape[1]
         batch[row, :, :frames] = array
@@ -106,8 +121,10 @@ CODE_VERSION = 3
 _SMALL = 1000
 """Up to so many clips are done in this process: others take some seconds to start."""
 
-#: Of one clip: features, fill, seconds, key of its audio, whether channels cancel each other; or why it is dropped.
-_Outcome: TypeAlias = "tuple[np.ndarray, float, float, int, bool] | tuple[str, str]"
+#: Of one clip: features, fill, seconds, key of its audio, whether channels cancel each other, and the waveform where it
+#: is kept; or why it is dropped.
+_Outcome: TypeAlias = "tuple[np.ndarray, float, float, int, bool, _Kept | None] | tuple[str, str]"
+_Kept: TypeAlias = "tuple[np.ndarray, int]"
 
 
 def build_features(
@@ -117,12 +134,21 @@ def build_features(
     extractor: WhisperFeatureExtractor,
     on_progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
+    waveforms: WaveformWriter | None = None,
 ) -> dict[str, Any]:
     """Write the features of all clips into `folder`.
 
     For each split `<split>.f16` holds (n_mels, frames) float16 of one clip after the other, and
     `<split>.index.parquet` where each begins, its frames, fill, seconds, name, text and the key of
     its audio.
+
+    Args:
+        folder: where to.
+        table: the clips.
+        extractor: the model's.
+        on_progress: called with clips done and clips in all.
+        workers: processes; `None` as `over_clips` has it.
+        waveforms: is given those of the training clips that have features, in the same pass over the audio.
 
     Returns:
         The manifest: splits, number of mel bands, clips in all, those dropped, and how many have channels that cancel
@@ -135,7 +161,7 @@ def build_features(
     import pyarrow.parquet as pq
 
     outcomes = over_clips(
-        functools.partial(_compute, extractor),
+        functools.partial(_compute, extractor, waveforms is not None),
         [clip for clips in table.splits.values() for clip in clips],
         doing="computes features",
         workers=workers,
@@ -159,9 +185,11 @@ def build_features(
                             {"split": role, "name": clip.name, "reason": outcome[0], "detail": outcome[1]}
                         )
                     else:
-                        features, fill, seconds, audio, cancels = outcome
+                        features, fill, seconds, audio, cancels, kept = outcome
                         cancelled += cancels
                         file.write(features.tobytes())
+                        if waveforms is not None and kept is not None and role == "train":
+                            waveforms.add(*kept)
                         row = (offset, features.shape[1], fill, seconds, clip.name, clip.text, audio)
                         for values, value in zip(index.values(), row, strict=True):
                             values.append(value)
@@ -181,7 +209,7 @@ def _index_schema() -> Any:
     return pa.schema([*types.items(), ("name", pa.string()), ("text", pa.string()), ("audio", pa.uint64())])
 
 
-def _compute(extractor: WhisperFeatureExtractor, source: Source) -> _Outcome:
+def _compute(extractor: WhisperFeatureExtractor, keep: bool, source: Source) -> _Outcome:
     try:
         if isinstance(source, AudioError):
             raise source
@@ -189,7 +217,8 @@ def _compute(extractor: WhisperFeatureExtractor, source: Source) -> _Outcome:
         features, fill = extract_features(extractor, heard.samples)
     except AudioError as error:
         return error.reason, str(error)
-    return features, fill, len(heard.samples) / SAMPLE_RATE, audio_key(source), heard.cancelled
+    kept = encode_waveform(heard.samples) if keep else None
+    return features, fill, len(heard.samples) / SAMPLE_RATE, audio_key(source), heard.cancelled, kept
 
 
 def _use_one_thread() -> None:
@@ -197,3 +226,125 @@ def _use_one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+WAVEFORMS_VERSION = 1
+"""Part of their key: raise it whenever the same clip would give another waveform or another layout."""
+_WAVEFORM_FILES = ("i16", "lengths.i32", "exponents.i8")
+
+
+def encode_waveform(samples: np.ndarray) -> _Kept:
+    """int16 (samples,) and the power of two by which they are larger than float32 samples.
+
+    The largest power that fits: 16-bit audio is kept as it is, and of other audio as many bits as there can be.
+    """
+    import numpy as np
+
+    peak = max(float(samples.max(initial=0)) / 32767, -float(samples.min(initial=0)) / 32768)
+    mantissa, power = math.frexp(peak)  # peak = mantissa * 2 ** power, mantissa at least 1/2
+    exponent = max(-100, min(100, (1 if mantissa == 0.5 else 0) - power)) if peak else 0
+    return np.rint(np.ldexp(samples, exponent)).astype(np.int16), exponent
+
+
+class WaveformWriter:
+    """Writes waveforms one after the other: `<name>.i16`, and for each its length and its exponent."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._stack = contextlib.ExitStack()
+        self._files = [
+            self._stack.enter_context((folder / f"{name}.{suffix}").open("wb")) for suffix in _WAVEFORM_FILES
+        ]
+
+    def add(self, samples: np.ndarray, exponent: int) -> None:
+        """One as `encode_waveform` gives it."""
+        import numpy as np
+
+        length, power = np.array([len(samples)], np.int32), np.array([exponent], np.int8)
+        for file, content in zip(self._files, (samples.data, length.data, power.data), strict=True):
+            file.write(content)
+
+    def __enter__(self) -> WaveformWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Waveforms:
+    """Waveforms that were written once; all processes of the machine share them."""
+
+    folder: Path
+    name: str
+    offsets: np.ndarray
+    """int64 (waveforms + 1,): samples before each."""
+    exponents: np.ndarray
+    """int8 (waveforms,)"""
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Waveforms:
+        """Those of a folder that is complete."""
+        import numpy as np
+
+        lengths, exponents = (
+            np.fromfile(folder / f"{name}.{suffix}", kind)
+            for suffix, kind in zip(_WAVEFORM_FILES[1:], (np.int32, np.int8), strict=True)
+        )
+        return cls(folder, name, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), exponents)
+
+    def __len__(self) -> int:
+        return len(self.exponents)
+
+    def samples(self, i: int) -> int:
+        """How many samples one has, at 16 kHz."""
+        return int(self.offsets[i + 1] - self.offsets[i])
+
+    def waveform(self, i: int) -> np.ndarray:
+        """float32 (samples,), with full scale as 1."""
+        import numpy as np
+
+        stored = self._mapped[self.offsets[i] : self.offsets[i + 1]]
+        return np.ldexp(stored.astype(np.float32), -int(self.exponents[i]))
+
+    @functools.cached_property
+    def _mapped(self) -> np.ndarray:
+        import numpy as np
+
+        path = self.folder / f"{self.name}.{_WAVEFORM_FILES[0]}"
+        empty = not path.stat().st_size  # which cannot be mapped
+        return np.zeros(0, np.int16) if empty else np.memmap(path, np.int16, mode="r")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickling the map would copy the whole file; the other process maps it itself.
+        return {name: value for name, value in self.__dict__.items() if name != "_mapped"}
+
+
+def build_waveforms(
+    writer: WaveformWriter,
+    clips: Sequence[Clip],
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+) -> None:
+    """Write the waveforms of clips whose features are there already.
+
+    Raises:
+        DataError: a worker process died, or a clip cannot be read any more.
+    """
+    outcomes = over_clips(_hear, clips, doing="reads audio", workers=workers, small=_SMALL)
+    with contextlib.closing(outcomes):
+        for done, (clip, outcome) in enumerate(zip(clips, outcomes, strict=True), start=1):
+            if isinstance(outcome, AudioError):
+                raise DataError(f"{clip.name}: {outcome}; it was changed since its features were computed")
+            writer.add(*outcome)
+            if on_progress is not None:
+                on_progress(done, len(clips))
+
+
+def _hear(source: Source) -> _Kept | AudioError:
+    try:
+        if isinstance(source, AudioError):
+            raise source
+        return encode_waveform(hear(source).samples)
+    except AudioError as error:
+        return error

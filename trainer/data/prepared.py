@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.data.cache import found_or_built, read_complete
 from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
-from trainer.data.features import CODE_VERSION, build_features, extractor_settings, window_seconds
+from trainer.data.features import (
+    CODE_VERSION,
+    WAVEFORMS_VERSION,
+    Waveforms,
+    WaveformWriter,
+    build_features,
+    build_waveforms,
+    extractor_settings,
+    window_seconds,
+)
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, make_labels, map_labels, write_labels
 from trainer.model.processor import load_processor
@@ -35,8 +44,17 @@ if TYPE_CHECKING:
 class PreparedSplit:
     """The usable clips of one split; positions run from 0 to `len(split) - 1`."""
 
-    def __init__(self, path: Path, n_mels: int, index: Mapping[str, Any], labels: Labels) -> None:
+    def __init__(
+        self,
+        path: Path,
+        n_mels: int,
+        index: Mapping[str, Any],
+        labels: Labels,
+        waveforms: Waveforms | None = None,
+    ) -> None:
         self._path, self._n_mels, self._index, self._labels = path, n_mels, index, labels
+        self.waveforms = waveforms
+        """Of all clips of the index, where they are kept."""
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -60,6 +78,23 @@ class PreparedSplit:
         """The constant of all later frames of clip `i`, for `pad_features`."""
         return float(self._get("fill", i))
 
+    def samples(self, i: int) -> int:
+        """Samples of clip `i`'s waveform, at 16 kHz."""
+        return self._kept().samples(self._labels.rows[i])
+
+    def waveform(self, i: int) -> np.ndarray:
+        """float32 (samples,) of clip `i`, 16 kHz mono.
+
+        Raises:
+            ValueError: the data was prepared without waveforms.
+        """
+        return self._kept().waveform(self._labels.rows[i])
+
+    def _kept(self) -> Waveforms:
+        if self.waveforms is None:
+            raise ValueError("the data was prepared without waveforms")
+        return self.waveforms
+
     def labels(self, i: int) -> list[int]:
         """Token ids of clip `i`: start, language, task, no-timestamps token, the text, end token."""
         found: list[int] = self._labels.of(i).tolist()
@@ -81,15 +116,12 @@ class PreparedSplit:
         """Feature frames of clip `i`."""
         return int(self._get("frames", i))
 
-    def all_frames(self) -> tuple[int, ...]:
-        """Feature frames of every clip."""
-        return tuple(self._frames().tolist())
-
     def most_frames(self) -> int:
         """Feature frames of the longest clip."""
-        return int(self._frames().max())
+        return int(self.all_frames().max())
 
-    def _frames(self) -> np.ndarray:
+    def all_frames(self) -> np.ndarray:
+        """Feature frames of every clip, shape (clips,)."""
         frames: np.ndarray = self._index["frames"][self._labels.rows]
         return frames
 
@@ -122,11 +154,14 @@ class PreparedSplit:
 
     def only(self, clips: Sequence[int]) -> PreparedSplit:
         """The clips at these positions, in this order; one may come more than once."""
-        return PreparedSplit(self._path, self._n_mels, self._index, self._labels.only(clips))
+        return self.with_labels(self._labels.only(clips))
 
-    def moved_to(self, folder: Path) -> PreparedSplit:
-        """The same split, its features read from another folder."""
-        return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels)
+    def moved_to(self, folder: Path, waveforms: Path | None = None) -> PreparedSplit:
+        """The same split, its features, and its waveforms if it has any, read from other folders."""
+        kept = self.waveforms
+        if kept is not None and waveforms is not None:
+            kept = dataclasses.replace(kept, folder=waveforms)
+        return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels, kept)
 
     def write_labels(
         self, config: TrainConfig, processor: Processor, longest: int, role: str, folder: Path
@@ -140,7 +175,7 @@ class PreparedSplit:
 
     def with_labels(self, labels: Labels) -> PreparedSplit:
         """The same clips with other labels."""
-        return PreparedSplit(self._path, self._n_mels, self._index, labels)
+        return PreparedSplit(self._path, self._n_mels, self._index, labels, self.waveforms)
 
     def _get(self, column: str, i: int) -> Any:
         return self._index[column][self._labels.rows[i]]
@@ -182,9 +217,15 @@ class PreparedData:
         }
         return encode_splits(table.whole, audio)
 
-    def moved_to(self, folder: Path) -> PreparedData:
-        """The same data with its features in another folder, as on another machine."""
-        splits = {role: split.moved_to(folder) for role, split in self.splits.items()}
+    @property
+    def waveforms(self) -> Path | None:
+        """Where the waveforms of the training clips are, if they are kept."""
+        kept = self.splits["train"].waveforms if "train" in self.splits else None
+        return kept.folder if kept else None
+
+    def moved_to(self, folder: Path, waveforms: Path | None = None) -> PreparedData:
+        """The same data with its features, and its waveforms, in other folders, as on another machine."""
+        splits = {role: split.moved_to(folder, waveforms) for role, split in self.splits.items()}
         return dataclasses.replace(self, folder=folder, splits=splits)
 
     def with_texts(self, config: TrainConfig) -> PreparedData:
@@ -241,6 +282,7 @@ def prepare(
     workers: int | None = None,
     *,
     table: ClipTable | None = None,
+    waveforms: bool = False,
 ) -> PreparedData:
     """The data of `config`, with features from the cache or computed now.
 
@@ -249,6 +291,7 @@ def prepare(
         on_progress: called with clips done and clips in all while features are computed.
         workers: processes to compute with; by default one per core, or none but this for a small set.
         table: its clips, where they were loaded before.
+        waveforms: whether those of the training clips are kept beside their features.
 
     Raises:
         DataError: the data cannot be found or read, too much of it cannot be used, or the disk is full.
@@ -260,7 +303,7 @@ def prepare(
     extractor = processor.feature_extractor
     window = window_seconds(extractor)
     splits = {}
-    with open_features(config, table, extractor, on_progress, workers) as found:
+    with open_features(config, table, extractor, on_progress, workers, waveforms=waveforms) as found:
         drops = found.drops + table.drops
         for role, index in found.indexes.items():
             labels, dropped = make_labels(config, processor, longest, split=role, index=index)
@@ -274,11 +317,12 @@ def prepare(
     return PreparedData(found.folder, source_notes + notes, found.reused, splits, drops, total, source_notes)
 
 
-def is_prepared(config: TrainConfig) -> bool:
-    """Whether the features of `config` are in the cache; raises as `prepare` does for data and model."""
+def is_prepared(config: TrainConfig, *, waveforms: bool = False) -> bool:
+    """Whether all that `prepare` computes is in the cache; raises as it does for data and model."""
     table, extractor = load_clips(config), load_processor(config).feature_extractor
     folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
-    return read_complete(folder) is not None
+    needed = [folder, *([_waveforms_folder(folder)] if waveforms else [])]
+    return all(read_complete(place) is not None for place in needed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,6 +339,8 @@ class Features:
     """Clips without features."""
     cancelled: int
     """Clips whose channels cancel each other."""
+    waveforms: Waveforms | None = None
+    """Of the training clips, where they were asked for."""
 
     def notes(self) -> list[str]:
         """Sentences for the user about what was heard."""
@@ -305,7 +351,8 @@ class Features:
 
     def split(self, role: str, labels: Labels) -> PreparedSplit:
         """Those of a split that have labels."""
-        return PreparedSplit(self.folder / f"{role}.f16", self.n_mels, self.indexes[role], labels)
+        kept = self.waveforms if role == "train" else None
+        return PreparedSplit(self.folder / f"{role}.f16", self.n_mels, self.indexes[role], labels, kept)
 
 
 @contextlib.contextmanager
@@ -315,19 +362,55 @@ def open_features(
     extractor: WhisperFeatureExtractor,
     on_progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
+    *,
+    waveforms: bool = False,
 ) -> Iterator[Features]:
-    """The features of a table from the cache, or computed now as `prepare` does.
+    """The features of a table from the cache, or computed now as `prepare` does; and its waveforms, if asked for.
 
     They do not stay where what the `with` block does with new ones fails.
     """
     folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
-    build = functools.partial(
-        build_features, table=table, extractor=extractor, on_progress=on_progress, workers=workers
-    )
-    with found_or_built(folder, build) as (manifest, reused):
+    with contextlib.ExitStack() as stack:
+        found: list[tuple[dict[str, Any], bool]] = []
+
+        def features(writer: WaveformWriter | None = None) -> tuple[dict[str, Any], bool]:
+            build = functools.partial(
+                build_features,
+                table=table,
+                extractor=extractor,
+                on_progress=on_progress,
+                workers=workers,
+                waveforms=writer,
+            )
+            found.append(stack.enter_context(found_or_built(folder, build)))
+            return found[0]
+
+        def build_beside(place: Path) -> dict[str, Any]:
+            """With the features, where these are not there yet, so that the audio is read once."""
+            with WaveformWriter(place, _TRAIN) as writer:
+                if features(writer)[1]:
+                    index, clips = _read_index(folder / f"{_TRAIN}.index.parquet"), table.splits[_TRAIN]
+                    heard = [clips[position] for position in clip_positions(clips, index)]
+                    build_waveforms(writer, heard, on_progress=on_progress, workers=workers)
+            return {}
+
+        kept = None
+        if waveforms:
+            place = _waveforms_folder(folder)
+            stack.enter_context(found_or_built(place, build_beside))
+            kept = Waveforms.open(place, _TRAIN)
+        manifest, reused = found[0] if found else features()
         indexes = {role: _read_index(folder / f"{role}.index.parquet") for role in table.splits}
         drops = [Drop(**values) for values in manifest["drops"]]
-        yield Features(folder, reused, manifest["n_mels"], indexes, drops, manifest["cancelled"])
+        yield Features(folder, reused, manifest["n_mels"], indexes, drops, manifest["cancelled"], kept)
+
+
+_TRAIN = "train"
+
+
+def _waveforms_folder(features: Path) -> Path:
+    """Beside the features whose clips they are."""
+    return features.parent / f"waveforms-{WAVEFORMS_VERSION}-{features.name}"
 
 
 def clip_positions(clips: Sequence[Clip], index: Mapping[str, Any]) -> list[int]:

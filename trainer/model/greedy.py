@@ -2,16 +2,21 @@
 
 `generate` spends much of a short transcript's time around the model: it grows its cache by concatenation, builds a mask
 and checks its settings at every token, and goes on with the whole batch until the last clip has ended. Here the caches
-are laid out once, and clips that have ended leave the batch.
+are laid out once for all batches, and clips that have ended leave the batch. On a GPU the host looks only every few
+tokens which have, and steps have fixed shapes, so that they can be recorded.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
+
+from trainer.model.recording import Recorder
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, WhisperForConditionalGeneration
@@ -38,71 +43,222 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "penalty_alpha": (None, 0.0),
 }
 """Values of the generation config with which greedy decoding is nothing but the most likely token each time."""
+_LOOK_EVERY = 8
+"""On a GPU: tokens between two looks at which clips have ended, since the host waits for it with each."""
+_ENDED_SHARE = 0.25
+"""On a GPU: when so many of the clips have ended the others are moved together. On a CPU, where a look costs nothing
+and each clip takes its own time, that is done with each that has ended."""
+_SIZES = 8
+"""Numbers of clips that steps of fixed shapes are taken with: each is recorded by itself."""
+_REACH = 64
+"""Steps of fixed shapes attend to so many of their own positions, or a multiple of it."""
 
 
 def is_plain_greedy(generation: GenerationConfig) -> bool:
-    """Whether `decode` gives what `generate` would with these settings."""
+    """Whether a `GreedyDecoder` gives what `generate` would with these settings."""
     return all(getattr(generation, name, allowed[-1]) in allowed for name, allowed in _PLAIN.items())
 
 
-@dataclasses.dataclass
+class GreedyDecoder:
+    """Transcribes batch after batch with one model, always with the most likely token."""
+
+    def __init__(self, model: WhisperForConditionalGeneration, *, on_gpu: bool | None = None) -> None:
+        """Lay nothing out yet.
+
+        Args:
+            model: in evaluation mode, with a generation config for which `is_plain_greedy`. It keeps its weights as
+                long as the decoder is used.
+            on_gpu: whether it is decoded as on a GPU; `None`: where it is on one.
+        """
+        self._model = model
+        self._on_gpu = model.device.type == "cuda" if on_gpu is None else on_gpu
+        self._caches: _Caches | None = None
+
+    def forget(self) -> None:
+        """Give the memory of the caches back; the next batch lays them out anew."""
+        self._caches = None
+
+    @torch.no_grad()
+    def decode(self, encoded: torch.Tensor, prefix: list[int], max_length: int) -> torch.Tensor:
+        """Transcribe clips.
+
+        Args:
+            encoded: the encoder's output, (B, positions, width).
+            prefix: start, language, task and no-timestamps tokens.
+            max_length: most tokens of a transcript, the prefix counted.
+
+        Returns:
+            token ids (B, T) with the prefix in front, filled with the pad token behind each end token.
+        """
+        generation, device, first = self._model.generation_config, encoded.device, len(prefix)
+        ends = torch.tensor(_as_list(generation.eos_token_id), device=device)
+        never = torch.tensor(_as_list(generation.suppress_tokens), dtype=torch.long, device=device)
+        not_first = torch.tensor(_as_list(generation.begin_suppress_tokens), dtype=torch.long, device=device)
+        pad = int(generation.pad_token_id)
+        found = torch.full((len(encoded), max_length), pad, device=device)
+        found[:, :first] = torch.tensor(prefix, device=device)
+        places = torch.arange(max_length, device=device)
+        clips = torch.arange(len(encoded), device=device)
+        ended = torch.zeros(len(encoded), dtype=torch.bool, device=device)
+        length: torch.Tensor | int = first
+        look_every = _LOOK_EVERY if self._on_gpu else 1
+        caches = self._caches = self._hear(encoded, max_length)
+        tokens, begin = found[:, :first], 0
+        for position in range(first, max_length):
+            scores = _scores(self._model, caches, tokens, places[begin:position], begin)
+            scores.index_fill_(1, never, -torch.inf)
+            if position == first:
+                scores.index_fill_(1, not_first, -torch.inf)
+            chosen = scores.argmax(-1)
+            if self._on_gpu:
+                chosen.masked_fill_(ended, pad)
+            found[clips, position] = chosen
+            length = length + (~ended.all() if self._on_gpu else 1)
+            ended |= torch.isin(chosen, ends)
+            if (position - first) % look_every == look_every - 1:
+                rows = self._rows_kept(caches, ended.tolist())
+                if not rows:
+                    break
+                if len(rows) < len(ended):
+                    kept = torch.tensor(rows, device=device)
+                    clips, chosen, ended = clips[kept], chosen[kept], ended[kept]
+            tokens, begin = chosen[:, None], position
+        return found[:, : int(length)]
+
+    def _hear(self, encoded: torch.Tensor, max_length: int) -> _Caches:
+        """Caches with keys and values of the encoder's output: those of the batch before, where these fit in."""
+        caches = self._caches
+        for number, layer in enumerate(self._model.get_decoder().layers):
+            attention = layer.encoder_attn
+            for part, projection in enumerate((attention.k_proj, attention.v_proj)):
+                states = _heads(projection(encoded), attention.num_heads)
+                if caches is None or not caches.hold(states, max_length):
+                    caches = self._caches = None  # first, so that there is room
+                    caches = self._lay_out(states, max_length)
+                caches.cross[number][part, : len(states)] = states
+        assert caches is not None
+        return caches
+
+    def _lay_out(self, like: torch.Tensor, max_length: int) -> _Caches:
+        clips, heads, positions, width = like.shape
+        layers = range(self._model.config.decoder_layers)
+        # Autocast keeps what it has cast, which a record must not rely on.
+        fixed = self._on_gpu and not torch.is_autocast_enabled(like.device.type)
+        # What a mask hides must be a number, too.
+        make = like.new_zeros if fixed else like.new_empty
+        return _Caches(
+            own=[make(2, clips, heads, max_length, width) for _ in layers],
+            cross=[like.new_empty(2, clips, heads, positions, width) for _ in layers],
+            recorder=Recorder(clips, like.device) if fixed else None,
+        )
+
+    def _rows_kept(self, caches: _Caches, ended: list[bool]) -> list[int]:
+        """The rows that the next steps go on with, in their new order, which the caches have then; none at the end."""
+        going = [row for row, over in enumerate(ended) if not over]
+        if not going:
+            return []
+        kept = len(ended)
+        if len(going) <= (1 - _ENDED_SHARE * self._on_gpu) * kept:
+            unit = max(1, caches.clips // _SIZES) if caches.recorder else 1
+            kept = min(kept, -(-len(going) // unit) * unit)
+        rows = list(range(kept))
+        behind = [row for row in going if row >= kept]
+        free = [row for row in rows if ended[row]][: len(behind)]
+        if behind:
+            caches.move(behind, free)
+        for origin, target in zip(behind, free, strict=True):
+            rows[target] = origin
+        return rows
+
+
+@dataclasses.dataclass(frozen=True)
 class _Caches:
-    """Keys and values of one layer for the clips that go on, each (B, heads, positions, width / heads)."""
+    """Keys and values, for each layer a tensor (2, clips, heads, positions, width / heads).
 
-    own: tuple[torch.Tensor, torch.Tensor]
-    """Of the tokens so far, laid out for all that may come."""
-    cross: tuple[torch.Tensor, torch.Tensor]
-    """Of the encoder's output."""
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keep only these clips."""
-        self.own = (self.own[0][rows], self.own[1][rows])
-        self.cross = (self.cross[0][rows], self.cross[1][rows])
-
-
-@torch.no_grad()
-def decode(
-    model: WhisperForConditionalGeneration, encoded: torch.Tensor, prefix: list[int], max_length: int
-) -> torch.Tensor:
-    """Transcribe clips, always with the most likely token.
-
-    Args:
-        model: in evaluation mode, with a generation config for which `is_plain_greedy`.
-        encoded: the encoder's output, (B, positions, width).
-        prefix: start, language, task and no-timestamps tokens.
-        max_length: most tokens of a transcript, the prefix counted.
-
-    Returns:
-        token ids (B, T) with the prefix in front, filled with the pad token behind each end token.
+    Clips that go on are in the first rows.
     """
-    generation, decoder = model.generation_config, model.get_decoder()
-    ends = torch.tensor(_as_list(generation.eos_token_id), device=encoded.device)
-    never = torch.tensor(_as_list(generation.suppress_tokens), dtype=torch.long, device=encoded.device)
-    not_first = torch.tensor(
-        _as_list(generation.begin_suppress_tokens), dtype=torch.long, device=encoded.device
-    )
-    clips = torch.arange(len(encoded), device=encoded.device)
-    found = torch.full((len(encoded), max_length), int(generation.pad_token_id), device=encoded.device)
-    found[:, : len(prefix)] = torch.tensor(prefix, device=encoded.device)
-    caches = [_layer_caches(layer, encoded, max_length) for layer in decoder.layers]
-    tokens, begin = found[:, : len(prefix)], 0
-    for position in range(len(prefix), max_length):
-        logits = _step(model, caches, tokens, begin)
-        logits[:, never] = -torch.inf
-        if position == len(prefix):
-            logits[:, not_first] = -torch.inf
-        chosen = logits.argmax(-1)
-        found[clips, position] = chosen
-        going_on = ~torch.isin(chosen, ends)
-        if not going_on.all():
-            rows = going_on.nonzero()[:, 0]
-            if not len(rows):
-                return found[:, : position + 1]
-            clips, chosen = clips[rows], chosen[rows]
-            for layer in caches:
-                layer.keep(rows)
-        tokens, begin = chosen[:, None], position
-    return found
+
+    own: list[torch.Tensor]
+    """Of the tokens so far, with room for all that may come."""
+    cross: list[torch.Tensor]
+    """Of the encoder's output."""
+    recorder: Recorder | None
+    """Takes the steps, where they have fixed shapes."""
+
+    @property
+    def clips(self) -> int:
+        """The most that there is room for."""
+        return self.own[0].shape[1]
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a transcript."""
+        return self.own[0].shape[3]
+
+    def hold(self, like: torch.Tensor, max_length: int) -> bool:
+        """Whether there is room for clips whose keys to the encoder's output are `like` these."""
+        same = self.cross[0][0]
+        fitting = like.shape[1:] == same.shape[1:] and (like.dtype, like.device) == (same.dtype, same.device)
+        return fitting and len(like) <= self.clips and max_length <= self.max_length
+
+    def move(self, origins: Sequence[int], targets: Sequence[int]) -> None:
+        """Put the clips of some rows into others."""
+        device = self.own[0].device
+        rows, to = torch.tensor(origins, device=device), torch.tensor(targets, device=device)
+        for cache in (*self.own, *self.cross):
+            cache[:, to] = cache[:, rows]
+
+
+def _scores(
+    model: WhisperForConditionalGeneration,
+    caches: _Caches,
+    tokens: torch.Tensor,
+    places: torch.Tensor,
+    begin: int,
+) -> torch.Tensor:
+    """Scores (B, vocabulary) of what follows `tokens` (B, T) at `places` (T,), which are `begin` and on."""
+    end = begin + len(places)
+    if caches.recorder is None or end - begin > 1:
+        return _step(model, caches, tokens, places, end)
+    reach = min(-(-end // _REACH) * _REACH, caches.max_length)
+    return caches.recorder.take(functools.partial(_masked_step, model, caches), tokens, begin, reach)
+
+
+def _masked_step(
+    model: WhisperForConditionalGeneration,
+    caches: _Caches,
+    tokens: torch.Tensor,
+    place: torch.Tensor,
+    reach: int,
+) -> torch.Tensor:
+    return _step(model, caches, tokens, place, reach, torch.arange(reach, device=place.device)[None] <= place)
+
+
+def _step(
+    model: WhisperForConditionalGeneration,
+    caches: _Caches,
+    tokens: torch.Tensor,
+    places: torch.Tensor,
+    reach: int,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Scores (B, vocabulary) of what follows `tokens` (B, T), which stand at `places` (T,).
+
+    They attend to the first `reach` positions, or to those of them that `mask` (1, reach) has.
+    """
+    decoder, clips = model.get_decoder(), len(tokens)
+    states = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[places]
+    for layer, own, cross in zip(decoder.layers, caches.own, caches.cross, strict=True):
+        attention, normed = layer.self_attn, layer.self_attn_layer_norm(states)
+        for cache, projection in zip(own, (attention.k_proj, attention.v_proj), strict=True):
+            cache[:clips].index_copy_(2, places, _heads(projection(normed), attention.num_heads))
+        causal = mask is None and len(places) > 1
+        states = states + _attend(attention, normed, own[:, :clips, :, :reach], mask, causal=causal)
+        normed = layer.encoder_attn_layer_norm(states)
+        states = states + _attend(layer.encoder_attn, normed, cross[:, :clips])
+        states = states + layer.fc2(layer.activation_fn(layer.fc1(layer.final_layer_norm(states))))
+    scores: torch.Tensor = model.proj_out(decoder.layer_norm(states[:, -1])).float()
+    return scores
 
 
 def _as_list(ids: Any) -> list[int]:
@@ -116,50 +272,20 @@ def _heads(states: torch.Tensor, heads: int) -> torch.Tensor:
     return states.view(*states.shape[:2], heads, -1).transpose(1, 2)
 
 
-def _layer_caches(layer: Any, encoded: torch.Tensor, max_length: int) -> _Caches:
-    attention = layer.encoder_attn
-    cross = [
-        _heads(projection(encoded), attention.num_heads).contiguous()
-        for projection in (attention.k_proj, attention.v_proj)
-    ]
-    shape = (*cross[0].shape[:2], max_length, cross[0].shape[3])
-    return _Caches((cross[0].new_empty(shape), cross[0].new_empty(shape)), (cross[0], cross[1]))
-
-
-def _step(
-    model: WhisperForConditionalGeneration, caches: list[_Caches], tokens: torch.Tensor, begin: int
-) -> torch.Tensor:
-    """Scores (B, vocabulary) of what follows `tokens` (B, T), which stand at positions `begin` and on."""
-    decoder = model.get_decoder()
-    end = begin + tokens.shape[1]
-    states = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[begin:end]
-    for layer, cache in zip(decoder.layers, caches, strict=True):
-        states = states + _attend_to_tokens(layer, layer.self_attn_layer_norm(states), cache, begin, end)
-        states = states + _attend_to_audio(layer, layer.encoder_attn_layer_norm(states), cache)
-        states = states + layer.fc2(layer.activation_fn(layer.fc1(layer.final_layer_norm(states))))
-    scores: torch.Tensor = model.proj_out(decoder.layer_norm(states[:, -1])).float()
-    return scores
-
-
-def _attend_to_tokens(layer: Any, states: torch.Tensor, cache: _Caches, begin: int, end: int) -> torch.Tensor:
-    attention = layer.self_attn
-    keys, values = cache.own
-    keys[:, :, begin:end] = _heads(attention.k_proj(states), attention.num_heads)
-    values[:, :, begin:end] = _heads(attention.v_proj(states), attention.num_heads)
-    return _attend(attention, states, keys[:, :, :end], values[:, :, :end], causal=end - begin > 1)
-
-
-def _attend_to_audio(layer: Any, states: torch.Tensor, cache: _Caches) -> torch.Tensor:
-    return _attend(layer.encoder_attn, states, *cache.cross, causal=False)
-
-
 def _attend(
-    attention: Any, states: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, causal: bool
+    attention: Any,
+    states: torch.Tensor,
+    cache: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    causal: bool = False,
 ) -> torch.Tensor:
+    """What `states` (B, T, width) attend to in keys and values (2, B, heads, positions, width / heads)."""
     # Whisper scales the queries, and so does this: it rounds as the model does.
     queries = _heads(attention.q_proj(states) * attention.scaling, attention.num_heads)
+    keys, values = cache
     heard = functional.scaled_dot_product_attention(
-        queries, keys.to(queries.dtype), values.to(queries.dtype), is_causal=causal, scale=1.0
+        queries, keys, values, attn_mask=mask, is_causal=causal, scale=1.0
     )
     projected: torch.Tensor = attention.out_proj(heard.transpose(1, 2).flatten(2))
     return projected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +60,8 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
         apply_spec_augment=config.spec_augment,
         mask_time_prob=config.mask_time_prob,
         mask_feature_prob=config.mask_feature_prob,
+        mask_time_length=config.mask_time_length,
+        mask_feature_length=config.mask_feature_length,
     )
     _set_generation(model, config, multilingual=is_multilingual(processor))
     # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
@@ -65,6 +69,28 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     if config.freeze_encoder:
         model.freeze_encoder()
     return model
+
+
+def with_bf16_decoder(model: WhisperForConditionalGeneration) -> WhisperForConditionalGeneration:
+    """The same model for decoding alone: a copy of its decoder in bfloat16, and the encoder itself.
+
+    Autocast would cast the input of each layer at each token, a fifth of all that a GPU is asked to do for one, and
+    all weights once a batch. The copy takes half of what the decoder's float32 weights take.
+    """
+    import torch
+
+    encoder = model.get_encoder()
+    kept: dict[int, Any] = {id(encoder): encoder}
+    for weight in itertools.chain(model.get_decoder().parameters(), model.proj_out.parameters()):
+        kept[id(weight)] = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
+    wrapped = model.__dict__.pop(
+        "forward", None
+    )  # by accelerate, for autocast: it would lead to the model itself
+    try:
+        return copy.deepcopy(model, kept).eval()
+    finally:
+        if wrapped is not None:
+            model.forward = wrapped
 
 
 def _load_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalGeneration:

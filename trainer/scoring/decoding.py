@@ -15,7 +15,8 @@ from trainer.errors import ConfigError, DivergedError
 from trainer.memory import is_out_of_memory
 from trainer.model.pretrained import fetch_model, model_path
 from trainer.model.processor import load_processor
-from trainer.model.whisper import load_model, load_model_config
+from trainer.model.whisper import load_model, load_model_config, with_bf16_decoder
+from trainer.scoring.batch_size import BatchSize, clip_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import LogitsProcessor, WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedSplit
+    from trainer.model.greedy import GreedyDecoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Transcripts:
     precision: str
     probes: dict[str, str]
     """What was written for clips in which nobody speaks, by what they are."""
+    batch_size: int
+    """Clips that were transcribed at once."""
 
     @property
     def real_time_factor(self) -> float:
@@ -52,6 +56,7 @@ def transcribe_encoded(
     *,
     in_step: bool = False,
     rules: Sequence[LogitsProcessor] = (),
+    greedy: GreedyDecoder | None = None,
 ) -> torch.Tensor:
     """Token ids (B, T) for encoder outputs, without timestamps, or as `rules` have them.
 
@@ -59,17 +64,25 @@ def transcribe_encoded(
     split the parameters among them (`in_step`), it is the generic `generate` with Whisper's prefix as decoder input.
     Whisper's own adds windows over long audio and fallbacks, which a batch of one window each does not need, and
     in transformers 5.23 passes itself deprecated arguments; tests hold all three equal.
+
+    `greedy` is of this model, and keeps its caches for the next batch.
+
+    A decoder in bfloat16 (`with_bf16_decoder`) computes in it, also within autocast, which it has no need of.
     """
     import torch
     from transformers import GenerationMixin
 
-    from trainer.model.greedy import decode, is_plain_greedy
+    from trainer.model.greedy import GreedyDecoder, is_plain_greedy
 
     hidden = encoded.last_hidden_state
     # Whisper's own does not count the prefix in `max_length`, the generic function does.
     limit = min(model.generation_config.max_length + len(prefix), model.config.max_target_positions)
     if is_plain_greedy(model.generation_config) and not in_step and not rules:
-        return decode(model, hidden, prefix, limit)
+        greedy, low = greedy or GreedyDecoder(model), model.proj_out.weight.dtype
+        if low != torch.bfloat16:
+            return greedy.decode(hidden, prefix, limit)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return greedy.decode(hidden.to(low), prefix, limit)
     return GenerationMixin.generate(  # type: ignore[no-any-return]
         model,
         encoder_outputs=encoded,
@@ -100,6 +113,7 @@ class Decoder:
         """Load `config.model`; raises `ModelError`, or `ConfigError` for a precision that the device lacks."""
         import torch
 
+        from trainer.model.greedy import GreedyDecoder
         from trainer.model.whisper import resolve_precision
 
         self.config = config
@@ -107,6 +121,9 @@ class Decoder:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.precision = resolve_precision(config.precision)
         self.model = load_model(config, self.processor).to(self.device).eval()
+        if self.precision == "bf16":
+            self.model = with_bf16_decoder(self.model)
+        self.greedy = GreedyDecoder(self.model)
 
     @property
     def device_name(self) -> str:
@@ -135,45 +152,63 @@ class Decoder:
 
         Raises:
             DivergedError: the model's numbers are not finite.
-            ConfigError: a batch does not fit in memory.
+            ConfigError: not even one clip fits in memory.
         """
+        try:
+            return self._transcribe(split, on_progress)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"model={self.config.model!r}: a single clip does not fit in the memory of {self.device_name}; "
+                "make room there, or take a smaller model"
+            ) from error
+
+    def _transcribe(
+        self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None
+    ) -> Transcripts:
         probes = self._transcribe_probes()
         texts: list[str] = []
         spent = 0.0
-        for first in range(0, len(split), self.config.eval_batch_size):
-            rows = range(first, min(first + self.config.eval_batch_size, len(split)))
-            batch = self._batch([split.features(row) for row in rows], [split.fill(row) for row in rows])
+
+        def transcribe_part(part: slice) -> None:
+            nonlocal spent
             begun = time.monotonic()
-            texts += self._texts(batch)
+            texts.extend(self._texts(batch[part]))
             spent += time.monotonic() - begun
             if on_progress is not None:
                 on_progress(len(texts), len(split))
+
+        size = BatchSize(self.config.eval_batch_size, clip_bytes(self.model, self._frames, self.precision))
+        size.start()
+        for first in range(0, len(split), size.loaded):
+            rows = range(first, min(first + size.loaded, len(split)))
+            batch = self._batch([split.features(row) for row in rows], [split.fill(row) for row in rows])
+            size.in_parts(len(rows), transcribe_part, self.greedy.forget)
         audio = sum(split.seconds(row) for row in range(len(split)))
-        return Transcripts(texts, spent, audio, self.device_name, self.precision, probes)
+        at_once = min(size.at_once, len(split))
+        return Transcripts(texts, spent, audio, self.device_name, self.precision, probes, at_once)
+
+    @property
+    def _frames(self) -> int:
+        """Of the model's window."""
+        return 2 * int(self.model.config.max_source_positions)
 
     def _batch(self, features: list[np.ndarray], fills: list[float]) -> torch.Tensor:
-        return pad_features(features, fills, 2 * self.model.config.max_source_positions)
+        return pad_features(features, fills, self._frames, half=self.device.type == "cuda")
 
     def _texts(self, batch: torch.Tensor) -> list[str]:
         """Transcripts of a batch (B, mel bands, frames); copying them back waits for the device."""
         import torch
 
-        try:
-            with torch.inference_mode(), self.arithmetic():
-                encoded = self.model.get_encoder()(batch.to(self.device))
-                if not bool(encoded.last_hidden_state.isfinite().all()):
-                    raise DivergedError(
-                        f"model={self.config.model!r}: its numbers are not finite; take another model, "
-                        "or precision=fp32"
-                    )
-                tokens = transcribe_encoded(self.model, self.processor.tokenizer.prefix_tokens, encoded).cpu()
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ConfigError(
-                f"eval_batch_size={self.config.eval_batch_size}: a batch does not fit in the memory of "
-                f"{self.device_name}; give a smaller one with --set eval_batch_size=1"
-            ) from error
+        with torch.inference_mode(), self.arithmetic():
+            encoded = self.model.get_encoder()(batch.to(self.device).to(self.model.dtype))
+            if not bool(encoded.last_hidden_state.isfinite().all()):
+                raise DivergedError(
+                    f"model={self.config.model!r}: its numbers are not finite; take another model, or precision=fp32"
+                )
+            prefix = self.processor.tokenizer.prefix_tokens
+            tokens = transcribe_encoded(self.model, prefix, encoded, greedy=self.greedy).cpu()
         decoded = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip() for text in decoded]
 

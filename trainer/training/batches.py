@@ -11,11 +11,23 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+Frames: TypeAlias = "np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray]"
+"""Feature frames of every clip, shape (clips,), or what gives them for epochs and clips, where they differ by epoch."""
 _POOL_STEPS = 32
 """Steps among which clips are sorted by length: enough that each has one length, few enough that all stay mixed."""
+
+
+class PlannedClip(NamedTuple):
+    """A training clip in its batch."""
+
+    clip: int
+    longest: int = 0
+    """Feature frames of the longest clip of its optimiser step; 0 where they are unknown."""
+    epoch: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +49,10 @@ class BatchPlan:
     seed: int
     workers: int = 1
     """Workers that share the clips of each step."""
-    frames: tuple[int, ...] | None = None
-    """Feature frames of every clip, where those of like length shall share a step; else the order is random."""
+    frames: Frames | None = dataclasses.field(default=None, compare=False)
+    """Where each step has a window of its own."""
+    by_length: bool = False
+    """Whether clips of like length, by `frames`, share a step; else the order is random."""
 
     @functools.cached_property
     def boundaries(self) -> np.ndarray:
@@ -69,35 +83,43 @@ class BatchPlan:
         """Whether an evaluation is due after `step` optimiser steps."""
         return self.samples_seen(step) in self.points
 
-    def passes(self, worker: int = 0) -> Iterator[tuple[list[int], int]]:
-        """The indices of every forward pass of a worker: `accumulation` lists a step, of at most `batch_size` clips.
+    def passes(self, worker: int = 0) -> Iterator[list[PlannedClip]]:
+        """The clips of every forward pass of a worker: `accumulation` lists a step, of at most `batch_size` clips.
 
         A step with fewer clips than passes yields empty lists for the rest (the collator turns those into
         a batch without labels, which adds nothing to the gradient). So all workers make equally many passes.
 
-        Each comes with the feature frames of the longest clip of its step, 0 where they are unknown. Of the step, not
-        of the pass: however a step is cut into passes and workers, its gradient is the same.
+        Each comes with the feature frames of the longest clip of its step. Of the step, not of the pass: however a step
+        is cut into passes and workers, its gradient is the same.
         """
-        epoch, order = -1, np.empty(0, dtype=np.int64)
-        taken: list[int] = []
+        epoch = -1
+        taken: list[int] = []  # samples: of all epochs, one after the other
         for pool in self._pools():
             size = int(self.boundaries[pool.stop] - self.boundaries[pool.start])
             while len(taken) < size:
                 epoch += 1
                 order = np.random.default_rng([self.seed, epoch]).permutation(self.n_clips)
-                taken.extend(order.tolist())
-            pool_clips, taken = taken[:size], taken[size:]
-            for step_clips in self._steps(pool, pool_clips):
-                chunks = np.array_split(
-                    np.asarray(step_clips, dtype=np.int64), self.accumulation * self.workers
-                )
-                longest = max((self.frames[clip] for clip in step_clips), default=0) if self.frames else 0
-                for chunk in chunks[worker :: self.workers]:
-                    yield chunk.tolist(), longest
+                taken.extend((epoch * self.n_clips + order).tolist())
+            samples, taken = np.array(taken[:size], np.int64), taken[size:]
+            lengths = self._lengths(samples)
+            for step in self._steps(pool, lengths):
+                longest = int(lengths[step].max(initial=0))
+                for places in np.array_split(step, self.accumulation * self.workers)[worker :: self.workers]:
+                    yield [
+                        PlannedClip(sample % self.n_clips, longest, sample // self.n_clips)
+                        for sample in samples[places].tolist()
+                    ]
+
+    def _lengths(self, samples: np.ndarray) -> np.ndarray:
+        """Feature frames of each sample; 0 where they are unknown."""
+        if self.frames is None:
+            return np.zeros(len(samples), np.int64)
+        epochs, clips = np.divmod(samples, self.n_clips)
+        return self.frames(epochs, clips) if callable(self.frames) else self.frames[clips]
 
     def _pools(self) -> Iterator[range]:
         """Steps that may exchange clips: some between the same two points, or each by itself."""
-        most = 1 if self.frames is None else _POOL_STEPS
+        most = _POOL_STEPS if self.by_length else 1
         ends = [step for step in range(1, self.n_steps + 1) if self.is_point(step)]
         start = 0
         for end in ends:
@@ -106,33 +128,29 @@ class BatchPlan:
                 yield range(start, stop)
                 start = stop
 
-    def _steps(self, pool: range, clips: list[int]) -> Iterator[list[int]]:
-        """The clips of each step of a pool: as they come, or by length, the steps in random order.
+    def _steps(self, pool: range, lengths: np.ndarray) -> Iterator[np.ndarray]:
+        """The places of each step's clips in a pool: as they come, or by length, the steps in random order.
 
         Each step has the size that it would have, and all clips of the pool are seen by its end.
         """
         sizes = [int(self.boundaries[step + 1] - self.boundaries[step]) for step in pool]
-        if self.frames is None:
-            order = range(len(sizes))
-        else:
-            frames = self.frames
-            clips = sorted(clips, key=lambda clip: frames[clip])
+        order: Sequence[int] = range(len(sizes))
+        places = np.arange(len(lengths))
+        if self.by_length and self.frames is not None:
+            places = np.argsort(lengths, kind="stable")
             order = (
                 np.random.default_rng([self.seed, pool.start, _POOL_STEPS]).permutation(len(sizes)).tolist()
             )
-        found: dict[int, list[int]] = {}
+        found: dict[int, np.ndarray] = {}
         taken = 0
         for step in order:
-            found[step] = clips[taken : taken + sizes[step]]
+            found[step] = places[taken : taken + sizes[step]]
             taken += sizes[step]
         return (found[step] for step in range(len(sizes)))
 
 
 class PlannedBatches:
-    """One worker's part of a `BatchPlan` as PyTorch's `DataLoader(batch_sampler=...)` wants it.
-
-    Each clip comes with the frames of the longest one of its step.
-    """
+    """One worker's part of a `BatchPlan` as PyTorch's `DataLoader(batch_sampler=...)` wants it."""
 
     def __init__(self, plan: BatchPlan, worker: int = 0) -> None:
         self.plan = plan
@@ -140,9 +158,8 @@ class PlannedBatches:
         self.batch_size = plan.batch_size
         self.drop_last = False
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for clips, longest in self.plan.passes(self.worker):
-            yield [(clip, longest) for clip in clips]
+    def __iter__(self) -> Iterator[list[PlannedClip]]:
+        return self.plan.passes(self.worker)
 
     def __len__(self) -> int:
         return self.plan.n_steps * self.plan.accumulation

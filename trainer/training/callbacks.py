@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,34 +13,30 @@ from trainer.config import TrainConfig
 from trainer.report import Report
 from trainer.scoring.scores import RATES
 from trainer.training.batches import BatchPlan
-from trainer.training.distributed import first_says, local_rank, wait_for_all
+from trainer.training.saving import CheckpointSaver
 
 
 class ReportingCallback(TrainerCallback):
-    """Evaluates, saves and reports exactly on the plan's points; reports loss and learning rate in between."""
+    """Evaluates and saves exactly on the plan's points; reports loss and learning rate in between."""
 
     def __init__(
         self,
         config: TrainConfig,
         plan: BatchPlan,
         report: Report,
-        complete: Callable[[Path], None],
-        keep_checkpoints: bool,
+        saver: CheckpointSaver,
     ) -> None:
-        """`complete` is called in the first worker with each checkpoint that all have written, before `report`."""
+        """`report` receives progress; `saver` is told of evaluations, in all processes."""
         self._config = config
         self._plan = plan
         self._report = report
-        self._complete = complete
-        self._keep_checkpoints = keep_checkpoints
+        self._saver = saver
         self._clock = TrainingClock()
         self._last_log = time.monotonic()
         self._first_step: int | None = None
         self._log_every: int | None = None
-        self._evaluated: dict[str, float] = {}
         self._logged: dict[str, float] = {}
         self.rows: list[dict[str, float]] = []
-        self.checkpoints: dict[int, Path] = {}
         self.diverged = False
 
     def position(self, step: int) -> dict[str, float]:
@@ -57,14 +50,15 @@ class ReportingCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Ask for an evaluation and a checkpoint where one is due."""
+        """Ask for an evaluation where one is due."""
+        self._saver.check()
         due, seen = self._plan.is_point(state.global_step), self._plan.samples_seen(state.global_step)
         if due:
             self._clock.stop(seen)
         elif not self._clock.runs:  # after the first step, which warms up: compilation, memory, caches
             self._clock.start(seen)
         control.should_log = due or self._log_is_due(args, state.global_step)
-        control.should_evaluate = control.should_save = due
+        control.should_evaluate = due
         return control
 
     def _log_is_due(self, args: TrainingArguments, step: int) -> bool:
@@ -101,7 +95,7 @@ class ReportingCallback(TrainerCallback):
         if not math.isfinite(self._logged["loss"]):
             self.diverge(state)
             control.should_training_stop = True
-            control.should_evaluate = control.should_save = False
+            control.should_evaluate = False
             return control
         if state.is_world_process_zero:
             self._report({**self.position(state.global_step), **self._logged}, None)
@@ -120,38 +114,22 @@ class ReportingCallback(TrainerCallback):
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
-    ) -> None:
-        """Keep the rates for the report that follows the save."""
-        found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
-        self._evaluated = {**{name: found[name] for name in RATES}, "eval_loss": found["loss"]}
-        if "clips" in found:  # of a part of the split
-            self._evaluated |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Report the evaluation together with its checkpoint, then drop the checkpoint if it is kept elsewhere."""
-        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        """Tell of an evaluation, have its checkpoint saved, and end the training where that was decided."""
+        found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
+        rates = {**{name: found[name] for name in RATES}, "eval_loss": found["loss"]}
+        if "clips" in found:  # of a part of the split
+            rates |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}
         row = {
             **self.position(state.global_step),
             **self._logged,
-            **self._evaluated,
+            **rates,
             "train_seconds": self._clock.seconds,
             "train_samples": self._clock.samples,
             "finished": float(state.global_step == self._plan.n_steps),
         }
         self.rows.append(row)
-        wait_for_all(args)  # each worker writes its part of the checkpoint
-        if state.is_world_process_zero:
-            self._complete(folder)
-        wait_for_all(args)
-        stop = bool(self._report(row, folder))
-        wait_for_all(args)
-        control.should_training_stop |= first_says(args, stop)
-        if self._keep_checkpoints:
-            self.checkpoints[state.global_step] = folder
-        elif local_rank() == 0:
-            shutil.rmtree(folder, ignore_errors=True)  # there is none where only other nodes write
+        control.should_training_stop |= not self._saver.evaluated(row)
         self._clock.start(self._plan.samples_seen(state.global_step))
         return control
 

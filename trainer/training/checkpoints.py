@@ -13,13 +13,14 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainer.errors import CheckpointError, DiskFullError
 from trainer.files import FULL, flush, nearest_folder, write_whole
 from trainer.model.whisper import load_model_config
+from trainer.report import Kept
 from trainer.training.distributed import world_size
 
 if TYPE_CHECKING:
@@ -45,20 +46,32 @@ _OTHER_FILES_BYTES = 16 * _MIB
 """Tokenizer, settings, random states: 5 MB with Whisper's own tokenizer."""
 
 
-def seal(folder: Path) -> None:
-    """Write the manifest of a complete checkpoint: bytes and CRC-32 of every file; a new one if there is one.
+def files_of(folder: Path) -> dict[str, dict[str, int]]:
+    """What the manifest says of the files that a folder holds: their `bytes`, and `crc32`.
 
-    The CRC-32 of a file of 64 MiB and more is that of its first and its last MiB. All files are on the disk before
-    the manifest takes its name.
+    The CRC-32 of a file of 64 MiB and more is that of its first and its last MiB.
     """
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    files = {
+    return {
         name: {"bytes": (folder / name).stat().st_size, "crc32": _crc32(folder / name)}
         for name in names
         if name not in (MANIFEST, f".{MANIFEST}.partial")
     }
+
+
+def manifest_of(files: Mapping[str, Mapping[str, int]]) -> str:
+    """The manifest of a complete checkpoint with these files."""
+    return json.dumps({"files": files}, indent=2) + "\n"
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest of a complete checkpoint; a new one if there is one.
+
+    All files are on the disk before the manifest takes its name.
+    """
+    files = files_of(folder)
     flush_all(folder)
-    write_whole(folder / MANIFEST, json.dumps({"files": files}, indent=2) + "\n", sync=True)
+    write_whole(folder / MANIFEST, manifest_of(files), sync=True)
     flush(folder)
 
 
@@ -161,15 +174,17 @@ def estimated_checkpoint_bytes(config: TrainConfig) -> int:
     return checkpoint_bytes(model, deepspeed=config.deepspeed is not None)
 
 
-def checkpoint_bytes(model: nn.Module, *, deepspeed: bool, share: float = 1.0) -> int:
+def checkpoint_bytes(model: nn.Module, keep: Kept = "all", *, deepspeed: bool, share: float = 1.0) -> int:
     """What a checkpoint of `model` takes, at most: float32 weights and Adam's two moments of those that train.
 
-    DeepSpeed writes its own copy of the weights besides, and with the moments the float32 weights that they
-    belong to; `share` of those parts is written on this node.
+    Without moments where only the weights are kept. DeepSpeed writes its own copy of the weights besides, and with the
+    moments the float32 weights that they belong to; `share` of those parts is written on this node.
     """
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
     everything = 4 * sum(size for size, _ in sizes)
     trained = 4 * sum(size for size, trains in sizes if trains)
+    if keep != "all":
+        return _OTHER_FILES_BYTES + (everything if keep == "weights" else 0)
     if deepspeed:
         return 2 * everything + round(3 * trained * share) + _OTHER_FILES_BYTES
     return everything + 2 * trained + _OTHER_FILES_BYTES

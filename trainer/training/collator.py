@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer.data.features import pad_features
-from trainer.training.window import group_frames
+from trainer.training.batches import PlannedClip
+from trainer.training.loss import IGNORED
+from trainer.training.window import batch_frames, clip_frames
 
 if TYPE_CHECKING:
     from trainer.data.prepared import PreparedSplit
+    from trainer.training.augmented import AugmentedSplit
     from trainer.training.encoder_store import EncoderStore
-
-IGNORED = -100
-"""Label that the loss leaves out (PyTorch's `ignore_index`)."""
 
 
 class SplitDataset(torch.utils.data.Dataset[int]):
@@ -47,26 +47,32 @@ class WhisperCollator:
     n_frames: int
     """Frames of the model's window (3000 for 30 s)."""
     own_window: bool = False
-    """Pad a batch to its own longest clip, at most `n_frames`."""
+    """Pad a batch to its own longest clip, with at most `n_frames`."""
     for_evaluation: bool = False
     """Add the clips' numbers, so that predictions find their references."""
+    half: bool = dataclasses.field(default_factory=torch.cuda.is_available)
+    """Give features as float16, for a GPU. Found out once: processes that load batches cannot ask for GPUs."""
     store: EncoderStore | None = None
     """Has the encoder's output of clips that it was computed for."""
+    augmented: AugmentedSplit | None = None
+    """Has the clips as they sound in each epoch; never with a store."""
 
-    def __call__(self, clips: Sequence[int | tuple[int, int]]) -> dict[str, Any]:
+    def __call__(self, clips: Sequence[int | PlannedClip]) -> dict[str, Any]:
         """A batch of B clips, padded to the longest labels T.
 
         Args:
-            clips: numbers, alone or with the frames of the longest clip of their optimiser step.
+            clips: numbers, or as training has them.
 
         Returns:
-            `input_features` (B, mel bands, n_frames) float32, `decoder_input_ids` (B, T), `labels` (B, T) with
-            padding -100; for evaluation also `clips` (B,). An empty list gives a batch of one without labels.
+            `input_features` (B, mel bands, n_frames), `decoder_input_ids` (B, T), `labels` (B, T) with
+            padding -100; for training also `label_positions` (N,), of those that are no padding among the flattened
+            ones; for evaluation `clips` (B,). An empty list gives a batch of one without labels.
 
             With a store: `encoder_outputs` (B, positions, width), and `input_features` of those M clips only that it
             has not, if any, with their places in the batch (`missing`) and their numbers (`missing_clips`), (M,).
         """
-        rows = [clip[0] if isinstance(clip, tuple) else clip for clip in clips] or [0]
+        planned = [clip if isinstance(clip, PlannedClip) else PlannedClip(clip) for clip in clips or [0]]
+        rows = [each.clip for each in planned]
         labels = [self._labels(clip) for clip in rows]
         most_labels = max(len(row) for row in labels)
         label_ids = torch.full((len(rows), most_labels), IGNORED, dtype=torch.long)
@@ -79,12 +85,19 @@ class WhisperCollator:
         batch: dict[str, Any] = {"decoder_input_ids": decoder_ids, "labels": label_ids}
         if self.for_evaluation:
             batch["clips"] = torch.tensor(rows)
-        longest = max((clip[1] for clip in clips if isinstance(clip, tuple)), default=0)
-        return batch | self._audio(rows, max(longest, *map(self.split.frames, rows)))
+        else:
+            batch["label_positions"] = label_ids.flatten().ne(IGNORED).nonzero()[:, 0]
+        return batch | self._audio(planned, rows)
 
-    def _audio(self, rows: list[int], longest: int) -> dict[str, torch.Tensor]:
+    def _audio(self, planned: list[PlannedClip], rows: list[int]) -> dict[str, torch.Tensor]:
         """What the batch has for the encoder, or from it."""
-        frames = self._padded(longest)
+        longest = max(each.longest for each in planned)
+        if self.augmented is not None:
+            heard = [self.augmented.features(each.epoch, each.clip) for each in planned]
+            features, fills = zip(*heard, strict=True)
+            frames = self._padded(max(longest, *(array.shape[1] for array in features)))
+            return {"input_features": pad_features(features, fills, frames, half=self.half)}
+        frames = self._padded(max(longest, *map(self.split.frames, rows)))
         if self.store is None:
             return {"input_features": self._features(rows, frames)}
         states, missing = self.store.read(rows, frames)
@@ -103,6 +116,7 @@ class WhisperCollator:
             [self.split.features(clip) for clip in rows],
             [self.split.fill(clip) for clip in rows],
             frames,
+            half=self.half,
         )
 
     def window(self, clip: int) -> int:
@@ -110,7 +124,9 @@ class WhisperCollator:
         return self._padded(self.split.frames(clip))
 
     def _padded(self, frames: int) -> int:
-        return group_frames(frames, self.n_frames) if self.own_window else self.n_frames
+        if not self.own_window:
+            return self.n_frames
+        return (clip_frames if self.for_evaluation else batch_frames)(frames, self.n_frames)
 
     def _labels(self, clip: int) -> list[int]:
         ids = self.split.labels(clip)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainer.data.prepared import PreparedSplit
     from trainer.training.collator import WhisperCollator
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Part of a store's name: raise it whenever the same clip would give other numbers or another layout."""
 # Autocast rounds to these before the decoder's first use of the numbers: nothing is lost that it would have used.
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -95,6 +95,19 @@ def encode(
     return BaseModelOutput(last_hidden_state=states)
 
 
+def part_of(inputs: dict[str, torch.Tensor], clips: slice) -> dict[str, torch.Tensor]:
+    """The inputs for some clips of a batch that the collator made."""
+    missing = inputs.get("missing")
+    if missing is None:
+        return {name: value[clips] for name, value in inputs.items()}
+    own = (missing >= clips.start) & (missing < clips.stop)
+    of_missing = {name: inputs[name][own] for name in ("missing", "missing_clips", "input_features")}
+    found = {name: value[clips] for name, value in inputs.items() if name not in of_missing}
+    if not len(of_missing["missing"]):
+        return found
+    return found | of_missing | {"missing": of_missing["missing"] - clips.start}
+
+
 def _run_encoder(model: WhisperForConditionalGeneration, features: torch.Tensor) -> BaseModelOutput:
     hear(model, features.shape[-1])
     output: BaseModelOutput = model.get_encoder()(features)
@@ -104,7 +117,7 @@ def _run_encoder(model: WhisperForConditionalGeneration, features: torch.Tensor)
 def _is_fixed(config: TrainConfig, model: WhisperForConditionalGeneration) -> bool:
     """Whether a clip has one encoder output for the whole training, and it is to be kept."""
     drops = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop")
-    random = config.spec_augment or any(getattr(model.config, name) for name in drops)
+    random = config.spec_augment or config.augments or any(getattr(model.config, name) for name in drops)
     return config.encoder_cache and config.freeze_encoder and config.deepspeed is None and not random
 
 

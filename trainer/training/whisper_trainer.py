@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,31 +11,47 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
     EvalPrediction,
     PrinterCallback,
-    Seq2SeqTrainer,
 )
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedSplit
 from trainer.deepspeed import check_engine
 from trainer.errors import DivergedError
-from trainer.files import has_room
-from trainer.memory import is_out_of_memory
+from trainer.model.greedy import GreedyDecoder
+from trainer.model.whisper import resolve_precision, with_bf16_decoder
 from trainer.scoring.alignment import UtteranceErrors
+from trainer.scoring.batch_size import BatchSize, clip_bytes
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
-from trainer.training.checkpoints import checkpoint_bytes, disk_full, told_when_full, unseal
-from trainer.training.collator import IGNORED, SplitDataset, WhisperCollator
-from trainer.training.distributed import any_says, first_says, share_of_node
+from trainer.training.collator import SplitDataset, WhisperCollator
+from trainer.training.distributed import any_says
 from trainer.training.early_evaluation import early_clips, is_early, wer_error
-from trainer.training.encoder_cache import encode
+from trainer.training.encoder_cache import encode, part_of
+from trainer.training.loss import (
+    IGNORED,
+    Projection,
+    clip_cross_entropy,
+    is_large,
+    projected_cross_entropy,
+    summed_cross_entropy,
+)
 from trainer.training.metrics import ErrorRates
-from trainer.training.window import hear, hearing
+from trainer.training.saving import SavingTrainer
+from trainer.training.window import hear
+
+_MODEL_INPUTS = ("input_features", "encoder_outputs", "decoder_input_ids")
 
 
-class WhisperTrainer(Seq2SeqTrainer):
+class _NotFiniteError(Exception):
+    """A clip's loss is no finite number."""
+
+
+class WhisperTrainer(SavingTrainer):
     """Trains on a `BatchPlan`; measures WER against the clips' own texts.
 
     The loss of a step is the mean over all label tokens of its effective batch. The stock trainer takes the
@@ -60,18 +75,21 @@ class WhisperTrainer(Seq2SeqTrainer):
         self._collators = collators
         self._evaluation = evaluation
         self._metric = ErrorRates(normalize)
-        self._full_frames = full_frames
+        self.full_frames = full_frames
         self._add_stores = add_stores
         self._model_name = config.model
         self._label_smoothing = config.label_smoothing
         self._early_eval_clips = config.early_eval_clips
         self._data_seed = config.data_seed
         self._deepspeed_asked = config.deepspeed is not None
-        super().__init__(
-            eval_dataset=SplitDataset(evaluation),
-            compute_loss_func=self._step_loss,
-            compute_metrics=self._error_rates,
-            **kwargs,
+        self._projection = Projection.put_into(kwargs["model"])
+        super().__init__(eval_dataset=SplitDataset(evaluation), compute_metrics=self._error_rates, **kwargs)
+        self.loss_is_scaled_for_ga = True
+        self._writer, self._greedy = self.model, GreedyDecoder(self.model)
+        self._batch_size = BatchSize(
+            config.eval_batch_size,
+            clip_bytes(self.model, collators["evaluation"].n_frames, resolve_precision(config.precision)),
+            same_everywhere=self._deepspeed_asked,
         )
         self.remove_callback(PrinterCallback)
         self.predictions: list[str] = []
@@ -104,7 +122,7 @@ class WhisperTrainer(Seq2SeqTrainer):
         collator = self._collators["evaluation"]
         batches = evaluation_batches(
             self._clips_due(),
-            self.args.eval_batch_size,
+            self._batch_size.loaded,
             n_tokens=collator.split.n_tokens,
             window=collator.window,
             worker=self.args.process_index,
@@ -118,6 +136,31 @@ class WhisperTrainer(Seq2SeqTrainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
 
+    def _get_num_items_in_batch(
+        self, batch_samples: list[dict[str, Any]], device: torch.device
+    ) -> torch.Tensor:
+        """Label tokens of the effective batch of all workers. The stock method has the host wait for its copy."""
+        tokens = torch.stack([batch["labels"].ne(IGNORED).sum() for batch in batch_samples]).sum()
+        if self.args.world_size == 1:
+            return tokens  # a number on the host divides what is on a GPU, too
+        if device.type == "cuda":
+            tokens = tokens.pin_memory()
+        gathered: torch.Tensor = self.accelerator.gather(tokens.to(device, non_blocking=True))
+        return gathered.sum()
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Copies to the device while the host goes on: batches are in pinned memory there."""
+        if isinstance(data, torch.Tensor):
+            data = data.to(self.args.device, non_blocking=True)
+        return super()._prepare_input(data)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """On the device, features as wide as the weights."""
+        found: dict[str, Any] = super()._prepare_inputs(inputs)
+        if "input_features" in found:
+            found["input_features"] = found["input_features"].to(self.model.dtype)
+        return found
+
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -130,21 +173,45 @@ class WhisperTrainer(Seq2SeqTrainer):
         else:
             with torch.no_grad(), self.accelerator.autocast():
                 encoded = encode(self.model, inputs, store)
-            inputs = {name: inputs[name] for name in ("decoder_input_ids", "labels")}
             inputs["encoder_outputs"] = (encoded.last_hidden_state,)
-        # Teacher forcing reads no key-value cache, and gradient checkpointing forbids it.
-        return super().compute_loss(model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
+            inputs.pop("input_features", None)
+        labels, positions = inputs["labels"], inputs["label_positions"]
+        given = {name: inputs[name] for name in _MODEL_INPUTS if name in inputs}
+        apart = self._is_projected_apart(labels)
+        with self._projection.leave_to_loss(apart):
+            # Teacher forcing reads no key-value cache, and gradient checkpointing forbids it. An empty one is given
+            # so that transformers (5.23) does not ask the GPU, and wait for it, whether several texts are in a row.
+            nothing = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            outputs = model(**given, past_key_values=nothing, use_cache=False)
+        if apart:
+            with self.accelerator.autocast():
+                total = projected_cross_entropy(
+                    outputs.logits, self._projection.weight, labels, positions, self._label_smoothing
+                )
+        else:
+            total = summed_cross_entropy(outputs.logits, labels, self._label_smoothing)
+        # Gradients of several workers are averaged.
+        loss = total / torch.as_tensor(num_items_in_batch) * self.args.world_size
+        return (loss, outputs) if return_outputs else loss
 
-    def _step_loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Cross entropy summed over the tokens of a micro-batch / label tokens of the whole effective batch."""
-        total: torch.Tensor = functional.cross_entropy(
-            outputs.logits.float().flatten(0, 1),
-            labels.flatten(),
-            ignore_index=IGNORED,
-            reduction="sum",
-            label_smoothing=self._label_smoothing,
-        )
-        return total / torch.as_tensor(num_items_in_batch)
+    def _is_projected_apart(self, labels: torch.Tensor) -> bool:
+        """Whether the loss makes the scores, some tokens at a time.
+
+        Not with ZeRO 3, where a module has its weights only while it is called.
+        """
+        parts = self.is_deepspeed_enabled and self.accelerator.state.deepspeed_plugin.zero_stage == 3
+        return not parts and is_large(labels, self._projection.out_features)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """The stock loop; in bf16 the decoder writes with weights that are cast once."""
+        if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
+            self._writer = with_bf16_decoder(self.model)
+        self._greedy = GreedyDecoder(self._writer)
+        self._batch_size.start()
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            self._writer, self._greedy = self.model, GreedyDecoder(self.model)
 
     def prediction_step(
         self,
@@ -168,20 +235,21 @@ class WhisperTrainer(Seq2SeqTrainer):
         return None, tokens, (inputs["clips"], losses, inputs["labels"].ne(IGNORED).sum(-1))
 
     def _measure(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and summed cross entropy of each clip; of half of the clips at a time where memory runs out.
-
-        Not where several workers train: they take their batches together.
-        """
+        """Token ids and summed cross entropy of each clip, of as many at a time as there is memory for."""
+        found, finite = [], True
         try:
-            return self._measure_at_once(inputs)
-        except RuntimeError as error:
-            clips = len(inputs["labels"])
-            if clips == 1 or self.args.world_size > 1 or "missing" in inputs or not is_out_of_memory(error):
-                raise
-        # Outside of the block: the error holds the frames, and they the tensors.
-        torch.cuda.empty_cache()
-        halves = (slice(0, clips // 2), slice(clips // 2, clips))
-        found = [self._measure({name: value[half] for name, value in inputs.items()}) for half in halves]
+            found = self._batch_size.in_parts(
+                len(inputs["labels"]),
+                lambda part: self._measure_at_once(part_of(inputs, part)),
+                self._greedy.forget,
+            )
+        except _NotFiniteError:
+            finite = False
+        if any_says(self.args, not finite):
+            raise DivergedError(
+                f"model={self._model_name!r}: its loss in the evaluation is no finite number; "
+                "take another model, or precision=fp32"
+            )
         return torch.cat([tokens for tokens, _ in found]), torch.cat([losses for _, losses in found])
 
     def _measure_at_once(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -189,22 +257,20 @@ class WhisperTrainer(Seq2SeqTrainer):
         labels = inputs["labels"]
         with torch.no_grad(), self.accelerator.autocast():
             encoded = encode(self.model, inputs, self._collators["evaluation"].store)
-            logits = self.model(
+            states = self.model.model(
                 encoder_outputs=encoded, decoder_input_ids=inputs["decoder_input_ids"], use_cache=False
-            ).logits
-            losses = functional.cross_entropy(
-                logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
-            ).sum(-1)
-            if any_says(self.args, not bool(losses.isfinite().all())):
-                raise DivergedError(
-                    f"model={self._model_name!r}: its loss in the evaluation is no finite number; "
-                    "take another model, or precision=fp32"
-                )
+            ).last_hidden_state
+            losses = clip_cross_entropy(self._projection, states, labels)
+            finite = bool(losses.isfinite().all())
+            # With DeepSpeed all write together, or none.
+            if any_says(self.args, not finite) if self._deepspeed_asked else not finite:
+                raise _NotFiniteError
             tokens = transcribe_encoded(
-                self.model,
+                self._writer,
                 self.processing_class.tokenizer.prefix_tokens,
                 encoded,
                 in_step=self._deepspeed_asked,
+                greedy=self._greedy,
             )
         rest = self.model.config.max_target_positions - tokens.shape[1]
         return functional.pad(tokens, (0, rest), value=self._pad_token_id), losses
@@ -215,25 +281,6 @@ class WhisperTrainer(Seq2SeqTrainer):
             if collator.store is not None:
                 collator.store.close()
                 self._collators[role] = dataclasses.replace(collator, store=None)
-
-    def checkpoint_bytes(self) -> int:
-        """What a checkpoint takes on this node's disk, at most."""
-        return checkpoint_bytes(self.model, deepspeed=self._deepspeed_asked, share=share_of_node())
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save, where there is room.
-
-        Raises:
-            DiskFullError: there is too little on the first worker's node, or it ran out.
-        """
-        folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
-        needed = self.checkpoint_bytes()
-        if not first_says(self.args, has_room(folder, needed)):
-            raise disk_full(folder, needed)
-        if self.args.process_index == 0:
-            unseal(folder)  # a training that went on saves some steps once more
-        with told_when_full(folder, needed), hearing(self.model, self._full_frames):
-            super()._save_checkpoint(model, trial)
 
     def _clips_due(self) -> list[int]:
         """Clips of the evaluation split that are measured now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 100
 """Of Whisper's log-mel features (hop of 160 samples at 16 kHz)."""
-_GROUP_STEP = 32
+_BATCH_STEP = 32
 """Windows of single batches are a third of a second apart."""
 _SILENCE = 40
 """Frames behind the longest clip of a batch: a model that hardly ever hears the silence behind a clip does worse where
@@ -34,26 +35,59 @@ _STEP = 16
 def window_frames(config: TrainConfig, data: PreparedData, full: int) -> int:
     """Feature frames of the window that `config` asks for, of a model whose own has `full` (3000 for 30 s).
 
-    `audio_window: null` (auto) takes the longest clip of all splits. A number of seconds is never taken below
-    that: clips are not cut.
+    `audio_window: null` (auto) takes the longest clip of all splits, and so does `batch`, whose windows are at most
+    that long. A number of seconds is never taken below that: clips are not cut.
     """
     longest = max(split.most_frames() for split in data.splits.values())
     asked = config.audio_window
-    wanted = longest if asked is None else max(longest, round(asked * FRAMES_PER_SECOND))
-    return min(full, math.ceil(wanted / _STEP) * _STEP)
+    wanted = max(longest, round(asked * FRAMES_PER_SECOND)) if isinstance(asked, float) else longest
+    return min(full, round_window(wanted))
+
+
+def round_window(frames: int) -> int:
+    """The least window of so many frames."""
+    return math.ceil(frames / _STEP) * _STEP
 
 
 def varies(config: TrainConfig) -> bool:
-    """Whether each batch has a window of its own: not where each shape would have to be compiled."""
-    return config.audio_window is None and config.group_by_length and not config.torch_compile
+    """Whether each effective batch has a window of its own.
 
-
-def group_frames(frames: int, most: int) -> int:
-    """The window of clips of so many frames: the next of a few lengths, at most `most`.
-
-    Few, since a GPU prepares itself anew for each shape; and a clip's window in evaluations depends on nothing else.
+    Not where each shape would have to be compiled; nor, unless clips of like length are together, with a frozen
+    encoder, whose output of a clip is kept for the window that it was heard in.
     """
-    return min(most, math.ceil((frames + _SILENCE) / _GROUP_STEP) * _GROUP_STEP)
+    if config.torch_compile:
+        return False
+    if config.audio_window == "batch":
+        return config.group_by_length or not config.freeze_encoder or config.augments
+    return config.audio_window is None and config.group_by_length
+
+
+def batch_frames(longest: int, most: int) -> int:
+    """The window of a training's batch whose longest clip has so many frames: one of a few lengths, at most `most`.
+
+    Few, since a GPU prepares itself anew for each shape.
+    """
+    return min(most, math.ceil((longest + _SILENCE) / _BATCH_STEP) * _BATCH_STEP)
+
+
+def clip_frames(frames: int, most: int) -> int:
+    """The window that a clip of so many frames is evaluated in, where it is not the whole one.
+
+    A quarter of `most`, two, three or all: batches of one window stay large, since decoding costs by the batch. What is
+    written for a clip depends on nothing else.
+    """
+    quarter = 2 * math.ceil(most / 8)  # even, as the encoder halves frames
+    return min(most, math.ceil((frames + _SILENCE) / quarter) * quarter)
+
+
+def mean_evaluated_frames(config: TrainConfig, data: PreparedData, full: int) -> float:
+    """Feature frames of a validation clip's window where the whole one is not evaluated; arguments as above."""
+    most = window_frames(config, data, full)
+    if not varies(config):
+        return float(most)
+    return statistics.fmean(
+        clip_frames(frames, most) for frames in data.splits["validation"].all_frames().tolist()
+    )
 
 
 def hear(model: WhisperForConditionalGeneration, frames: int) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
-from trainer.memory import is_out_of_memory
 from trainer.model.pretrained import find_model
 from trainer.model.processor import is_multilingual
+from trainer.scoring.batch_size import BatchSize
 from trainer.scoring.decoding import Decoder, transcribe_encoded
 from trainer.training.checkpoints import CONFIG_FILE
 from trainer.transcription.transcripts import Doubt
@@ -93,8 +93,9 @@ class Recogniser:
         asked = asked.replace(task=task or own.get("task") or "transcribe", language=known or asked.language)
         decoder = Decoder(asked)
         self.model, self.processor, self.device = decoder.model, decoder.processor, decoder.device
-        self._arithmetic = decoder.arithmetic
+        self._arithmetic, self._greedy = decoder.arithmetic, decoder.greedy
         self.batch_size, self.task = batch_size, asked.task
+        self._size = BatchSize(batch_size, clip_bytes=0)
         self._ours = (folder / CONFIG_FILE).is_file()
         self._multilingual = is_multilingual(self.processor)
         self.language: str | None = asked.language if known or not self._multilingual else None
@@ -143,17 +144,12 @@ class Recogniser:
         Raises:
             RuntimeError: not even one of them fits in memory.
         """
-        found: list[Decoded] = []
-        size = self.batch_size
-        while len(found) < len(clips):
-            part = slice(len(found), len(found) + size)
-            try:
-                found += self._decode_batch(clips[part], languages[part], timed)
-            except RuntimeError as error:
-                if not is_out_of_memory(error) or size == 1:
-                    raise
-                size //= 2
-        return found
+        parts = self._size.in_parts(
+            len(clips),
+            lambda part: self._decode_batch(clips[part], languages[part], timed),
+            self._greedy.forget,
+        )
+        return [decoded for part in parts for decoded in part]
 
     def _decode_batch(
         self, clips: Sequence[np.ndarray], languages: Sequence[str | None], timed: bool
@@ -176,7 +172,7 @@ class Recogniser:
                     # Times come in pairs and never go back.
                     settings = self.model.generation_config
                     rules = [WhisperTimeStampLogitsProcessor(settings, begin_index=len(prefix))]
-                tokens = transcribe_encoded(self.model, prefix, encoded, rules=rules)
+                tokens = transcribe_encoded(self.model, prefix, encoded, rules=rules, greedy=self._greedy)
                 for row, ids in zip(rows, tokens[:, len(prefix) :].tolist(), strict=True):
                     found[row] = self._read(ids, timed)
         return [found[row] for row in range(len(clips))]

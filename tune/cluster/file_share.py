@@ -67,15 +67,17 @@ def start_share(folders: Sequence[Path]) -> Any:
     return actor.remote([str(folder) for folder in folders])
 
 
-def localize(share: Any, folder: Path) -> Path:
+def localize(share: Any | None, folder: Path) -> Path:
     """Where this node has a shared folder: the folder itself where it is the same here, else a copy of it.
 
     The copy is fetched by the first process of the node that asks; others wait for it. It stays in the user's
-    cache for later searches.
+    cache for later searches. Without a share there is no other node, and the folder is the driver's.
 
     Raises:
         ShareError: the folder is not shared, changed since, or the copy does not fit on this node's disk.
     """
+    if share is None:
+        return folder
     import ray
 
     told: Listing | None = ray.get(share.listing.remote(str(folder)))

@@ -1,35 +1,63 @@
-"""Progress from the trials to the driver between two evaluations."""
+"""What trials tell the driver, and ask it, between the results that Ray Tune sees."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tune.util.errors import ExperimentError
-
-Message = tuple[str, dict[str, float], float]
-"""Trial id, metrics, Unix time in seconds."""
+Message = tuple[str, str, dict[str, Any], float]
+"""Trial id, kind, content, Unix time in seconds."""
+PROGRESS = "progress"
+"""The kind of what may wait for a second, and may be lost."""
 
 
 class Mailbox:
-    """An actor that keeps the messages of all trials until the driver fetches them.
+    """An actor between the trials and the driver.
 
     Tune's own results go through the searcher and the scheduler, which must only see evaluations at rungs.
     """
 
     def __init__(self) -> None:
-        self._messages: list[Message] = []
+        self._messages: list[tuple[int | None, Message]] = []
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._asked = 0
+        self._urgent = asyncio.Event()
 
-    def put(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
-        """Add one message."""
-        self._messages.append((trial_id, metrics, timestamp))
+    async def put(self, message: Message) -> None:
+        """Add a message."""
+        self._messages.append((None, message))
+        if message[1] != PROGRESS:
+            self._urgent.set()
 
-    def drain(self) -> list[Message]:
-        """All messages since the last call."""
+    async def ask(self, message: Message) -> Any:
+        """Add a question, and return the driver's answer once it is there."""
+        self._asked += 1
+        number, answer = self._asked, asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        self._messages.append((number, message))
+        self._urgent.set()
+        return await answer
+
+    async def wait(self, seconds: float) -> None:
+        """Return when something waits that is not progress, at the latest after so many seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._urgent.wait(), seconds)
+
+    async def drain(self) -> list[tuple[int | None, Message]]:
+        """All messages since the last call, a question with its number."""
         messages, self._messages = self._messages, []
+        self._urgent.clear()
         return messages
+
+    async def answer(self, number: int, content: Any) -> None:
+        """Answer a question; whoever asked may be gone."""
+        answer = self._answers.pop(number)
+        if not answer.done():
+            answer.set_result(content)
 
 
 def start_mailbox() -> Any:
@@ -38,48 +66,76 @@ def start_mailbox() -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
+    return ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(Mailbox).remote()
 
 
 def post(mailbox: Any, trial_id: str, metrics: Mapping[str, float]) -> None:
-    """Send a message without waiting."""
-    mailbox.put.remote(trial_id, dict(metrics), time.time())
+    """Send progress without waiting."""
+    mailbox.put.remote((trial_id, PROGRESS, dict(metrics), time.time()))
+
+
+def tell(mailbox: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> None:
+    """Send a message, and return once it cannot be lost any more."""
+    import ray
+
+    ray.get(mailbox.put.remote((trial_id, kind, dict(content), time.time())))
+
+
+def ask(mailbox: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> Any:
+    """The driver's answer; waits for it."""
+    import ray
+
+    return ray.get(mailbox.ask.remote((trial_id, kind, dict(content), time.time())))
 
 
 class MailboxReader(threading.Thread):
-    """Fetches messages every second and hands each to `receive`, then calls `fetched`, until `stop` is called."""
+    """Hands messages to `receive` as they come, progress once a second, and sends back what it answers to questions."""
 
     def __init__(
         self,
         mailbox: Any,
-        receive: Callable[[str, dict[str, float], float], None],
+        receive: Callable[[str, str, dict[str, Any], float], Any],
         fetched: Callable[[], None] = lambda: None,
     ) -> None:
+        """`fetched` is called behind all messages that came together."""
         super().__init__(name="mailbox-reader", daemon=True)
         self._mailbox = mailbox
         self._receive, self._fetched = receive, fetched
         self._done = threading.Event()
+        self._lock = threading.Lock()
         self.error: Exception | None = None
-        """Why no more messages are fetched; the search itself goes on without progress between rungs."""
+        """Why no more messages are fetched: whoever asks then waits for ever, so all must end."""
 
     def run(self) -> None:
         """The thread's life."""
-        while self.error is None and not self._done.wait(1.0):
-            self._fetch()
+        import ray
+
+        while self.error is None and not self._done.is_set():
+            try:
+                ray.get(self._mailbox.wait.remote(1.0))
+            except ray.exceptions.RayError as error:
+                self.error = error
+                return
+            self.fetch()
 
     def stop(self) -> None:
         """Fetch what is left and end the thread."""
         self._done.set()
         self.join()
-        if self.error is None:
-            self._fetch()
+        self.fetch()
 
-    def _fetch(self) -> None:
+    def fetch(self) -> None:
+        """Hand on all that has come; when it returns, nothing of it is still on its way."""
         import ray
 
-        try:
-            for trial_id, metrics, timestamp in ray.get(self._mailbox.drain.remote()):
-                self._receive(trial_id, metrics, timestamp)
-            self._fetched()
-        except (ray.exceptions.RayError, ExperimentError, OSError) as error:
-            self.error = error
+        with self._lock:
+            if self.error is not None:
+                return
+            try:
+                for number, message in ray.get(self._mailbox.drain.remote()):
+                    answer = self._receive(*message)
+                    if number is not None:
+                        self._mailbox.answer.remote(number, answer)
+                self._fetched()
+            except Exception as error:  # noqa: BLE001 - raised by whoever ends the trials for it
+                self.error = error

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
+from trainer.imports import hidden
 from tune.cluster.resources import Node
 from tune.util.console import say
 from tune.util.environment import worker_environment
@@ -135,9 +136,12 @@ def _join(address: str, console: Console) -> None:
     # A Ray of our own passes its environment on. A runtime environment would cost a process that makes it, and
     # the workers that Ray starts beforehand: 3 s.
     how: dict[str, Any] = {"include_dashboard": False} if local else {"runtime_env": {"env_vars": variables}}
+    # Nobody looks at the dashboard of a Ray of our own. As if only Ray's core were installed, its processes start
+    # sooner and take less, and this one imports no web server.
+    unused = ["ray.dashboard.optional_deps"] if local else []
     with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
         try:
-            with _environment(variables if local else {}):
+            with _environment(variables if local else {}), hidden(*unused):
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         except (ConnectionError, RuntimeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

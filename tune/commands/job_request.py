@@ -150,6 +150,8 @@ def _resolve(request: JobRequest, file: Path, content: Mapping[str, Any], settin
     request.deepspeed = settings.get("deepspeed") is not None
     for key in ("data", "model"):
         _check_source(request, f"--{key}", settings.get(key))
+    for key in ("noise_dir", "impulse_dir"):
+        _check_source(request, key, settings.get(key))
     return f"{file.stem}.yaml"
 
 

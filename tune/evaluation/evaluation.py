@@ -51,7 +51,10 @@ class EvaluationResult:
                 "unit": unit,
                 "description": scores.normalizer.description,
             },
-            "decoding": {"beams": config.generation_num_beams, "batch_size": config.eval_batch_size},
+            "decoding": {
+                "beams": config.generation_num_beams,
+                "batch_size": scores.model.transcripts.batch_size,
+            },
             "clips": len(scores.reference),
             "audio_seconds": round(sum(scores.reference.seconds), 3),
             "empty_references": scores.empty_references,

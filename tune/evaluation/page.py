@@ -132,7 +132,7 @@ def _method(result: EvaluationResult) -> list[str]:
         f"Normaliser {scores.normalizer.name}: {scores.normalizer.description}.",
         "Rates are corpus-level: all errors over all that was said. Intervals take the clips for independent: they "
         "are too narrow where few speakers speak, or where a rare clip is all wrong.",
-        f"Decoding: {beams}, {found.precision}, {config.eval_batch_size} clips at a time on {found.device}: "
+        f"Decoding: {beams}, {found.precision}, {found.batch_size} clips at a time on {found.device}: "
         f"{found.audio_seconds:.1f} s of audio in {found.seconds:.1f} s, without reading audio and computing features.",
     ]
     if scores.baseline is not None:

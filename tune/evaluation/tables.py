@@ -202,7 +202,7 @@ def _print_head(result: EvaluationResult, console: Console) -> None:
     say(
         console,
         f"speed       real-time factor {found.real_time_factor:.3f}: decoded in {clock(found.seconds)} on "
-        f"{found.device}, {found.precision}, {config.eval_batch_size} clips at a time",
+        f"{found.device}, {found.precision}, {found.batch_size} clips at a time",
     )
 
 

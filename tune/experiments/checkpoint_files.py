@@ -1,25 +1,34 @@
-"""Checkpoints where Ray put them, in a folder or an object store: read a piece, drop what nobody needs any more."""
+"""Checkpoints in a folder or an object store: brought there whole or not at all, read, and dropped piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.training.checkpoints import flush_all
+from trainer.files import flush, locked
+from trainer.training.checkpoints import MANIFEST, files_of, manifest_of, seal
+from trainer.training.distributed import private_folder
 from tune.experiments.folder import TRIALS_FOLDER
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
 
-_PREFIXES = ("checkpoint_", "checkpoint-")
-"""Of the folders of Ray Tune's checkpoints, and of a training's."""
+_WRITING = ".writing-"
+"""Before the name of what is not complete."""
+_PREFIXES = ("checkpoint_", "checkpoint-", _WRITING)
+"""Of the folders of checkpoints; those of trainings had the second."""
 
 
 class CheckpointFiles:
-    """All checkpoints of an experiment. Paths are relative to it, as `trials/001/checkpoint_000002`.
+    """All checkpoints of an experiment. Paths are relative to it, as `trials/001/checkpoint_000000400`.
 
-    Every method raises OSError where the storage cannot be read or written.
+    Workers have one too. Every method raises OSError where the storage cannot be read or written.
     """
 
     def __init__(self, folder: ExperimentFolder) -> None:
@@ -27,7 +36,85 @@ class CheckpointFiles:
 
         storage = folder.ray_storage()
         self._filesystem: Any = storage.get("storage_filesystem") or fs.LocalFileSystem()
+        self._is_local = isinstance(self._filesystem, fs.LocalFileSystem)
         self._root = storage["storage_path"]
+
+    def name(self, trial: str, samples_seen: int) -> str:
+        """The path of a trial's checkpoint: an evaluation that is made again overwrites its own."""
+        return f"{trial}/{_PREFIXES[0]}{samples_seen:09d}"
+
+    def place(self, checkpoint: str) -> Path:
+        """A folder of this machine in which the checkpoint can be written, not there yet.
+
+        Raises:
+            ConfigError: somebody else may read or write where it would be.
+        """
+        path = Path(self._root) / checkpoint
+        if self._is_local:
+            return path.with_name(f"{_WRITING}{path.name}")
+        owner = hashlib.sha256(self._root.encode()).hexdigest()[:12]
+        scratch = Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{owner}"
+        private_folder(scratch)
+        return scratch / checkpoint.replace("/", "-")
+
+    def upload(self, written: Path, checkpoint: str) -> dict[str, dict[str, int]]:
+        """Move what this node has written, if anything, to an object store; what its manifest shall say.
+
+        Nothing for a folder.
+        """
+        from pyarrow import fs
+
+        if self._is_local:
+            return {}
+        target, files = f"{self._root}/{checkpoint}", files_of(written)
+        try:
+            with contextlib.suppress(FileNotFoundError):  # of an evaluation that is made again
+                self._filesystem.delete_file(f"{target}/{MANIFEST}")
+            if files:
+                fs.copy_files(str(written), target, destination_filesystem=self._filesystem)
+        finally:
+            shutil.rmtree(written, ignore_errors=True)
+        return files
+
+    def complete(self, written: Path, checkpoint: str, files: Mapping[str, Mapping[str, int]]) -> None:
+        """Seal what was written, and give it its name; `files` are those that were uploaded."""
+        target = Path(self._root) / checkpoint
+        if self._is_local:
+            seal(written)
+            if target.exists():  # the trial went on from before it: it was damaged, or nobody knew of it
+                shutil.rmtree(target)
+            written.rename(target)
+            flush(target.parent)
+        else:
+            with self._filesystem.open_output_stream(f"{self._root}/{checkpoint}/{MANIFEST}") as stream:
+                stream.write(manifest_of(files).encode())
+
+    @contextlib.contextmanager
+    def fetched(self, checkpoint: str) -> Iterator[Path]:
+        """All of a checkpoint as a local folder, for as long as the block lasts; it may be damaged or missing.
+
+        Workers that train together have one copy on each node. It goes with the folder for temporary files that they
+        were given.
+        """
+        if self._is_local:
+            yield Path(self._root) / checkpoint
+        elif "LOCAL_RANK" in os.environ:
+            folder = Path(tempfile.gettempdir()) / f"fetched-{checkpoint.replace('/', '-')}"
+            with locked(folder.with_suffix(".lock")):
+                if not folder.exists():
+                    self._download(checkpoint, folder.with_suffix(".partial")).rename(folder)
+            yield folder
+        else:
+            with tempfile.TemporaryDirectory(prefix="tune-whisper-") as temporary:
+                yield self._download(checkpoint, Path(temporary))
+
+    def _download(self, checkpoint: str, folder: Path) -> Path:
+        from pyarrow import fs
+
+        folder.mkdir(exist_ok=True)
+        if self._entries(checkpoint):
+            fs.copy_files(f"{self._root}/{checkpoint}", str(folder), source_filesystem=self._filesystem)
+        return folder
 
     def read(self, checkpoint: str, name: str) -> bytes:
         """One small file of a checkpoint."""
@@ -35,13 +122,6 @@ class CheckpointFiles:
         with self._filesystem.open_input_stream(path, compression=None) as stream:
             content: bytes = stream.read()
         return content
-
-    def flush(self, checkpoint: str) -> None:
-        """Bring a checkpoint through to the disk, where the storage is a folder: Ray's copy may not be yet."""
-        from pyarrow import fs
-
-        if isinstance(self._filesystem, fs.LocalFileSystem):
-            flush_all(Path(f"{self._root}/{checkpoint}"))
 
     def remove(self, checkpoint: str) -> None:
         """Remove a whole checkpoint; one that is not there is no error."""

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from trainer.report import Kept
 from tune.search.budgets import EndReason
 from tune.search.records import Outcome, Stop
 
@@ -113,12 +114,28 @@ class Evaluated(Event):
     """Whether this was the full budget."""
     stop: Stop | None = None
     """Why the trial ends here, before its budget."""
+    keep: Kept | None = None
+    """What the trial was told to save of it; `CheckpointSaved` says that it has."""
     checkpoint: str | None = None
-    """Its checkpoint, relative to the experiment."""
+    """Its checkpoint, relative to the experiment, in logs of before `keep`, where it was saved first."""
     objective: str = "wer"
     """The metric that decides; lower is better."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """Rates by the source of the clips, where there are several."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """What was to be kept of an evaluation is complete on the storage."""
+
+    trial_id: str
+    samples_seen: int
+    """Of the evaluation."""
+    checkpoint: str
+    """Relative to the experiment."""
+    keep: Kept
+    pause: float = 0.0
+    """Seconds for which the training stood still for it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tune.experiments.events import (
+    CheckpointSaved,
     Entry,
     Evaluated,
     Event,
@@ -40,6 +41,7 @@ EVENTS_FILE = "events.jsonl"
 PROGRESS_FILE = "progress.jsonl"
 _DECISIONS = (
     Evaluated,
+    CheckpointSaved,
     TrialEnded,
     TrialsOver,
     FinalRoundPlanned,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.config import ENCODER_CACHE_OFF, MODEL_SHORT_NAMES, TrainConfig
 from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.experiments.saved import Find, find_experiment
@@ -33,6 +33,7 @@ ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_fa
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
 ASKABLE_TRACKERS = ("mlflow", "tensorboard")
 """What `--track` may name."""
+_AUGMENT = ("augment", "augment_strength")
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -114,6 +115,11 @@ class Plan(abc.ABC):
     def folder(self) -> Path:
         """Where this machine reads and writes the experiment's files, absolute."""
         return self.experiment_folder.path
+
+    @property
+    def augments(self) -> bool:
+        """Whether a trial may change the waveforms of clips."""
+        return self.base.augments
 
     @property
     def where(self) -> str:
@@ -222,6 +228,7 @@ class SearchPlan(Plan):
             f"space {self.space.path.name}:",
             *(f"  {name}: {text}" for name, text in self.space.describe()),
             *([f"fixed: {', '.join(fixed)}"] if fixed else []),
+            *augmentation_notes(base, self.augments, "freeze_encoder" in self.space.ranges),
         ]
 
     def check_fit(self, resources: TrialResources) -> None:
@@ -230,6 +237,12 @@ class SearchPlan(Plan):
         hours = self.request.budgets.gpu_hours
         if hours is not None and not resources.gpus:
             raise ConfigError(f"--gpu-hours {hours:g}: the trials take no GPU here; use --time-budget")
+
+    @property
+    def augments(self) -> bool:
+        """Whether a trial may change the waveforms of clips."""
+        on = {name: name in self.space.ranges or getattr(self.base, name) > 0 for name in _AUGMENT}
+        return all(on.values())
 
     @property
     def _precisions(self) -> Sequence[Any]:
@@ -389,6 +402,19 @@ def _check_ends(request: SearchRequest) -> None:
         raise ConfigError(f"--plateau-points {budgets.plateau_points:g}: must be from 0 to below 100")
 
 
+def augmentation_notes(base: TrainConfig, augments: bool, freezes: bool = False) -> list[str]:
+    """What the changes of waveforms switch off.
+
+    Args:
+        base: the settings.
+        augments: whether any are changed, in whatever trial.
+        freezes: whether a trial may freeze the encoder although `base` does not.
+    """
+    if augments and base.encoder_cache and (base.freeze_encoder or freezes):
+        return [f"note: {ENCODER_CACHE_OFF}"]
+    return []
+
+
 def dated_name(stem: str) -> str:
     """A name for an experiment where none is given: `stem` and the time."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
@@ -397,8 +423,9 @@ def dated_name(stem: str) -> str:
 def with_absolute_paths(base: TrainConfig) -> TrainConfig:
     """The same settings wherever a process runs."""
     paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
-    if base.splits is not None:
-        paths["splits"] = str(_home_known(base.splits).absolute())
+    for key in ("splits", "noise_dir", "impulse_dir"):
+        if (path := getattr(base, key)) is not None:
+            paths[key] = str(_home_known(path).absolute())
     return base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
 
 

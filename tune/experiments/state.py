@@ -7,6 +7,7 @@ from typing import Any
 
 from tune.experiments.events import (
     BaselineMeasured,
+    CheckpointSaved,
     DataPrepared,
     Entry,
     Evaluated,
@@ -20,6 +21,7 @@ from tune.experiments.events import (
     SessionStarted,
     TrialEnded,
     TrialProposed,
+    TrialRecovered,
     TrialsOver,
     TrialStarted,
     UnknownEvent,
@@ -221,6 +223,7 @@ def _fold(event: Any, state: SearchState, now: float) -> None:
 def _(event: SessionStarted, state: SearchState, now: float) -> None:
     for run in state.runs:
         run.pause(state.heard)  # of a process that was killed; what came after the last event is not known
+        run.lose_unsaved()
         if run.status == "running" and run.outcome != "running":  # killed after that was decided
             _end(run, state, run.outcome, state.heard)
     if state.session is not None:
@@ -257,9 +260,19 @@ def _(event: Evaluated, state: SearchState, now: float) -> None:
         "epoch": event.epoch,
         "finished": event.finished,
     }
-    run.add_evaluation(metrics, event.stop)
+    run.add_evaluation(metrics, event.stop, event.keep)
     if event.checkpoint is not None and event.metrics.get("wer") is not None:
-        run.add_checkpoint(event.checkpoint)
+        run.add_saved(event.samples_seen, event.checkpoint, "all")
+
+
+@_fold.register
+def _(event: CheckpointSaved, state: SearchState, now: float) -> None:
+    state.run(event.trial_id).add_saved(event.samples_seen, event.checkpoint, event.keep)
+
+
+@_fold.register
+def _(event: TrialRecovered, state: SearchState, now: float) -> None:
+    state.run(event.trial_id).lose_unsaved()
 
 
 @_fold.register
@@ -272,7 +285,9 @@ def _(event: TrialEnded, state: SearchState, now: float) -> None:
 
 
 def _end(run: TrialRecord, state: SearchState, status: Any, now: float) -> None:
-    run.end(status, now)
+    # A training that failed too often can be resumed, a trial of a search cannot.
+    training = state.session is not None and state.session.kind == "training"
+    run.end(status, now, resumable=training and status == "failed")
     run.session = state.session.session if state.session else 0
 
 

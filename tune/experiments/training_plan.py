@@ -15,6 +15,7 @@ from tune.experiments.plan import (
     ASKED_RESOURCES,
     Plan,
     RunRequest,
+    augmentation_notes,
     dated_name,
     new_experiment,
     same_source,
@@ -41,7 +42,7 @@ _TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumula
 _NOT_TOLD = (
     *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "cache_dir", "output_dir", "deepspeed", "workers", "evaluate_at"),
-    *("epochs", "max_steps", "seed", "log_every_seconds", "dataloader_workers", "splits"),
+    *("epochs", "max_steps", "seed", "log_every_seconds", "dataloader_workers", "eval_batch_size", "splits"),
 )
 
 
@@ -113,6 +114,7 @@ class TrainPlan(Plan):
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
             ", ".join(f"{name} {short_value(value)}" for name, value in self.trial_config.items()),
             *self.notes,
+            *augmentation_notes(base, self.augments),
         ]
         if resources is not None:
             workers = "1 worker" if base.workers == 1 else f"{base.workers} workers"

@@ -68,7 +68,9 @@ _ALWAYS_SHOWN = (
     *("learning_rate", "scheduler_type", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"),
     *("epochs", "max_steps", "weight_decay", "precision", "seed"),
 )
-_NOT_SETTINGS = ("model", "data", "language", "task", "cache_dir", "output_dir", "evaluate_at")
+_NOT_SETTINGS = (
+    *("model", "data", "language", "task", "cache_dir", "output_dir", "evaluate_at", "eval_batch_size"),
+)
 """Told elsewhere, or of the machine that it ran on."""
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tune.cluster.file_share import start_share
 from tune.experiments.events import BaselineMeasured
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
-from tune.runs.session import Session, finite
+from tune.runs.session import Session, finite, share_folders
 from tune.util.errors import UserError, first_line
 from tune.workers.inputs import TrialInputs, shared_folders
 from tune.workers.trainable import evaluate_shared
@@ -52,7 +51,7 @@ def measure_held_out(
     try:
         with session.experiment.folder.checkpoint(str(run.checkpoint)) as checkpoint:
             config = config.replace(model=str(checkpoint))
-            share = start_share(shared_folders(config, session.data))
+            share = share_folders(session.plan, shared_folders(config, session.data))
             found = _measure(session, session.inputs(config, share), "test")
         return found, _measure_base(session, "test")[0]
     except (UserError, StorageError, ray.exceptions.RayError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,27 @@ from rich.markup import escape
 
 from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
+from tune.experiments.events import (
+    CheckpointSaved,
+    Evaluated,
+    TrialEnded,
+    TrialProposed,
+    TrialRecovered,
+    TrialStarted,
+)
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
-from tune.search.records import Outcome, TrialRecord, role_of
+from tune.search.records import Outcome, TrialRecord, rank, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.util.console import key_settings, short_path
 from tune.util.errors import error_line
+from tune.workers.keeper import DECISION, PLACE, SAVED
 from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
+    from trainer.report import Kept
     from tune.experiments.opened import OpenExperiment
     from tune.runs.search_display import SearchDisplay
     from tune.search.records import Records, Stop
@@ -53,6 +62,8 @@ class SearchCallback(ray.tune.Callback):
         self._progress = ProgressLog(experiment.folder.path)
         self.display = display
         self._running: set[str] = set()
+        self.fetch: Callable[[], None] = lambda: None
+        """Hears of all that trials have told so far."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Ray pickles the callback into its own files, where threads and screens have no place."""
@@ -90,6 +101,7 @@ class SearchCallback(ray.tune.Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tell of a failure after which the trial goes on."""
+        self.fetch()
         record = self._record(trial)
         reason = (
             error_line(Path(trial.error_file).read_text(encoding="utf-8")) if trial.error_file else "lost"
@@ -104,24 +116,67 @@ class SearchCallback(ray.tune.Callback):
             f"[yellow]trial {record.trial_id} failed and {where}[/]: {escape(reason.rstrip('.'))}"
         )
 
-    def evaluated(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Write down an evaluation with what is decided on it, before Ray or Optuna act; whether the trial ends."""
-        record = self._records[trial_id]
+    def evaluated(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Write down an evaluation with what is decided on it, before Ray, Optuna or the trial act."""
+        self.fetch()  # a checkpoint that was told of before counts
+        record, before = self._records[trial_id], self._records.best()
         stop = self._judge.judge(record, result)
-        before, kept = self._records.best(), record.checkpoints
-        event = evaluation(trial_id, result, stop, record.folder)
-        if event.checkpoint is not None:
-            self._files.flush(event.checkpoint)  # what the log names is on the disk
-        self._log.append(event)
-        self._tidy(record, [path for path in kept if path not in record.checkpoints])
+        keep = self._kept(record, result, goes_on=stop is None and not result.get("finished"))
+        self._log.append(evaluation(trial_id, result, stop, keep))
         if math.isfinite(float(result["wer"])):
             self._tell(record, before, result)
-        return stop is not None
+
+    def _kept(self, record: TrialRecord, result: Mapping[str, Any], *, goes_on: bool) -> Kept | None:
+        """What is saved of an evaluation: all to go on from; of a trial that ends here only what may be exported.
+
+        Nothing where it is not the trial's best. Only what compares clips where enough trials are ahead, whose weights
+        stay until the export is chosen. Of one that had its whole budget, and so could be a finalist, only others that
+        had it too are: those that still run may end otherwise.
+        """
+        wer, partial = float(result["wer"]), "eval_clips" in result
+        if not math.isfinite(wer):
+            return None
+        if goes_on:
+            return "all"
+        if not record.would_be_best(wer, partial=partial):
+            return None
+        asked = self._log.state.session
+        if asked is None or asked.keep_checkpoints == "all" or role_of(record.trial_id) == "repeat":
+            return "weights"
+        ahead = sum(
+            rank(other) < (partial, wer)
+            for other in self._records.all()
+            if other is not record and other.has_weights
+            if not (asked.finalists and result.get("finished")) or other.status == "completed"
+        )
+        return "weights" if ahead < max(1, asked.finalists) else "errors"
+
+    def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
+        """Take in what a trial tells, in the reader's thread; the answer where it asks."""
+        if trial_id not in self._records:
+            return None
+        record = self._records[trial_id]
+        if kind == PLACE:
+            return {"folder": f"{TRIALS_FOLDER}/{record.folder}", "checkpoints": record.checkpoints}
+        if kind == DECISION:
+            return decision(record, content["samples_seen"])
+        if kind == SAVED:
+            self._saved(record, content)
+        else:
+            self.progress(trial_id, content, timestamp)
+        return None
+
+    def _saved(self, record: TrialRecord, told: dict[str, Any]) -> None:
+        kept = record.checkpoints
+        if told["samples_seen"] not in record.unsaved:  # by a process that outlived its trial's failure
+            self._tidy(record, [path for path in (told["checkpoint"],) if path not in kept])
+            return
+        self._log.append(CheckpointSaved(trial_id=record.trial_id, **told))
+        self._tidy(record, [path for path in kept if path not in record.checkpoints])
 
     def _tell(self, record: TrialRecord, before: TrialRecord | None, result: Mapping[str, Any]) -> None:
-        news = ""
-        if self._records.best() is record and (before is not record or record.wer == record.best_wer):
-            news = ", best so far"
+        found = "eval_clips" in result, float(result["wer"])
+        news = ", best so far" if before is None or found <= rank(before) else ""
         error = f" ± {result['wer_error']:.2f}" if "wer_error" in result else ""
         self.display.event(
             f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.wer:.2f}{error} %{news}"
@@ -145,10 +200,12 @@ class SearchCallback(ray.tune.Callback):
         outcome = record.outcome
         self._end(record, "diverged" if outcome == "diverged" else "failed", error)
 
+    def saving(self) -> bool:
+        """Whether a trial that runs is about to save something."""
+        return any(record.unsaved for record in self._records.running())
+
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
         """Take in loss and learning rate between two evaluations, and what a trial did to go on."""
-        if trial_id not in self._records:
-            return
         if MICRO_BATCH in metrics:
             self.display.event(
                 f"[yellow]trial {trial_id} ran out of memory[/] and goes on with micro-batch "
@@ -211,17 +268,16 @@ class SearchCallback(ray.tune.Callback):
             )
 
 
-def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, folder: str) -> Evaluated:
+def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep: Kept | None) -> Evaluated:
     """The event of an evaluation that a training reported.
 
     Args:
         trial_id: of the trial.
-        result: what it reported; a `checkpoint_dir_name` is the name of its checkpoint.
+        result: what it reported.
         stop: what was decided on it.
-        folder: of the trial, below `trials/`.
+        keep: what is to be saved of it.
     """
     metrics = {name: float(result[name]) for name in (*_RATES, *_TRAINING) if name in result}
-    name = result.get("checkpoint_dir_name")
     return Evaluated(
         trial_id=trial_id,
         samples_seen=int(result["samples_seen"]),
@@ -229,5 +285,11 @@ def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, fold
         metrics={key: value if math.isfinite(value) else None for key, value in metrics.items()},
         finished=bool(result.get("finished")),
         stop=stop,
-        checkpoint=f"{TRIALS_FOLDER}/{folder}/{name}" if name else None,
+        keep=keep,
     )
+
+
+def decision(record: TrialRecord, samples_seen: int) -> dict[str, Any]:
+    """What the log says of a trial's evaluation that was just written down: the fields of a `Decision`."""
+    unsaved = record.unsaved.get(samples_seen)
+    return {"goes_on": record.outcome == "running", "keep": unsaved.keep if unsaved else None}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from trainer.config import TrainConfig
+from trainer.config import SOUNDS, TrainConfig
 from trainer.scoring.normalizers import unit_note
 from tune.cluster.progress_channel import MailboxReader, post, start_mailbox
 from tune.util.console import ProgressBar, say, say_notes
@@ -37,32 +37,58 @@ _CHOICES = (
 """Settings that say which clips are meant."""
 
 
-def count_clips(config: TrainConfig) -> tuple[dict[str, int], list[str]]:
-    """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
-    from trainer.data.clips import describe_drops, load_clips
+def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
+    """The clips, and mistakes in the data before anything starts: also in folders of sounds, if trials change clips.
 
-    table = load_clips(config)
+    Raises:
+        DataError: the data, or a folder of sounds, is not there.
+    """
+    from trainer.augmentation.sounds import find_sounds
+    from trainer.data.clips import load_clips
+
+    for setting in SOUNDS if augments else ():
+        if (folder := getattr(base, setting)) is not None:
+            find_sounds(setting, folder)
+    return load_clips(base)
+
+
+def count_clips(config: TrainConfig, *, augments: bool = False) -> tuple[dict[str, int], list[str]]:
+    """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
+    from trainer.data.clips import describe_drops
+
+    table = load_table(config, augments=augments)
     notes = list(table.notes)
     if table.drops:
         notes.append(f"left out: {describe_drops(table.drops)}")
     return {name: len(split) for name, split in table.splits.items()}, notes
 
 
-def prepare_features(base: TrainConfig, console: Console, table: ClipTable | None = None) -> PreparedData:
+def prepare_features(
+    base: TrainConfig, console: Console, table: ClipTable | None = None, *, augments: bool = False
+) -> PreparedData:
     """Features of all splits, with a progress bar where they have to be computed. Ray must be running.
 
-    `table` has the clips, where they were loaded before.
+    Args:
+        base: the settings.
+        console: for the bar and what is to be told.
+        table: the clips, where they were loaded before.
+        augments: whether trials may change the waveforms of clips, which are then kept.
 
     Raises:
         DataError: the data cannot be used.
         ModelError: the model cannot be found.
     """
+    from trainer.augmentation.sounds import open_sounds
     from trainer.data.prepared import prepare
 
     begun = time.monotonic()
     with ProgressBar(console, "computing features") as progress:
-        elsewhere = _compute_elsewhere(base, progress.update, console)
-        data = prepare(base, progress.update, table=table)
+        elsewhere = _compute_elsewhere(base, progress.update, console, augments)
+        data = prepare(base, progress.update, table=table, waveforms=augments)
+    for setting in SOUNDS if augments else ():
+        if (folder := getattr(base, setting)) is not None:
+            sounds = open_sounds(setting, folder, data.folder.parent)  # what cannot be read shows here
+            say(console, f"{setting} {folder}: {len(sounds):,} sounds")
     data = dataclasses.replace(data, notes=[*data.notes, *_look_at(base, data)])
     say_notes(console, data.notes)
     if note := unit_note(base):
@@ -99,7 +125,7 @@ def _inspect_command(base: TrainConfig) -> str:
     return shlex.join(words)
 
 
-def _compute_elsewhere(base: TrainConfig, show: Any, console: Console) -> bool:
+def _compute_elsewhere(base: TrainConfig, show: Any, console: Console, augments: bool) -> bool:
     """Fill the cache from a node that has CPUs, if this one has none in Ray's count; whether it computed.
 
     Where no such node sees the cache, or it cannot see the data, the driver computes as usual.
@@ -120,10 +146,12 @@ def _compute_elsewhere(base: TrainConfig, show: Any, console: Console) -> bool:
     # One CPU of Ray's count, which a busy node has sooner; the work spreads over the machine's cores all the same.
     remote = ray.remote(num_cpus=min(1.0, cpus[node]), max_retries=0, scheduling_strategy=strategy)(_compute)
     mailbox = start_mailbox()
-    reader = MailboxReader(mailbox, lambda _, counts, __: show(int(counts["done"]), int(counts["total"])))
+    reader = MailboxReader(
+        mailbox, lambda _, __, counts, ___: show(int(counts["done"]), int(counts["total"]))
+    )
     reader.start()
     try:
-        return bool(ray.get(remote.remote(base, str(token), mailbox)))
+        return bool(ray.get(remote.remote(base, str(token), mailbox, augments)))
     except ray.exceptions.RayError as error:
         # What is wrong only there (data that the node does not see, the node lost) is no mistake here; if it is,
         # it shows again.
@@ -139,13 +167,15 @@ def _compute_elsewhere(base: TrainConfig, show: Any, console: Console) -> bool:
         ray.kill(mailbox)
 
 
-def _compute(base: TrainConfig, token: str, mailbox: Any) -> bool:
+def _compute(base: TrainConfig, token: str, mailbox: Any, augments: bool) -> bool:
     """Runs on another node: fill the cache if it is the driver's; false where it is not, or was full already."""
     from trainer.data.prepared import prepare
 
     if not Path(token).is_file():
         return False
     data = prepare(
-        base, lambda done, total: post(mailbox, "features", {"done": float(done), "total": float(total)})
+        base,
+        lambda done, total: post(mailbox, "features", {"done": float(done), "total": float(total)}),
+        waveforms=augments,
     )
     return not data.reused

@@ -117,7 +117,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     Raises:
         UserError: the data, the store or the resources asked for cannot be used.
     """
-    counts, notes = count_clips(plan.base)
+    counts, notes = count_clips(plan.base, augments=plan.augments)
     check_store(plan.tracking_uri)
     resources = None
     # What another cluster has shows only when it is joined.
@@ -165,7 +165,7 @@ def _show_cost(
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
         say(console, "time: not estimated for several workers or DeepSpeed")
-    elif not is_prepared(plan.base):
+    elif not is_prepared(plan.base, waveforms=plan.base.augments):
         say(console, "time: not estimated, the features are not computed yet")
     else:
         with console.status("training a few steps to estimate the time ..."):
@@ -202,7 +202,8 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
 
     torch.set_num_threads(max(1, int(cpus)))
     sizes = [config.train_batch_size]
-    (found,) = probe_step(config, prepare(config), micro_batches=sizes, seconds=_SECONDS, evaluated=False)
+    data = prepare(config, waveforms=config.augments)
+    (found,) = probe_step(config, data, micro_batches=sizes, seconds=_SECONDS, evaluated=False)
     return 1 / found.samples_per_second if found.samples_per_second else None
 
 

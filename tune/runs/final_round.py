@@ -140,3 +140,18 @@ def _repeat(run: TrialRecord, files: CheckpointFiles) -> Repeat:
     except cloud_errors(StorageError, FileNotFoundError):
         clips = None  # the interval then comes from the seeds alone
     return Repeat(run.trial_id, run.best_wer or 0.0, run.seconds, clips, run.samples_per_second)
+
+
+def set_aside_leftovers(
+    experiment: OpenExperiment, say: Callable[[str], None], *, ended: bool = False
+) -> None:
+    """Checkpoints that no event names, such as those that a killed process had written: of a folder they go.
+
+    In an object store, where another machine may still write, they are kept aside unless all has `ended`.
+    """
+    known = {path for run in experiment.log.state.runs for path in run.checkpoints}
+    try:
+        experiment.before_deletion()
+        CheckpointFiles(experiment.folder).set_aside(known, remove=ended or not experiment.folder.remote)
+    except cloud_errors(StorageError) as error:
+        say(f"warning: checkpoints that nobody needs stay: {error}")

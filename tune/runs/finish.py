@@ -12,7 +12,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.opened import OpenExperiment, is_running
 from tune.experiments.results import outcome, write_results
 from tune.experiments.saved import find_experiment
-from tune.runs.final_round import choose_export
+from tune.runs.final_round import choose_export, set_aside_leftovers
 from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_op
     if state.over is None and state.all_ended:
         log.append(TrialsOver())
     choose_export(experiment, say)
+    if not state.something_is_left:
+        set_aside_leftovers(experiment, say, ended=True)
     end = state.end
     status: SearchStatus = "completed"
     if state.something_is_left:

@@ -39,7 +39,15 @@ _HEAVIEST = {
     "spec_augment": True,
     "precision": "fp32",
 }
-_HEAVIER = ("dropout", "label_smoothing", "audio_window")
+_HEAVIER = (
+    "dropout",
+    "label_smoothing",
+    "audio_window",
+    "augment",
+    "augment_strength",
+    "augment_speed",
+    "augment_tempo",
+)
 """Searched settings that change what a step takes: the value that takes most, and those of which more takes more."""
 Measure: TypeAlias = "Callable[[int, Sequence[int]], list[list[Measured]]]"
 """Measures so many trainings at once, each with the first of these micro-batches that fits."""
@@ -121,7 +129,7 @@ def _at_once(
     remote = ray.remote(
         num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=0, scheduling_strategy=card
     )(probe_shared)
-    inputs = dataclasses.replace(inputs, cpus=resources.cpus)
+    inputs = dataclasses.replace(inputs, cpus=resources.cpus, gpus=resources.gpus)
     tasks = [remote.remote(inputs, sizes, _SECONDS, gate) for _ in range(count)]
     try:
         return _gather(tasks, gate)
@@ -276,7 +284,8 @@ def heaviest(plan: SearchPlan) -> TrainConfig:
             changes[name] = _HEAVIEST[name]
         elif name in _HEAVIER:
             values = getattr(parameter, "values", None) or [getattr(parameter, "high", None)]
-            changes[name] = max((value for value in values if value is not None), default=None)
+            numbers = [value for value in values if isinstance(value, int | float)]
+            changes[name] = max(numbers, default=values[0])
     return plan.base.replace(**changes)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 """Between two looks at the clock; budgets are looked at after each event as well."""
+_SAVE_SECONDS = 60.0
+"""For which a budget's end waits for checkpoints that are being written."""
 
 
 class _NotPickled:
@@ -29,14 +31,16 @@ class _NotPickled:
 
 
 class RaySearcher(_NotPickled, ray.tune.search.Searcher):
-    """Hands out what a source proposes."""
+    """Hands out what a source proposes, until it is `over`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, over: Callable[[], bool] = lambda: False) -> None:
         super().__init__(metric=METRIC, mode="min")
-        self._source = source
+        self._source, self._over = source, over
 
     def suggest(self, trial_id: str) -> Any:
         """The next settings; None while no trial has room, `FINISHED` where none are left."""
+        if self._over():
+            return None
         config = self._source.suggest(trial_id)
         return self.FINISHED if config is None and self._source.exhausted else config
 
@@ -57,29 +61,53 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
         """Nothing to do: a resumed search begins with its records."""
 
 
-class RayScheduler(ray.tune.schedulers.FIFOScheduler):
-    """Ends a trial where `evaluated`, which hears of each evaluation before anything else does, says so."""
+class RayScheduler(_NotPickled, ray.tune.schedulers.FIFOScheduler):
+    """Passes evaluations on before anything else hears of them.
 
-    def __init__(self, evaluated: Callable[[str, dict[str, Any]], bool]) -> None:
-        """`evaluated` takes the trial's own number and the evaluation."""
+    Ray lets every trial go on: a trial asks what was decided, saves what is wanted of it, and ends by itself.
+    """
+
+    def __init__(self, evaluated: Callable[[str, dict[str, Any]], None], ending: Callable[[], None]) -> None:
+        """`evaluated` takes the trial's own number and the evaluation; `ending` comes before a trial's end is told."""
         super().__init__()
-        self._evaluated = evaluated
+        self._evaluated, self._ending = evaluated, ending
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Whether the trial goes on."""
-        return str(self.STOP if self._evaluated(trial.config[TRIAL_ID], result) else self.CONTINUE)
+        """Pass it on."""
+        self._evaluated(trial.config[TRIAL_ID], result)
+        return str(self.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Hear what the trial told last; Ray tells the searcher and the callbacks behind this."""
+        self._ending()
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """The same."""
+        self._ending()
 
 
 class RayStopper(_NotPickled, ray.tune.Stopper):
-    """Ends all trials where a budget does; the log knows it before Ray."""
+    """Ends all trials where a budget does; the log knows it before Ray. And where nobody hears them any more."""
 
     def __init__(
-        self, log: ExperimentLog, look: Callable[[float], TrialsOver | FinalRoundCut | None]
+        self,
+        log: ExperimentLog,
+        look: Callable[[float], TrialsOver | FinalRoundCut | None],
+        saving: Callable[[], bool] = lambda: False,
+        problem: Callable[[], Exception | None] = lambda: None,
     ) -> None:
-        """`look` takes seconds since the epoch; what it finds goes to the log, once."""
-        self._log, self._look = log, look
+        """`look` takes seconds since the epoch; what it finds goes to the log, once.
+
+        While checkpoints are `saving`, the trials go on for a little. With a `problem` they end.
+        """
+        self._log, self._look, self._saving, self._problem = log, look, saving, problem
         self._looked: tuple[int, float] = (-1, 0.0)
-        self._over = False
+        self._over: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether a budget has ended the trials."""
+        return self._over is not None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """No trial ends by itself here."""
@@ -87,11 +115,13 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
 
     def stop_all(self) -> bool:
         """Look, unless nothing has happened since the last time; what was once found stays."""
+        if self._problem() is not None:
+            return True
         now, (events, looked) = time.time(), self._looked
-        if not self._over and (self._log.state.events != events or abs(now - looked) >= _LOOK_SECONDS):
+        if self._over is None and (self._log.state.events != events or abs(now - looked) >= _LOOK_SECONDS):
             self._looked = self._log.state.events, now
             found = self._look(now)
             if found is not None:
                 self._log.append(found)
-                self._over = True
-        return self._over
+                self._over = now
+        return self._over is not None and (not self._saving() or now - self._over >= _SAVE_SECONDS)

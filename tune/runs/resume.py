@@ -89,7 +89,7 @@ def load_training(request: TrainRequest, name: str) -> ResumedTraining:
                 f"--resume {name}: its training never began; remove {saved.folder.address} and start it anew"
             )
         record = saved.state.records[TRIAL]
-        if record.outcome not in ("running", "failed"):
+        if record.outcome not in ("running", "failed") and not record.unsaved:
             raise ExperimentError(
                 f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
             )

@@ -11,12 +11,12 @@ from rich.console import Console
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
 from tune.runs.baseline import measure_baseline, measure_held_out
-from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
+from tune.runs.final_round import choose_export, plan_final_round, remove_dropped, set_aside_leftovers
 from tune.runs.finish import finish
 from tune.runs.gpu_sharing import share_gpus
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
-from tune.runs.session import Session, finite, set_aside_leftovers
+from tune.runs.session import Session, finite
 from tune.runs.tracking import Tracking
 from tune.runs.trials import TrialRunner
 from tune.runs.uploader import Uploader
@@ -79,7 +79,8 @@ def finish_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPla
         finish(experiment, lambda text: say(console, text), storage_option=plan.request.storage.option)
         uploader = Uploader(experiment, lambda text: say(console, f"warning: {text}"))
         uploader.start()
-        tracking.connect()
+        tracking.begin()
+        tracking.wait()
         problem = tracking.complete(experiment)
         uploader.finish()
         return Outcome(plan, experiment.log.state, problem)
@@ -166,10 +167,10 @@ class SearchStages:
     def _window_ratio(self) -> float:
         """How much longer an evaluation on whole windows takes than one on those that trainings have."""
         from trainer.model.whisper import load_model_config
-        from trainer.training.window import window_frames
+        from trainer.training.window import mean_evaluated_frames
 
         full = 2 * int(load_model_config(self.base).max_source_positions)
-        return full / window_frames(self.base, self.session.data, full)
+        return full / mean_evaluated_frames(self.trial, self.session.data, full)
 
     def _display(self, records: Records, trials: int, noun: str) -> SearchDisplay:
         baseline = self.session.state.baseline

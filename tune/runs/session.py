@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
@@ -15,8 +16,7 @@ from rich.console import Console
 from trainer.data.kept_splits import SPLITS_FILE
 from tune.cluster.file_share import start_share
 from tune.cluster.resources import TrialResources
-from tune.cluster.session import alive_nodes, check_shared, ray_session
-from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.cluster.session import alive_nodes, check_shared, joined_address, ray_session
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -25,17 +25,15 @@ from tune.experiments.events import (
     TrialProposed,
 )
 from tune.experiments.mlflow_store import check_store
-from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.settings_file import DROPPED_FILE
-from tune.runs.data import prepare_features
+from tune.runs.data import load_table, prepare_features
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.tracking import Tracking
 from tune.runs.uploader import Uploader
 from tune.tracking.optuna_study import check_study
-from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_path
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError
@@ -62,8 +60,8 @@ class Session(Generic[PlanT]):
     resources: TrialResources
     """Of a trial."""
     data: PreparedData
-    share: ActorHandle[FileShare]
-    """Serves features and model to nodes that lack them."""
+    share: ActorHandle[FileShare] | None
+    """Serves features and model to nodes that lack them; see `share_folders`."""
     tracking: Tracking
     stack: contextlib.ExitStack
     """Ends before Ray does."""
@@ -83,13 +81,11 @@ class Session(Generic[PlanT]):
         Raises:
             UserError: the data, the cluster or a store cannot be used.
         """
-        from trainer.data.clips import load_clips
-
         began = time.time()
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Tracking(plan, console))
             with console.status("looking at the data and the MLflow store ..."):
-                table = load_clips(plan.base)  # mistakes in the data show here, before anything starts
+                table = load_table(plan.base, augments=plan.augments)
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
                 if plan.study and not resumed:
@@ -100,10 +96,10 @@ class Session(Generic[PlanT]):
             plan.check_fit(resources)
             for line in plan.describe(resources):
                 say(console, line)
-            data = prepare_features(plan.base, console, table)
+            data = prepare_features(plan.base, console, table, augments=plan.augments)
             splits = b"" if resumed else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
-            share = start_share(shared_folders(plan.base, data))
+            share = share_folders(plan, shared_folders(plan.base, data))
             yield cls(console, plan, resources, data, share, tracking, stack, began, splits)
 
     @property
@@ -129,31 +125,47 @@ class Session(Generic[PlanT]):
 
     def inputs(self, config: TrainConfig, share: ActorHandle[FileShare] | None = None) -> TrialInputs:
         """What the processes of a training are given; `share` serves other folders than the session's."""
-        cpus = self.resources.cpus_per_worker
-        return TrialInputs(config=config, data=self._stored, share=share or self.share, cpus=cpus)
+        return TrialInputs(
+            config=config,
+            data=self._stored,
+            share=share or self.share,
+            cpus=self.resources.cpus_per_worker,
+            gpus=self.resources.gpus_per_worker,
+        )
 
     @contextlib.contextmanager
     def new_experiment(self) -> Iterator[OpenExperiment]:
         """Make the experiment's folder with its log; where the block fails, nothing of them is left.
 
+        The stores are opened meanwhile, for which `begin` waits.
+
         Raises:
-            UserError: the folder cannot be made, some nodes do not see it, or a store refuses.
+            UserError: the folder cannot be made, or some nodes do not see it.
         """
         plan, data = self.plan, self.data
         with _new_folder(plan):
             self._experiment = experiment = OpenExperiment(plan.experiment_folder)
             self.stack.callback(experiment.close)
             self._connect()
-            (plan.folder / SPLITS_FILE).write_bytes(self.splits)
-            if data.drops:
-                data.write_dropped(plan.folder / DROPPED_FILE)
-                self.say(f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
-            yield experiment
+            try:
+                (plan.folder / SPLITS_FILE).write_bytes(self.splits)
+                if data.drops:
+                    data.write_dropped(plan.folder / DROPPED_FILE)
+                    self.say(f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
+                yield experiment
+            except BaseException:
+                self.tracking.stop()  # it may still be writing there
+                raise
             self._follow()
 
     def begin(self, *more: TrialProposed) -> None:
-        """Write down with what the new experiment begins, once `experiment.yaml` is there."""
+        """Write down with what the new experiment begins, once `experiment.yaml` is there.
+
+        Raises:
+            TrackingError: a store refuses.
+        """
         assert self.baseline is not None
+        self.tracking.wait()
         self.experiment.log.append(
             session_started(self, self.experiment), data_prepared(self.data), self.baseline, *more
         )
@@ -167,6 +179,7 @@ class Session(Generic[PlanT]):
         self._experiment = experiment
         check_same_data(self.plan.name, experiment, self.data)
         self._connect()
+        self.tracking.wait()
         experiment.log.append(session_started(self, experiment))
         self._follow()
 
@@ -178,7 +191,7 @@ class Session(Generic[PlanT]):
     def _connect(self) -> None:
         if not self.plan.experiment_folder.remote:
             check_shared(self.plan.folder, self.plan.request.storage.text)
-        self.tracking.connect()
+        self.tracking.begin()
 
     def _follow(self) -> None:
         """Close the experiment in the end, and have its files uploaded and its log followed meanwhile."""
@@ -194,6 +207,12 @@ class Session(Generic[PlanT]):
             )
         experiment.log.on_append = uploader.wake
         uploader.start()
+
+
+def share_folders(plan: Plan, folders: Sequence[Path]) -> ActorHandle[FileShare] | None:
+    """Serve folders to other nodes, which a cluster that was joined may have now or later, and a Ray of our own not."""
+    own = joined_address(plan.request.address) == "local"
+    return None if own else start_share(folders)
 
 
 def session_started(session: Session[Any], experiment: OpenExperiment) -> SessionStarted:
@@ -251,21 +270,6 @@ def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -
     raise ExperimentError(
         f"--resume {name}: the data {', '.join(told)}; bring the old data back or start a new search"
     )
-
-
-def set_aside_leftovers(
-    experiment: OpenExperiment, say: Callable[[str], None], *, ended: bool = False
-) -> None:
-    """Checkpoints that no event names, such as those that a killed process had written: of a folder they go.
-
-    In an object store, where another machine may still write, they are kept aside unless all has `ended`.
-    """
-    known = {path for run in experiment.log.state.runs for path in run.checkpoints}
-    try:
-        experiment.before_deletion()
-        CheckpointFiles(experiment.folder).set_aside(known, remove=ended or not experiment.folder.remote)
-    except cloud_errors(StorageError) as error:
-        say(f"warning: checkpoints that nobody needs stay: {error}")
 
 
 @contextlib.contextmanager

@@ -46,14 +46,14 @@ class Tracking(FollowerProcess):
             self.finish(_LAST_PATIENCE)
         self.stop()
 
-    def connect(self) -> None:
-        """Open the stores; the experiment's folder is there.
+    def wait(self) -> None:
+        """Wait until the stores are open.
 
         Raises:
             TrackingError: one cannot be reached or refuses.
         """
         with self._console.status("opening the MLflow store ..."):
-            self.begin()
+            super().wait()
 
     def complete(self, experiment: OpenExperiment) -> str | None:
         """Wait, not for ever, until all is delivered, and note the runs' ids in the results; what is not delivered."""

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from tune.cluster.progress_channel import MailboxReader, start_mailbox
-from tune.experiments.events import TrialEnded, TrialProposed, TrialRecovered, TrialStarted
+from trainer.report import Decision
+from tune.cluster.progress_channel import PROGRESS, MailboxReader, start_mailbox
+from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.experiments.events import CheckpointSaved, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
+from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
+from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_training_file
 from tune.experiments.training_plan import TRIAL, TrainPlan
 from tune.runs.baseline import measure_baseline
-from tune.runs.callback import evaluation
+from tune.runs.callback import decision, evaluation
 from tune.runs.outcome import Outcome
-from tune.runs.session import Session, set_aside_leftovers
+from tune.runs.session import Session
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
-from tune.util.errors import ExperimentError, error_line
-from tune.workers.ray_train import (
-    EARLIER,
-    EVALUATION,
-    FAILURE,
-    PROGRESS,
-    checkpoint_name,
-    make_ray_trainer,
-    remove_scratch,
-    root_failure,
-)
+from tune.util.cloud_errors import cloud_errors
+from tune.util.errors import error_line
+from tune.workers.keeper import PLACE, SAVED
+from tune.workers.ray_train import EVALUATION, FAILURE, make_ray_trainer, remove_scratch, root_failure
 
 if TYPE_CHECKING:
     from ray.train import Result
     from ray.train.torch import TorchTrainer
 
+    from trainer.report import Kept
     from tune.runs.resume import ResumedTraining
     from tune.search.records import TrialRecord
 
@@ -75,8 +75,11 @@ def resume_training(resumed: ResumedTraining, console: Console) -> Outcome[Train
     ):
         session.go_on(experiment)
         record = session.state.records[TRIAL]
-        seen = record.evaluations[-1][0] if record.evaluations else 0
-        session.say(f"the training goes on after {seen:,} samples" if seen else "the training starts again")
+        session.say(
+            f"the training goes on after epoch {record.checkpoint_epoch:.2f}"
+            if record.checkpoints
+            else "the training starts again"
+        )
         train_on_ray(session, resumed.points)
         return session.finish()
 
@@ -114,15 +117,14 @@ def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
         (plan.folder / ERROR_FILE).write_text(f"{watch.error}\n", encoding="utf-8")
     elif result is not None and record.status == "running":
         log.append(TrialEnded(trial_id=TRIAL, status="completed", samples_seen=record.samples_now))
-    if record.status in ("completed", "diverged"):
-        set_aside_leftovers(session.experiment, session.say, ended=True)
 
 
 class TrainingWatch:
     """Takes in what workers and Ray Train's controller tell, in the reader's thread: events, progress, the screen."""
 
     def __init__(self, session: Session[TrainPlan], display: TrainDisplay) -> None:
-        self._log = session.experiment.log
+        self._experiment, self._log = session.experiment, session.experiment.log
+        self._files = CheckpointFiles(session.experiment.folder)
         self._progress_log = ProgressLog(session.plan.folder)
         self._display = display
         self._failures, self._max_failures = 0, session.plan.request.max_failures
@@ -134,22 +136,40 @@ class TrainingWatch:
         """The training's only trial."""
         return self._log.state.records[TRIAL]
 
-    def receive(self, kind: str, metrics: dict[str, float], timestamp: float) -> None:
-        """Take in one message."""
+    def receive(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
+        """Take in one message; the answer where it is a question."""
+        record = self.record
         if kind == PROGRESS:
-            self.record.add_progress(metrics)
-            self._progress_log.add(TRIAL, metrics, timestamp)
-            self._display.update(self.record, metrics)
-        elif kind == EVALUATION and metrics.get("diverged"):
-            seen = int(metrics["samples_seen"])
+            record.add_progress(content)
+            self._progress_log.add(TRIAL, content, timestamp)
+            self._display.update(record, content)
+        elif kind == PLACE:
+            return {"folder": f"{TRIALS_FOLDER}/{TRIAL}", "checkpoints": record.checkpoints}
+        elif kind == EVALUATION and content.get("diverged"):
+            seen = int(content["samples_seen"])
             self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen))
+            return dataclasses.asdict(Decision(goes_on=False, keep=None))
         elif kind == EVALUATION:
-            self._evaluated(metrics)
-        elif kind == EARLIER:  # before the checkpoint from which the workers go on
-            if int(metrics["samples_seen"]) not in {seen for seen, _ in self.record.evaluations}:
-                self._add(metrics)
-        elif kind.startswith(FAILURE):
-            self.failed(kind.removeprefix(FAILURE))
+            self._evaluated(content)
+            return decision(record, int(content["samples_seen"]))
+        elif kind == SAVED:
+            kept = record.checkpoints
+            if content["samples_seen"] in record.unsaved:  # else by a worker that outlived a failure
+                self._log.append(CheckpointSaved(trial_id=TRIAL, **content))
+                self._remove([path for path in kept if path not in record.checkpoints])
+        elif kind == FAILURE:
+            self.failed(content["report"])
+        return None
+
+    def _remove(self, over: Sequence[str]) -> None:
+        """Remove checkpoints that others have replaced."""
+        try:
+            if over:
+                self._experiment.before_deletion()
+            for path in over:
+                self._files.remove(path)
+        except cloud_errors(StorageError) as error:
+            self._display.event(f"[yellow]checkpoints stay that nobody needs[/]: {escape(str(error))}")
 
     def flush_progress(self) -> None:
         """Write what came in the last second."""
@@ -172,8 +192,8 @@ class TrainingWatch:
             return  # the summary tells of it
         self._log.append(TrialRecovered(trial_id=TRIAL, reason=error_line(report)))
         where = (
-            f"goes on from its checkpoint at {record.samples_seen:,} samples"
-            if record.evaluations
+            f"goes on from its checkpoint at epoch {record.checkpoint_epoch:.2f}"
+            if record.checkpoints
             else "starts again"
         )
         self._display.event(
@@ -182,19 +202,17 @@ class TrainingWatch:
         self._display.restart()
 
     def _evaluated(self, metrics: dict[str, float]) -> None:
-        record = self.record
-        self._add(metrics)
-        if record.wer is None:
+        record, wer = self.record, float(metrics["wer"])
+        is_best = record.would_be_best(wer, partial=False)
+        keep: Kept | None = "all" if not metrics["finished"] else "weights" if is_best else None
+        self._log.append(evaluation(TRIAL, metrics, None, keep if math.isfinite(wer) else None))
+        if not math.isfinite(wer):
             return
-        best = ", best so far" if record.wer == record.best_wer else ""
+        best = ", best so far" if is_best else ""
         self._display.event(f"epoch {record.epoch:.2f}: WER {record.wer:.2f} %{best}")
         self._display.update(record, metrics)
         if not metrics["finished"]:
             self._display.told()
-
-    def _add(self, metrics: dict[str, float]) -> None:
-        named = {**metrics, "checkpoint_dir_name": checkpoint_name(metrics["step"])}
-        self._log.append(evaluation(TRIAL, named, None, TRIAL))
 
 
 def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
@@ -229,8 +247,10 @@ def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
 def _fit_beside(trainer: TorchTrainer, problem: Callable[[], Exception | None]) -> Result:
     """What `fit` returns, in a thread: newer Ray would end the process on Ctrl-C in the main one.
 
-    Ctrl-C, SIGTERM or a log that cannot be written (`problem`) end it.
+    Ctrl-C, SIGTERM or a `problem`, such as a log that cannot be written, end it: nobody answers the workers any more.
     """
+    import ray
+
     future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
     def fit() -> None:
@@ -245,7 +265,8 @@ def _fit_beside(trainer: TorchTrainer, problem: Callable[[], Exception | None]) 
     try:
         while not concurrent.futures.wait([future], 0.5).done:
             broken = problem()
-            if isinstance(broken, ExperimentError):
+            # Where it is Ray's, the workers know it too.
+            if broken is not None and not isinstance(broken, ray.exceptions.RayError):
                 raise broken
     finally:
         signal.signal(signal.SIGINT, before)

@@ -73,10 +73,9 @@ class TrainDisplay(LiveDisplay):
             parts.append(f"loss {record.progress['loss']:.4f}")
         if self._learning_rate is not None:
             parts.append(f"lr {self._learning_rate:.3g}")
-        if record.wer is not None and record.best_wer is not None:
-            parts.append(
-                f"WER {record.wer:.2f} %, best {record.best_wer:.2f} %, baseline {self._baseline:.2f} %"
-            )
+        if record.wer is not None:  # the best may be one whose checkpoint is still being written
+            best = min(wer for _, wer in record.evaluations)
+            parts.append(f"WER {record.wer:.2f} %, best {best:.2f} %, baseline {self._baseline:.2f} %")
         left = self._left(record)
         if left is not None:
             parts.append(f"about {clock(left)} left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING
 import ray.tune
 from rich.markup import escape
 
+from trainer.imports import hidden
 from tune.cluster.progress_channel import MailboxReader, start_mailbox
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import FinalRoundCut, FinalRoundPlanned, TrialsOver
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.runs.callback import SearchCallback
@@ -130,15 +133,25 @@ class TrialRunner:
         if remote:
             # Ray tells in a traceback what the uploader tells in a line.
             logging.getLogger("ray.train._internal.storage").setLevel(logging.CRITICAL)
+        # Tune imports it to count callbacks of its own, and with it MLflow, which only the follower needs.
+        with hidden("mlflow"):
+            importlib.import_module("ray.air.integrations.mlflow")
         mailbox = start_mailbox()
+        reader = MailboxReader(mailbox, callback.hear, callback.flush_progress)
+        callback.fetch = reader.fetch
+        stopper = RayStopper(
+            experiment.log, look, callback.saving, lambda: reader.error or experiment.problem
+        )
         # Another name in each session, as Ray counts anew. Ray pickles the function, which the log cannot be.
         suffix = folder_suffix(experiment)
         tuner = ray.tune.Tuner(
-            make_trainable(session.inputs(self.config), mailbox, session.resources, starts(experiment)),
+            make_trainable(
+                session.inputs(self.config), mailbox, session.resources, CheckpointFiles(experiment.folder)
+            ),
             tune_config=ray.tune.TuneConfig(
                 num_samples=left,
-                search_alg=RaySearcher(source),
-                scheduler=RayScheduler(callback.evaluated),
+                search_alg=RaySearcher(source, lambda: stopper.over),
+                scheduler=RayScheduler(callback.evaluated, reader.fetch),
                 # With several workers a trial's process holds nothing worth keeping: they are new each time.
                 reuse_actors=True,
                 trial_name_creator=lambda trial: str(trial.config[TRIAL_ID]),
@@ -148,12 +161,11 @@ class TrialRunner:
                 name=TRIALS_FOLDER,
                 **plan.experiment_folder.ray_storage(),
                 callbacks=[callback],
-                stop=RayStopper(experiment.log, look),
+                stop=stopper,
                 failure_config=ray.tune.FailureConfig(max_failures=plan.request.max_failures),
                 verbose=0,
             ),
         )
-        reader = MailboxReader(mailbox, callback.progress, callback.flush_progress)
         reader.start()
         advice = f"the search goes on from where it was with {plan.resume_command}"
         try:
@@ -173,7 +185,11 @@ class TrialRunner:
         finally:
             reader.stop()
             if reader.error is not None:
-                display.event(f"loss and learning rate between rungs were lost: {escape(str(reader.error))}")
+                display.event(f"what the trials said last was lost: {escape(str(reader.error))}")
+        if experiment.problem is not None:
+            raise experiment.problem
+        if reader.error is not None and not isinstance(reader.error, ray.exceptions.RayError):
+            raise reader.error
 
     @functools.cached_property
     def _capacity(self) -> Callable[[], int]:
@@ -184,21 +200,6 @@ def folder_suffix(experiment: OpenExperiment) -> str:
     """What follows a trial's number in its folder's name: another for each session, as Ray counts anew."""
     session = experiment.log.state.session
     return "" if session is None or session.session == 1 else f"-{session.session}"
-
-
-def starts(experiment: OpenExperiment) -> dict[str, list[ray.tune.Checkpoint]]:
-    """Ray checkpoints from which the runs that have not ended go on, the last one first."""
-    storage = experiment.folder.ray_storage()
-    return {
-        run.trial_id: [
-            ray.tune.Checkpoint(
-                f"{storage['storage_path']}/{path}", filesystem=storage.get("storage_filesystem")
-            )
-            for path in run.checkpoints
-        ]
-        for run in experiment.log.state.runs
-        if run.status == "running"
-    }
 
 
 def _capacity(resources: TrialResources, most: int | None) -> Callable[[], int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.threads import one_torch_thread
-from tune.search.samplers import as_tpe_sees, gaussian_process, projected, tpe
+from tune.search.samplers import as_tpe_sees, gaussian_process, load_gaussian_process, projected, tpe
 from tune.space.conditions import key_of
 from tune.space.parameters import ChoiceParameter, IntParameter
 
@@ -111,6 +111,7 @@ class Proposer:
     def _by_process(
         self, model: optuna.Study, sampler: BaseSampler, decided: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
+        load_gaussian_process().join()
         with one_torch_thread():
             return self._asked(model, sampler, decided)
 

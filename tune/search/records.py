@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from trainer.report import Kept
+
 Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
 Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
 Status = Literal["running"] | Outcome
@@ -44,6 +46,20 @@ class Stop:
         if self.reason == "rising_wer":
             return f"{text}its WER before, and rises while the loss falls"
         raise ValueError(f"stop reason {self.reason!r} has no words")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """One evaluation; error rates in percent."""
+
+    samples_seen: int
+    epoch: float
+    wer: float
+    cer: float | None
+    partial: bool
+    """Whether it is of a part of the clips."""
+    keep: Kept | None = None
+    """What of it is to be saved."""
 
 
 @dataclasses.dataclass
@@ -85,6 +101,10 @@ class TrialRecord:
     """Name of the folder that Ray gave it; another one each time that the search is resumed."""
     checkpoint: str | None = None
     """The best evaluation's checkpoint, relative to the experiment's folder."""
+    unsaved: dict[int, Rates] = dataclasses.field(default_factory=dict)
+    """Evaluations, by samples seen, of which something is to be saved and is not on the storage yet."""
+    stop_again: Stop | None = None
+    """The last decision to end it: where its process fails before that is done, the evaluation is decided on once."""
     last_checkpoint: str | None = None
     """The last evaluation's, from which the trial can go on."""
     earlier_checkpoint: str | None = None
@@ -104,10 +124,17 @@ class TrialRecord:
     progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Where it stands between two evaluations (`samples_seen`, `epoch`, `loss`); not in the log."""
 
-    def add_evaluation(self, metrics: Mapping[str, Any], stop: Stop | None = None) -> None:
-        """Take in one evaluation and what was decided on it; a WER that is not a number leaves no rate."""
+    def add_evaluation(
+        self, metrics: Mapping[str, Any], stop: Stop | None = None, keep: Kept | None = None
+    ) -> None:
+        """Take in one evaluation, what was decided on it, and what is to be saved of it.
+
+        A WER that is not a number leaves no rate. Where something is to be saved, the evaluation can be the trial's
+        best only once that is done.
+        """
         self.samples_seen = int(metrics["samples_seen"])
         self.stop = stop
+        self.stop_again = stop or self.stop_again
         wer = _number(metrics.get("wer"))
         if wer is None:
             return
@@ -132,21 +159,44 @@ class TrialRecord:
         if metrics.get("train_seconds"):
             self.samples_per_second = float(metrics["train_samples"]) / float(metrics["train_seconds"])
             self.train_seconds = self.samples_seen / max(self.samples_per_second, 1e-9)
-        # Of equal evaluations the later one counts, as in Ray, which keeps its checkpoint. One on all clips goes
-        # before one on a part of them.
-        if self.best_wer is None or (partial, wer) <= (self.best_is_partial, self.best_wer):
-            self.best_wer, self.best_cer = wer, _number(metrics.get("cer"))
-            self.best_samples_seen = self.samples_seen
+        rates = Rates(self.samples_seen, self.epoch, wer, _number(metrics.get("cer")), partial, keep)
+        if keep is None:
+            self._take_as_best(rates)
+        else:
+            self.unsaved[self.samples_seen] = rates
 
-    def add_checkpoint(self, path: str) -> None:
-        """Take in the checkpoint of the evaluation that was added last."""
-        before = self.last_checkpoint
-        self.last_checkpoint, self.checkpoint_epoch = path, self.epoch
-        is_best = self.best_samples_seen == self.samples_seen
+    def _take_as_best(self, rates: Rates) -> bool:
+        """Whether these are the trial's best so far. Of equal ones the later count; on all clips goes before a part."""
+        is_best = self.would_be_best(rates.wer, partial=rates.partial)
         if is_best:
-            self.checkpoint = path
-        if before != path:
-            self.earlier_checkpoint = before if is_best else None
+            self.best_wer, self.best_cer, self.best_samples_seen = rates.wer, rates.cer, rates.samples_seen
+        return is_best
+
+    def would_be_best(self, wer: float, *, partial: bool) -> bool:
+        """Whether an evaluation with this WER would be the trial's best."""
+        return self.best_wer is None or (partial, wer) <= (self.best_is_partial, self.best_wer)
+
+    def add_saved(self, samples_seen: int, path: str, keep: Kept) -> None:
+        """Take in that what was to be kept of an evaluation is on the storage."""
+        rates = self.unsaved.pop(samples_seen, None)
+        if rates and path == self.checkpoint:
+            self.best_wer = None  # the best one was damaged, and this one has taken its place
+        is_best = self._take_as_best(rates) if rates else self.best_samples_seen == samples_seen
+        if is_best:
+            self.checkpoint, self.weights_dropped = path, keep == "errors"
+        if keep == "all":
+            before = self.last_checkpoint
+            self.last_checkpoint, self.checkpoint_epoch = path, rates.epoch if rates else self.epoch
+            if before != path:
+                self.earlier_checkpoint = before if is_best else None
+
+    def lose_unsaved(self) -> None:
+        """The process is gone; what it had not saved is to be measured again, and ends there where it did."""
+        if not self.unsaved:
+            return
+        self.unsaved = {}
+        if self.status == "running" and (self.stop is not None or self.finished):
+            self.stop, self.finished = None, False
 
     @property
     def checkpoints(self) -> list[str]:
@@ -189,12 +239,19 @@ class TrialRecord:
             self.seconds += max(0.0, now - self.started)
             self.started = 0.0
 
-    def end(self, outcome: Outcome, now: float | None = None) -> None:
-        """Fix how it ended, at a time in seconds since the epoch; what only going on needed is forgotten."""
+    def end(self, outcome: Outcome, now: float | None = None, *, resumable: bool = False) -> None:
+        """Fix how it ended, at a time in seconds since the epoch.
+
+        What only going on needed is forgotten, unless it is `resumable`.
+        """
         now = time.time() if now is None else now
+        if outcome == "failed":
+            self.lose_unsaved()
         self.pause(now)
         self.status, self.ended = outcome, now
-        self.last_checkpoint = self.earlier_checkpoint = None
+        if not resumable:
+            self.last_checkpoint = self.earlier_checkpoint = None
+        self.unsaved = {}
 
     def add_progress(self, metrics: Mapping[str, float]) -> None:
         """Take in loss and position between two evaluations."""

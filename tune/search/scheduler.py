@@ -112,6 +112,8 @@ class Judge:
         error = float(result.get("wer_error", 0.0))
         if not math.isfinite(wer) or not math.isfinite(loss):
             return Stop("diverged", seen, wer if math.isfinite(wer) else None)
+        if record.stop_again is not None and record.stop_again.samples_seen == seen:
+            return record.stop_again
         # At the full budget there is nothing left to save; and a trial that went past a rung before its process
         # was lost is not judged there again.
         if seen >= self._rungs[-1] or (record.evaluations and record.evaluations[-1][0] >= seen):

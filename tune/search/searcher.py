@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tune.search.proposals import EARLIER, Proposer
 from tune.search.records import TrialRecord
-from tune.search.samplers import BUDGET
+from tune.search.samplers import BUDGET, load_gaussian_process
 from tune.search.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ class Searcher:
         known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
         if math.isfinite(wer) and seen not in known:
             trial.report(wer, seen)
+        if trial.number < self._space.searcher.gp_trials:
+            load_gaussian_process()  # while trials run: the next proposals are its
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False

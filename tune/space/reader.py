@@ -22,7 +22,14 @@ from typing import Any, TypeVar
 
 import yaml
 
-from trainer.config import ConfigError, TrainConfig, field_type, nearest_field, unknown_field_message
+from trainer.config import (
+    NO_NOISES,
+    ConfigError,
+    TrainConfig,
+    field_type,
+    nearest_field,
+    unknown_field_message,
+)
 from tune.space.conditions import check_conditions, counting, deciding_points
 from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
@@ -306,6 +313,11 @@ class SpaceReader:
             reason = "every searched parameter is fixed by an option" if overrides else "nothing is searched"
             text = f"{reason}; at least one setting needs a range such as {{type: float, low: 0, high: 1}}"
             self.problems.add(1, text)
+        kinds = [fixed.get("augment_noise_kind")]
+        for one in self.ranges.get("augment_noise_kind", ()):
+            kinds += one.points() or ()
+        if "files" in kinds and fixed.get("noise_dir") is None:
+            self.problems.add(self._lines.get("augment_noise_kind", 1), NO_NOISES)
         for name, text in self._without_effect():
             self.problems.add(self._lines[name], f"{name}: is searched without effect: {text}")
 
@@ -325,9 +337,12 @@ class SpaceReader:
             )
         ):
             yield "warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"
-        for name in ("mask_time_prob", "mask_feature_prob"):
-            if where(name) and "spec_augment" not in ranges and not fixed.get("spec_augment"):
-                yield name, f"spec_augment is false; set it to true, or fix {name}"
+        for name in ranges:
+            switch, off = ("spec_augment", "false") if name.startswith("mask_") else ("augment", "0")
+            depends = name.startswith(("mask_", "augment_"))
+            if depends and where(name) and switch not in ranges and not fixed.get(switch):
+                on = "true" if switch == "spec_augment" else "a share of the clips"
+                yield name, f"{switch} is {off}; set it to {on}, or fix {name}"
 
 
 def _settings(section: str, settings: _Settings, node: yaml.Node, problems: Problems) -> _Settings:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trainer.config import BOUNDS, POSITIVE, TrainConfig, field_docs, field_type
+from trainer.config import AUTOMATIC, BOUNDS, POSITIVE, TrainConfig, field_docs, field_type, field_words
 from tune.space.parameters import AUTO, NOT_SEARCHABLE, SET_BY_SEARCH
 from tune.space.reader import SECTIONS, TRY_FIRST
 from tune.space.settings import LIMITS, SchedulerSettings, SearcherSettings
 
 _Schema = dict[str, Any]
-_AUTOMATIC = ("learning_rate", "audio_window", "early_eval_clips")
+_AUTOMATIC = ("learning_rate", *AUTOMATIC)
 """Fields that can be `auto`."""
 _TYPES = {bool: "boolean", int: "integer", float: "number"}
 
@@ -72,7 +72,7 @@ def _value(name: str) -> _Schema:
     found: _Schema = {"type": _TYPES.get(kind, ["string", "number", "boolean"]), **_bounds(name)}
     if allowed:
         found = {"enum": list(allowed)}
-    others = [{"const": AUTO}] if name in _AUTOMATIC else []
+    others = [{"const": word} for word in (*field_words(name), *([AUTO] if name in _AUTOMATIC else []))]
     others += [{"type": "null"}] if optional else []
     return {"anyOf": [found, *others]} if others else found
 

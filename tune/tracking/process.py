@@ -32,8 +32,8 @@ _NAMES = {"mlflow": "MLflow", "optuna": "the Optuna study", "tensorboard": "Tens
 class FollowerProcess:
     """Tells the stores of an experiment what happens in it, beside the driver.
 
-    `start` and `begin`; then the process reads the experiment's files, and needs nothing more. It goes on by itself
-    after the driver was killed, until all is delivered.
+    `start`, `begin` and `wait`; then the process reads the experiment's files, and needs nothing more. It goes on by
+    itself after the driver was killed, until all is delivered.
     """
 
     def __init__(self, orders: Orders) -> None:
@@ -63,14 +63,18 @@ class FollowerProcess:
         return self._process
 
     def begin(self) -> None:
-        """Connect the stores, and follow the log from then on.
+        """Have the stores connected, and the log followed from then on."""
+        assert self._process is not None, "it was not started"
+        _send(self._process, self._orders)
+
+    def wait(self) -> None:
+        """Wait until the stores are connected.
 
         Raises:
             TrackingError: one of them cannot be used; nothing was left in any, and the process has ended.
         """
         assert self._process is not None, "it was not started"
         assert self._process.stdout is not None
-        _send(self._process, self._orders)
         answer = self._process.stdout.readline()
         told = json.loads(answer)["problem"] if answer else f"what tells {self._named} of the search ended"
         if told:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config import SOUNDS
+
 if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
@@ -29,9 +31,12 @@ class TrialInputs:
 
     config: TrainConfig
     data: ObjectRef[PreparedData]
-    share: ActorHandle[FileShare]
+    share: ActorHandle[FileShare] | None
+    """None where all runs on the driver's node."""
     cpus: float
     """Of each process: threads of PyTorch."""
+    gpus: float
+    """Of each process; of a share evaluations take no more memory than is theirs."""
     relabelled: bool = False
     """Whether the texts are to be made anew, as the settings are not those of the data."""
 
@@ -46,19 +51,27 @@ class TrialInputs:
         import ray
         import torch
 
+        from trainer.memory import use_share_of_gpu
         from tune.cluster.file_share import localize
 
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))
+        use_share_of_gpu(self.gpus if 0 < self.gpus < 1 else 1.0)
         config, data = self.config, ray.get(self.data)
         folder = localize(self.share, data.folder)
-        if folder != data.folder:
-            data = data.moved_to(folder)
-        if Path(config.model).is_absolute():
-            config = config.replace(model=str(localize(self.share, Path(config.model))))
+        waveforms = localize(self.share, data.waveforms) if config.augments and data.waveforms else None
+        if folder != data.folder or waveforms is not None:
+            data = data.moved_to(folder, waveforms)
+        named = [name for name in SOUNDS if config.augments and getattr(config, name) is not None]
+        for name in [*named, *(["model"] if Path(config.model).is_absolute() else [])]:
+            config = config.replace(**{name: str(localize(self.share, Path(getattr(config, name))))})
         return config, data.with_texts(config) if self.relabelled else data
 
 
 def shared_folders(config: TrainConfig, data: PreparedData) -> list[Path]:
-    """Folders of this machine that trials read: the features, and the model where it is one."""
-    return [data.folder, *([Path(config.model)] if Path(config.model).is_absolute() else [])]
+    """Folders of this machine that trials read: features, waveforms, sounds, and the model where it is one."""
+    folders = [data.folder, *([Path(config.model)] if Path(config.model).is_absolute() else [])]
+    if data.waveforms is not None:
+        sounds = (getattr(config, name) for name in SOUNDS)
+        folders += [data.waveforms, *(Path(folder) for folder in sounds if folder is not None)]
+    return folders

@@ -6,27 +6,26 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.report import Decision
+from trainer.training.checkpoints import problem_of
 from trainer.training.distributed import private_folder
-from tune.cluster.progress_channel import post
+from tune.cluster.progress_channel import ask, tell
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.training_plan import TRIAL
-from tune.search.scheduler import METRIC
-from tune.workers.trainable import train_worker
+from tune.workers.trainable import Places, train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
-    from ray.train import Checkpoint, CheckpointConfig
     from ray.train.torch import TorchTrainer
 
     from tune.cluster.resources import TrialResources
@@ -34,12 +33,9 @@ if TYPE_CHECKING:
     from tune.workers.inputs import TrialInputs
 
 EVALUATION = "evaluation"
-EARLIER = "earlier evaluation"
-PROGRESS = "progress"
-FAILURE = "failure: "
-"""Kinds of messages; a failure's text follows."""
-_EVALUATIONS_FILE = "evaluations.json"
-"""In each checkpoint: the metrics of all evaluations so far."""
+"""A question: an evaluation; what follows it."""
+FAILURE = "failure"
+"""A message: its `report`."""
 _GROUP_TIMEOUT_SECONDS = 7200
 """How long a worker waits for the others; at a checkpoint, for as long as it takes to store it."""
 
@@ -49,11 +45,6 @@ def use_train_v2() -> None:
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
     # How often the controller asks for reports; while one waits, the next evaluation's does too.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-
-
-def checkpoint_name(step: float) -> str:
-    """The folder of the checkpoint of an optimiser step; a step that is taken again overwrites its own."""
-    return f"checkpoint-{int(step):08d}"
 
 
 def make_ray_trainer(
@@ -69,27 +60,23 @@ def make_ray_trainer(
         inputs: what to train.
         mailbox: receives evaluations, progress and failures.
         resources: what the workers get.
-        folder: where checkpoints go; see `checkpoints_kept`.
+        folder: where checkpoints go.
         max_failures: times that the training goes on from its last checkpoint after a failure.
     """
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
     class SendToDriver(ray.train.UserCallback):
-        """Runs in Ray Train's controller; what it sends is on the storage by then."""
-
-        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-            """Send the first worker's evaluation."""
-            post(mailbox, EVALUATION, metrics[0])
+        """Runs in Ray Train's controller."""
 
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
             """Send what went wrong."""
-            post(mailbox, FAILURE + root_failure(worker_exceptions), {})
+            tell(mailbox, TRIAL, FAILURE, {"report": root_failure(worker_exceptions)})
 
-    storage, scratch = folder.ray_storage(), scratch_name(folder)
+    storage, scratch, files = folder.ray_storage(), scratch_name(folder), CheckpointFiles(folder)
 
     def train_loop() -> None:
-        _work(inputs, mailbox, scratch)
+        _work(inputs, Places(files, mailbox, TRIAL), scratch)
 
     return TorchTrainer(
         train_loop,
@@ -104,23 +91,9 @@ def make_ray_trainer(
             name=TRIAL,
             storage_path=f"{storage['storage_path']}/{TRIALS_FOLDER}",
             storage_filesystem=storage.get("storage_filesystem"),
-            checkpoint_config=checkpoints_kept(),
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
             callbacks=[SendToDriver()],
         ),
-    )
-
-
-def checkpoints_kept() -> CheckpointConfig:
-    """What Ray keeps: the last checkpoint and the best two.
-
-    It removes what a new best has replaced before the driver hears of that one. The experiment's log names the best
-    that it knows of, which is the second best until then.
-    """
-    import ray.train
-
-    return ray.train.CheckpointConfig(
-        num_to_keep=2, checkpoint_score_attribute=METRIC, checkpoint_score_order="min"
     )
 
 
@@ -137,48 +110,36 @@ def _report(failure: Exception) -> str:
     return f"{type(cause).__name__}: {cause}\n{failure}" if cause else str(failure).strip()
 
 
-def _work(inputs: TrialInputs, mailbox: ActorHandle, scratch: str) -> None:
+def _work(inputs: TrialInputs, asked: Places, scratch: str) -> None:
     """One worker's part."""
     import ray.train
 
-    context, checkpoint = ray.train.get_context(), ray.train.get_checkpoint()
-    leads = context.get_world_rank() == 0
-    # A driver that was killed may have missed the last ones.
-    evaluations = _evaluations_in(checkpoint) if leads and checkpoint else []
-    for metrics in evaluations:
-        post(mailbox, EARLIER, metrics)
+    def decide(metrics: Mapping[str, float]) -> Decision:
+        return Decision(**ask(asked.mailbox, TRIAL, EVALUATION, metrics))
 
-    def report(metrics: Mapping[str, float], checkpoint_dir: Path) -> None:
-        if leads:
-            evaluations.append(dict(metrics))
-            (checkpoint_dir / _EVALUATIONS_FILE).write_text(json.dumps(evaluations), encoding="utf-8")
-        # One worker of each node hands over what all workers there wrote; Ray brings the parts together.
-        first = context.get_local_rank() == 0
-        ray.train.report(
-            dict(metrics),
-            checkpoint=ray.train.Checkpoint.from_directory(str(checkpoint_dir)) if first else None,
-            checkpoint_dir_name=checkpoint_name(metrics["step"]),
-        )
-
+    context = ray.train.get_context()
     with _scratch_folder(scratch, context.get_local_rank()):
+        places, checkpoints = asked.ask()
         result = train_worker(
             inputs,
-            report,
-            checkpoint=checkpoint,
-            progress=functools.partial(post, mailbox, PROGRESS),
+            decide,
+            places=places,
+            checkpoint=first_whole(places.files, checkpoints),
             own_group=False,
         )
-    if result.diverged:
-        ray.train.report({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})
+    if result.diverged and context.get_world_rank() == 0:
+        decide({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})
 
 
-def _evaluations_in(checkpoint: Checkpoint) -> list[dict[str, float]]:
-    """All evaluations up to a checkpoint, its own included."""
-    with checkpoint.as_directory() as folder:
-        found: list[dict[str, float]] = json.loads(
-            (Path(folder) / _EVALUATIONS_FILE).read_text(encoding="utf-8")
-        )
-    return found
+def first_whole(files: CheckpointFiles, checkpoints: Sequence[str]) -> str | None:
+    """The first checkpoint that is not damaged; None where there is none, and the training starts again."""
+    for checkpoint in checkpoints:
+        with files.fetched(checkpoint) as folder:
+            problem = problem_of(folder)
+        if problem is None:
+            return checkpoint
+        print(f"{checkpoint}: {problem}; the training goes on from before it", flush=True)
+    return None
 
 
 def scratch_name(folder: ExperimentFolder) -> str:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError
 from trainer.memory import halve_micro_batch, is_out_of_memory
 from tune.util.errors import UserError
-
-if TYPE_CHECKING:
-    from ray.tune import Checkpoint
 
 MICRO_BATCH = "micro_batch"
 ACCUMULATION = "accumulation"
@@ -23,10 +19,10 @@ _Result = TypeVar("_Result")
 
 
 def train_persistently(
-    work: Callable[[TrainConfig, Checkpoint | None], _Result],
+    work: Callable[[TrainConfig, str | None], _Result],
     config: TrainConfig,
     *,
-    checkpoints: Callable[[], Sequence[Checkpoint]],
+    checkpoints: Callable[[], Sequence[str]],
     tell: Callable[[dict[str, float]], None],
 ) -> _Result:
     """Train; with half the micro-batch and twice the accumulation where memory runs out, again and again.
@@ -35,7 +31,7 @@ def train_persistently(
     the one before it, and in the end for the start.
 
     Args:
-        work: the training with certain settings, from a checkpoint of Ray's or from the start.
+        work: the training with certain settings, from a checkpoint or from the start.
         config: its settings.
         checkpoints: from where it can go on now, the best first choice first.
         tell: passes on what was done.
@@ -74,21 +70,3 @@ def train_persistently(
 def _is_broken(error: BaseException) -> bool:
     """Whether a checkpoint was not whole, here or in a worker whose error Ray passes on."""
     return isinstance(error, CheckpointError) or isinstance(getattr(error, "cause", None), CheckpointError)
-
-
-def with_earlier(checkpoint: Checkpoint) -> list[Checkpoint]:
-    """A checkpoint of Ray's, then the ones that the trial keeps from before it, the newest first."""
-    import ray.tune
-    from pyarrow import fs
-
-    path = PurePosixPath(checkpoint.path)
-    stem, _, number = path.name.rpartition("_")
-    selector = fs.FileSelector(str(path.parent), allow_not_found=True)
-    names = [entry.base_name for entry in checkpoint.filesystem.get_file_info(selector)]
-    before = sorted(
-        (name for name in names if name.startswith(f"{stem}_") and name < path.name), reverse=True
-    )
-    found = [
-        ray.tune.Checkpoint(f"{path.parent}/{name}", filesystem=checkpoint.filesystem) for name in before
-    ]
-    return [checkpoint, *found] if number.isdigit() else [checkpoint]

@@ -10,38 +10,39 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.training.checkpoints import seal
-from tune.cluster.progress_channel import post
+from tune.cluster.progress_channel import ask, post
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.retries import train_persistently, with_earlier
-from tune.workers.worker_group import Report, train_on_workers
+from tune.workers.keeper import PLACE, ExperimentKeeper, decision_of
+from tune.workers.retries import train_persistently
+from tune.workers.worker_group import Decide, train_on_workers
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
-    from ray.tune import Checkpoint
 
     from trainer.config import TrainConfig
     from trainer.probe import Measured
+    from trainer.report import Decision
     from trainer.train import Evaluation, TrainResult
     from tune.cluster.resources import TrialResources
+    from tune.experiments.checkpoint_files import CheckpointFiles
     from tune.workers.inputs import TrialInputs
 
 
 def train_worker(
     inputs: TrialInputs,
-    report: Report,
+    decide: Callable[[Mapping[str, float]], Decision],
     *,
-    checkpoint: Checkpoint | None = None,
-    progress: Callable[[Mapping[str, float]], None],
+    places: Places,
+    checkpoint: str | None = None,
     own_group: bool = True,
 ) -> TrainResult:
     """One worker's part of a training, in whatever process it has.
 
     Args:
         inputs: what is trained.
-        report: called with each evaluation and its checkpoint's folder.
-        checkpoint: Ray's, to go on from.
-        progress: called with what the training tells between evaluations.
+        decide: takes each evaluation to the driver.
+        places: where its checkpoints go, and whom it tells of them and of its progress.
+        checkpoint: to go on from.
         own_group: whether the process group that the training makes is left in the end; Ray Train has its own.
     """
     from trainer.train import train
@@ -49,26 +50,37 @@ def train_worker(
 
     _free_memory()
     config, data = inputs.open()
+    keeper = ExperimentKeeper(places.files, places.mailbox, places.trial_id, places.folder, decide)
 
-    def pass_on(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None:
-        if checkpoint_dir is not None:
-            return report(metrics, checkpoint_dir)
-        progress(metrics)
-        return None
+    def progress(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        post(places.mailbox, places.trial_id, metrics)
 
     try:
-        with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as folder:
-            return train(config, pass_on, data=data, resume_from=Path(folder) if folder else None)
+        with places.files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as folder:
+            return train(config, progress, keeper=keeper, data=data, resume_from=folder)
     finally:
         if own_group:
             leave_group()
 
 
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where a trial's checkpoints go, and to whom it talks."""
+
+    files: CheckpointFiles
+    mailbox: ActorHandle
+    trial_id: str
+    folder: str = ""
+    """Of the trial, within the experiment."""
+
+    def ask(self) -> tuple[Places, list[str]]:
+        """With the trial's folder, as the driver knows it, and the checkpoints that it can go on from now."""
+        answer = ask(self.mailbox, self.trial_id, PLACE, {})
+        return dataclasses.replace(self, folder=answer["folder"]), list(answer["checkpoints"])
+
+
 def make_trainable(
-    inputs: TrialInputs,
-    mailbox: ActorHandle,
-    resources: TrialResources,
-    starts: Mapping[str, Sequence[Checkpoint]],
+    inputs: TrialInputs, mailbox: ActorHandle, resources: TrialResources, files: CheckpointFiles
 ) -> Any:
     """The function that Ray runs for a trial, with the resources that a trial takes.
 
@@ -76,9 +88,9 @@ def make_trainable(
 
     Args:
         inputs: what all trials share.
-        mailbox: receives progress.
+        mailbox: between the trials and the driver.
         resources: what each trial gets.
-        starts: checkpoints of an interrupted search from which trials, by number, go on; first choice first.
+        files: the experiment's checkpoints.
     """
     import ray.tune
 
@@ -87,28 +99,28 @@ def make_trainable(
 
         values = dict(sampled)
         trial_id = values.pop(TRIAL_ID)
-        tell = functools.partial(post, mailbox, trial_id)
+        asked = Places(files, mailbox, trial_id)
         trial = inputs.with_settings(values)
 
-        def checkpoints() -> list[Checkpoint]:
-            last = ray.tune.get_checkpoint()
-            return [*(with_earlier(last) if last else []), *starts.get(trial_id, [])]
+        def decide(metrics: Mapping[str, float]) -> Decision:
+            ray.tune.report(dict(metrics))  # when it returns, the driver has decided
+            return decision_of(mailbox, trial_id, metrics)
 
-        def work(config: TrainConfig, checkpoint: Checkpoint | None) -> TrainResult:
+        def work(config: TrainConfig, checkpoint: str | None) -> TrainResult:
+            # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
             part = functools.partial(
                 train_worker,
                 dataclasses.replace(trial, config=config),
+                places=asked.ask()[0],
                 checkpoint=checkpoint,
-                progress=tell,
             )
-            # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
-            return _run(part, _report_to_tune, resources, reuse=config.deepspeed is None)
+            return _run(part, decide, resources, reuse=config.deepspeed is None)
 
         result = train_persistently(
             work,
             trial.config,
-            checkpoints=checkpoints,
-            tell=tell,
+            checkpoints=lambda: asked.ask()[1],
+            tell=functools.partial(post, mailbox, trial_id),
         )
         if result.diverged:
             ray.tune.report(
@@ -152,47 +164,14 @@ def probe_shared(
     )
 
 
-def _report_to_tune(metrics: Mapping[str, float], checkpoint_dir: Path) -> None:
-    """Hand an evaluation to Tune, which copies its checkpoint to the experiment's storage.
-
-    Raises:
-        DiskFullError: there is no room where the storage is a folder.
-    """
-    import ray.tune
-    from pyarrow import fs
-
-    from trainer.files import FULL, has_room
-    from trainer.training.checkpoints import disk_full
-
-    storage = ray.tune.get_context().get_storage()
-    folder, needed = Path(storage.trial_fs_path), _bytes_below(checkpoint_dir)
-    if isinstance(storage.storage_filesystem, fs.LocalFileSystem) and not has_room(folder, needed):
-        raise disk_full(folder, needed)
-    try:
-        ray.tune.report(dict(metrics), checkpoint=ray.tune.Checkpoint.from_directory(str(checkpoint_dir)))
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise disk_full(folder, needed) from error
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def _run(
-    work: Callable[..., TrainResult], report: Report, resources: TrialResources, reuse: bool
+    work: Callable[[Decide], TrainResult], decide: Decide, resources: TrialResources, reuse: bool
 ) -> TrainResult:
     if resources.workers == 1:
-        return work(report)
-
-    def seal_and_report(metrics: Mapping[str, float], checkpoint_dir: Path) -> bool | None:
-        seal(checkpoint_dir)  # anew: parts came from other nodes
-        return report(metrics, checkpoint_dir)
-
+        return work(decide)
     result: TrainResult = train_on_workers(
         work,
-        seal_and_report,
+        decide,
         workers=resources.workers,
         cpus=resources.cpus_per_worker,
         gpus=resources.gpus_per_worker,

@@ -3,7 +3,7 @@
 Ray Train started inside a trial asks for a second placement group, which a stopped trial never gives back
 (ray#54305): later trials wait for ever. Here the trial's one placement group holds the workers as well. Tune
 removes it with the trial, whatever happened, and with it every process in it. The trial's own process stays
-outside the training: it hands reports on to Tune and can end the workers at any time, also in the middle of a
+outside the training: it hands evaluations on to Tune and can end the workers at any time, also in the middle of a
 collective operation.
 """
 
@@ -20,10 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.report import Decision
+
 Metrics = dict[str, float]
-Report = Callable[[Mapping[str, float], Path], bool | None]
-"""Takes an evaluation and its checkpoint's folder; whether the training ends there."""
-_CHUNK = 64 * 2**20
+Decide = Callable[[Mapping[str, float]], Decision]
+"""Takes an evaluation; what follows it."""
 _CLEAN_SECONDS = 5.0
 _STOP_SECONDS = 15.0
 """How long workers may take to end after an evaluation on which their trial was stopped."""
@@ -51,8 +52,8 @@ class Worker:
     """One process of the training, a Ray actor with three threads: training, reports, everything else."""
 
     def __init__(self) -> None:
-        self._reports: queue.Queue[tuple[Metrics, str] | None] = queue.Queue()
-        self._answers: queue.Queue[bool] = queue.Queue()
+        self._reports: queue.Queue[Metrics | None] = queue.Queue()
+        self._answers: queue.Queue[Decision] = queue.Queue()
         self._scratch = ""
 
     def place(self) -> Place:
@@ -68,8 +69,8 @@ class Worker:
         gpus = tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", []))
         return Place(context.get_node_id(), ray.util.get_node_ip_address(), port, gpus)
 
-    def run(self, variables: Mapping[str, str], work: Callable[[Report], Any]) -> Any:
-        """Do `work` with torchrun's variables set; the first worker's reports wait until they are answered."""
+    def run(self, variables: Mapping[str, str], work: Callable[[Decide], Any]) -> Any:
+        """Do `work` with torchrun's variables set; the first worker's evaluations wait until they are answered."""
         from trainer.training.distributed import private_folder
 
         os.environ.update(variables)
@@ -77,36 +78,23 @@ class Worker:
         self._scratch = variables["TMPDIR"]
         tempfile.tempdir = None
         try:
-            return work(self._report)
+            return work(self._decide)
         finally:
             self._reports.put(None)
             if variables["LOCAL_RANK"] == "0":
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _report(self, metrics: Mapping[str, float], checkpoint_dir: Path) -> bool:
-        if os.environ["RANK"] != "0":
-            return False
-        self._reports.put((dict(metrics), str(checkpoint_dir)))
+    def _decide(self, metrics: Mapping[str, float]) -> Decision:
+        self._reports.put(dict(metrics))
         return self._answers.get()
 
-    def next_report(self) -> tuple[Metrics, str] | None:
-        """The first worker's next evaluation and its checkpoint's folder, None at the end; waits for it."""
+    def next_report(self) -> Metrics | None:
+        """The first worker's next evaluation, None at the end; waits for it."""
         return self._reports.get()
 
-    def answer(self, stop: bool) -> None:
-        """Let the training go on after a report, or end it there."""
-        self._answers.put(stop)
-
-    def files(self, folder: str) -> list[tuple[str, int]]:
-        """Files below a folder here, with their sizes in bytes."""
-        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-        return [(str(path.relative_to(folder)), path.stat().st_size) for path in paths]
-
-    def read(self, path: str, offset: int) -> bytes:
-        """A piece of a file here."""
-        with Path(path).open("rb") as file:
-            file.seek(offset)
-            return file.read(_CHUNK)
+    def answer(self, decision: Decision) -> None:
+        """Let the training go on after an evaluation, or end there."""
+        self._answers.put(decision)
 
     def clean(self) -> None:
         """Remove what the training has on this node's disk."""
@@ -115,13 +103,13 @@ class Worker:
 
 
 def train_on_workers(
-    work: Callable[[Report], Any], report: Report, *, workers: int, cpus: float, gpus: float, reuse: bool
+    work: Callable[[Decide], Any], decide: Decide, *, workers: int, cpus: float, gpus: float, reuse: bool
 ) -> Any:
     """Do `work` in `workers` processes of the current placement group, a bundle each.
 
     Args:
-        work: called in every worker with the `report` that it shall call.
-        report: called here with each evaluation; the workers wait until it returns.
+        work: called in every worker with the `decide` that the first one shall call.
+        decide: called here with each evaluation; the workers wait until it returns.
         workers: their number.
         cpus: CPUs of each worker.
         gpus: GPUs of each worker.
@@ -142,7 +130,7 @@ def train_on_workers(
         variables = _variables(places)
         runs = [actor.run.remote(values, work) for actor, values in zip(actors, variables, strict=True)]
         try:
-            _pass_reports(actors, [values["TMPDIR"] for values in variables], runs, report)
+            _pass_reports(actors, runs, decide)
         except SystemExit:  # so Tune ends a trial, in its report
             healthy = _end_at_report(actors, runs)
             raise
@@ -189,7 +177,7 @@ def _end_at_report(actors: list[Any], runs: list[Any]) -> bool:
     """End the training at the report at which it stands; whether all workers ended in good order."""
     import ray
 
-    actors[0].answer.remote(stop=True)
+    actors[0].answer.remote(Decision(goes_on=False, keep=None))
     ended, _ = ray.wait(runs, num_returns=len(runs), timeout=_STOP_SECONDS)
     try:
         return len(ray.get(ended)) == len(runs)
@@ -233,8 +221,8 @@ def _variables(places: Sequence[Place]) -> list[dict[str, str]]:
     return found
 
 
-def _pass_reports(actors: list[Any], scratches: list[str], runs: list[Any], report: Report) -> None:
-    """Pass on the first worker's reports until it has ended; `scratches` are the workers' temporary folders."""
+def _pass_reports(actors: list[Any], runs: list[Any], decide: Decide) -> None:
+    """Pass on the first worker's evaluations, and what is decided on them, until it has ended."""
     import ray
 
     running = list(runs)
@@ -249,10 +237,7 @@ def _pass_reports(actors: list[Any], scratches: list[str], runs: list[Any], repo
         if received is None:
             _raise_first_failure(runs[0], runs)
             return
-        metrics, folder = received
-        _fetch_parts(actors, scratches, Path(folder))
-        report(metrics, Path(folder))
-        actors[0].answer.remote(stop=False)
+        actors[0].answer.remote(decide(received))
         coming = actors[0].next_report.remote()
 
 
@@ -274,23 +259,3 @@ def _raise_first_failure(ended: Any, runs: list[Any]) -> None:
                     if not any(text in str(cause) for text in SECONDARY_ERRORS):
                         raise cause from None
         raise
-
-
-def _fetch_parts(actors: list[Any], scratches: list[str], folder: Path) -> None:
-    """Bring what workers on other nodes wrote of a checkpoint (ZeRO's parts, random states) to this node."""
-    import ray
-
-    seen = {scratches[0]}
-    for actor, scratch in zip(actors, scratches, strict=True):
-        if scratch in seen:
-            continue
-        seen.add(scratch)
-        there = Path(scratch) / folder.relative_to(scratches[0])
-        for name, size in ray.get(actor.files.remote(str(there))):
-            target = folder / name
-            if target.exists():
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                for offset in range(0, size, _CHUNK):
-                    file.write(ray.get(actor.read.remote(str(there / name), offset)))

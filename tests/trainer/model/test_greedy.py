@@ -1,16 +1,21 @@
-"""Our greedy decoding: token for token what transformers' `generate` gives."""
+"""Our greedy decoding: token for token what transformers' `generate` gives, on a CPU and in the way of a GPU."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, GenerationMixin, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
-from trainer.model.greedy import decode, is_plain_greedy
+from trainer.model import recording
+from trainer.model.greedy import GreedyDecoder, is_plain_greedy
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 
@@ -42,15 +47,32 @@ def generated(model: Any, encoded: torch.Tensor, prefix: list[int], max_length: 
     return tokens
 
 
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Steps that were recorded, without a GPU."""
+    found: list[Any] = []
+
+    def record(work: Any) -> Any:
+        found.append(work)
+        return work
+
+    monkeypatch.setattr(recording, "record_graph", record)
+    return found
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("max_length", [5, 12, 44, 128])
 @pytest.mark.parametrize("suppressed", [None, [5, 17, 60]])
-def test_same_tokens_as_generate(heard: Any, max_length: int, suppressed: list[int] | None) -> None:
+def test_same_tokens_as_generate(
+    heard: Any, records: list[Any], max_length: int, suppressed: list[int] | None, on_gpu: bool
+) -> None:
     model, encoded, prefix = heard
     model.generation_config.suppress_tokens = suppressed
     model.generation_config.begin_suppress_tokens = None if suppressed is None else [420, 12]
     expected = generated(model, encoded, prefix, max_length)
-    found = decode(model, encoded, prefix, max_length)
+    found = GreedyDecoder(model, on_gpu=on_gpu).decode(encoded, prefix, max_length)
     assert torch.equal(found, expected)
+    assert bool(records) is (on_gpu and max_length > 5)
     ends = (found == model.generation_config.eos_token_id).float().argmax(1)
     if max_length > 12:
         assert len(set(ends.tolist())) > 3, "the clips must end at different places"
@@ -64,9 +86,123 @@ def test_one_clip_and_another_end_token(heard: Any) -> None:
     try:
         for clip in range(4):
             one = encoded[clip : clip + 1]
-            assert torch.equal(decode(model, one, prefix, 30), generated(model, one, prefix, 30))
+            assert torch.equal(
+                GreedyDecoder(model).decode(one, prefix, 30), generated(model, one, prefix, 30)
+            )
     finally:
         model.generation_config.eos_token_id = 420
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_caches_are_laid_out_once(heard: Any, records: list[Any], on_gpu: bool) -> None:
+    model, encoded, prefix = heard
+    decoder = GreedyDecoder(model, on_gpu=on_gpu)
+    batches = [encoded, encoded[:7], encoded[3:], encoded[:, :150], encoded[:5], encoded]
+    made, kept = [], []
+    for number, batch in enumerate(batches):
+        if number == 2:
+            kept = list(records)
+        assert torch.equal(decoder.decode(batch, prefix, 44), generated(model, batch, prefix, 44))
+        made.append(decoder._caches)
+    assert [one is made[0] for one in made] == [True, True, True, False, False, False]
+    assert len({id(one) for one in made}) == 4  # another window, again, and more clips than that had
+    assert len(kept) <= 2 * (8 + 2), "few shapes are recorded"
+    decoder.forget()
+    assert decoder._caches is None
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations with which the host would wait for a GPU."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += func._schema.name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::lift_fresh")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_host_seldom_waits_for_a_gpu(
+    heard: Any, records: list[Any], monkeypatch: pytest.MonkeyPatch, autocast: bool
+) -> None:
+    model, encoded, prefix = heard
+    monkeypatch.setattr(model.generation_config, "suppress_tokens", [420])  # so that none ends
+    looks: list[int] = []
+    original = GreedyDecoder._rows_kept
+
+    def look(self: Any, caches: Any, ended: list[bool]) -> list[int]:
+        looks.append(len(ended))
+        return original(self, caches, ended)
+
+    monkeypatch.setattr(GreedyDecoder, "_rows_kept", look)
+    waits = Waits()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast), waits:
+        found = GreedyDecoder(model, on_gpu=True).decode(encoded, prefix, 60)
+    assert found.shape[1] == 60
+    assert looks == [16] * (56 // 8)
+    assert waits.number <= 5  # before the first token and after the last one
+    assert bool(records) is not autocast
+
+
+def test_without_records_it_goes_on_step_by_step(heard: Any, caplog: pytest.LogCaptureFixture) -> None:
+    model, encoded, prefix = heard
+    found = GreedyDecoder(model, on_gpu=True).decode(encoded, prefix, 44)  # nothing can be recorded here
+    assert torch.equal(found, generated(model, encoded, prefix, 44))
+    (line,) = caplog.messages
+    assert line.startswith("CUDA graphs: ") and line.endswith("; decoding goes on without them")
+
+
+def test_a_record_without_memory_is_told(heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(work: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(recording, "record_graph", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        GreedyDecoder(heard[0], on_gpu=True).decode(heard[1], heard[2], 44)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_record_is_played_or_its_stream_is_left(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """With stand-ins for CUDA: what is called, not that it works."""
+    calls: list[Any] = []
+
+    @contextlib.contextmanager
+    def graph(*args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+        if fails:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    stands_in = SimpleNamespace(
+        current_stream=lambda: SimpleNamespace(wait_stream=lambda other: None),
+        Stream=lambda: SimpleNamespace(wait_stream=lambda other: None),
+        stream=lambda stream: contextlib.nullcontext(),
+        CUDAGraph=lambda: SimpleNamespace(replay=lambda: calls.append("replay")),
+        graph=graph,
+        set_stream=lambda stream: calls.append("set_stream"),
+        synchronize=lambda: None,
+    )
+    monkeypatch.setattr(recording.torch, "cuda", stands_in)
+    if fails:
+        with pytest.raises(RuntimeError, match="during capture"):
+            recording.record_graph(lambda: torch.ones(1))
+        assert calls == ["set_stream"]
+    else:
+        play = recording.record_graph(lambda: torch.ones(1))
+        assert play() is play()
+        assert calls == ["replay", "replay"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_recorded_steps_on_a_gpu(heard: Any, caplog: pytest.LogCaptureFixture) -> None:
+    model, encoded, prefix = heard
+    expected = generated(model, encoded, prefix, 44)
+    try:
+        decoder = GreedyDecoder(model.to("cuda"))
+        for _ in range(2):
+            assert torch.equal(decoder.decode(encoded.to("cuda"), prefix, 44).cpu(), expected)
+    finally:
+        model.to("cpu")
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_evaluation_of_200_random_pairs_as_jiwer() -> None:
 
 def scored(references: list[str], hypotheses: list[str], baseline: list[str] | None = None) -> Scores:
     def transcripts(texts: list[str]) -> Transcripts:
-        return Transcripts(texts, 1.0, 10.0, "nothing", "fp32", {})
+        return Transcripts(texts, 1.0, 10.0, "nothing", "fp32", {}, 16)
 
     names = [f"{row}.wav" for row in range(len(references))]
     reference = Reference(names, [float(row % 7) for row in range(len(references))], references, {})

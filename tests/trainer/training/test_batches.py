@@ -22,7 +22,7 @@ def plan(
 
 def micro_batches(made: BatchPlan, worker: int = 0) -> Iterator[list[int]]:
     """The clips of each forward pass."""
-    return (clips for clips, _ in made.passes(worker))
+    return ([each.clip for each in clips] for clips in made.passes(worker))
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_evaluation_is_split_evenly_and_leaves_nothing_out(clips: int, workers: 
 
 
 def test_clips_of_like_length_share_a_step() -> None:
-    frames = tuple(np.random.default_rng(0).integers(50, 250, 400).tolist())
-    random = BatchPlan(n_clips=400, batch_size=8, accumulation=1, points=(200, 1000), seed=3)
-    grouped = dataclasses.replace(random, frames=frames)
+    frames = np.random.default_rng(0).integers(50, 250, 400)
+    random = BatchPlan(n_clips=400, batch_size=8, accumulation=1, points=(200, 1000), seed=3, frames=frames)
+    grouped = dataclasses.replace(random, by_length=True)
     assert grouped.boundaries.tolist() == random.boundaries.tolist()
 
     def waste(made: BatchPlan) -> float:
         """Frames of padding to the longest of the step, per frame of a clip."""
-        steps = [[frames[clip] for clip in clips] for clips in micro_batches(made)]
+        steps = [frames[clips].tolist() for clips in micro_batches(made)]
         return sum(len(step) * max(step) for step in steps) / sum(map(sum, steps)) - 1
 
     assert waste(grouped) < 0.1 < waste(random)
@@ -160,10 +160,31 @@ def test_clips_of_like_length_share_a_step() -> None:
     assert lengths != sorted(lengths), "short and long clips take turns"
 
 
-def test_the_longest_clip_of_a_step_counts_for_all_its_passes() -> None:
-    frames = tuple(range(1, 49))
-    plan = BatchPlan(n_clips=48, batch_size=4, accumulation=2, points=(48,), seed=3, workers=2, frames=frames)
+@pytest.mark.parametrize("by_length", [False, True])
+def test_the_longest_clip_of_a_step_counts_for_all_its_passes(by_length: bool) -> None:
+    frames = np.arange(1, 49)
+    unknown = BatchPlan(n_clips=48, batch_size=4, accumulation=2, points=(48,), seed=3, workers=2)
+    plan = dataclasses.replace(unknown, frames=frames, by_length=by_length)
+    assert (list(micro_batches(plan)) == list(micro_batches(unknown))) is not by_length
     passes = [list(PlannedBatches(plan, worker)) for worker in range(2)]
     for first in range(0, len(passes[0]), 2):
-        together = [pair for part in passes for clips in part[first : first + 2] for pair in clips]
-        assert {told for _, told in together} == {max(frames[clip] for clip, _ in together)}
+        together = [clip for part in passes for clips in part[first : first + 2] for clip in clips]
+        assert {each.longest for each in together} == {max(frames[each.clip] for each in together)}
+
+
+def test_clips_know_their_epoch_and_lengths_may_differ_by_it() -> None:
+    """The third epoch begins within a step; the longest clip of a step is that of each clip's own epoch."""
+
+    def lengths(epochs: np.ndarray, clips: np.ndarray) -> np.ndarray:
+        return 100 * epochs + clips + 1
+
+    plan = BatchPlan(n_clips=10, batch_size=8, accumulation=1, points=(24,), seed=3, frames=lengths)
+    steps = list(plan.passes())
+    seen = [(each.epoch, each.clip) for step in steps for each in step]
+    assert [epoch for epoch, _ in seen] == [0] * 10 + [1] * 10 + [2] * 4
+    for epoch in range(2):
+        assert sorted(clip for number, clip in seen if number == epoch) == list(range(10))
+    for step in steps:
+        assert {each.longest for each in step} == {max(100 * each.epoch + each.clip + 1 for each in step)}
+    grouped = dataclasses.replace(plan, by_length=True)
+    assert sorted(seen) == sorted((each.epoch, each.clip) for step in grouped.passes() for each in step)

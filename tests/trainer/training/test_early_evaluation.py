@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folded import folded
+from made_logs import folded
 
 from trainer.config import TrainConfig
 from trainer.scoring.alignment import UtteranceErrors

@@ -79,6 +79,7 @@ def config(small_config: TrainConfig) -> TrainConfig:
         dropout=0.2,
         spec_augment=True,
         mask_time_prob=0.2,
+        augment=0.8,
         mask_feature_prob=0.2,
         max_grad_norm=0.5,
         weight_decay=0.01,

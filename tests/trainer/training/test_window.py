@@ -18,7 +18,7 @@ from trainer.data.prepared import PreparedData, prepare
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.train import evaluate, train
-from trainer.training.window import hearing, window_frames
+from trainer.training.window import clip_frames, hearing, mean_evaluated_frames, varies, window_frames
 
 
 @pytest.fixture
@@ -47,11 +47,17 @@ def test_a_short_window_is_a_plain_whisper_with_fewer_positions(small_config: Tr
     assert model.config.max_source_positions == 200
 
 
+@pytest.fixture(params=[{"audio_window": "batch"}, {"audio_window": None, "group_by_length": True}])
+def varying(request: pytest.FixtureRequest, small_config: TrainConfig) -> TrainConfig:
+    """Settings with which each batch has a window of its own."""
+    return small_config.replace(**request.param)
+
+
 def test_auto_is_the_longest_clip_and_no_clip_is_cut(small_config: TrainConfig, clips: PreparedData) -> None:
     longest = max(
         split.features(clip).shape[1] for split in clips.splits.values() for clip in range(len(split))
     )
-    auto = window_frames(small_config, clips, 3000)
+    auto = window_frames(small_config.replace(audio_window=None), clips, 3000)
     assert longest <= auto < longest + 16
     assert auto % 16 == 0
     assert window_frames(small_config.replace(audio_window=1), clips, 3000) == auto
@@ -68,7 +74,7 @@ def windows(work: Callable[[], Any]) -> set[int]:
 
 
 def test_what_works_with_which_window(small_config: TrainConfig, clips: PreparedData) -> None:
-    config = small_config.replace(max_steps=1, evaluations=1, max_eval_clips=2)
+    config = small_config.replace(max_steps=1, evaluations=1, max_eval_clips=2, audio_window=None)
     short = window_frames(config, clips, 400)
     assert short < 400
     assert windows(lambda: train(config)) == {short, 400}
@@ -77,9 +83,9 @@ def test_what_works_with_which_window(small_config: TrainConfig, clips: Prepared
     assert windows(lambda: evaluate(config)) == {400}
 
 
-def test_batches_have_windows_of_their_own(small_config: TrainConfig, clips: PreparedData) -> None:
+def test_batches_have_windows_of_their_own(varying: TrainConfig, clips: PreparedData) -> None:
     """Between the shortest and the longest clip; evaluated as they will be used, or as they are trained."""
-    config = small_config.replace(max_steps=6, evaluations=1, train_batch_size=4, group_by_length=True)
+    config = varying.replace(max_steps=12, evaluations=1, train_batch_size=2)
     longest = window_frames(config, clips, 400)
     grouped = windows(lambda: train(config))
     assert 400 in grouped
@@ -90,10 +96,33 @@ def test_batches_have_windows_of_their_own(small_config: TrainConfig, clips: Pre
     assert 400 not in windows(lambda: train(config.replace(full_window_evaluation=False)))
 
 
-def test_a_clip_is_transcribed_alike_in_any_company(small_config: TrainConfig) -> None:
-    config = small_config.replace(
-        max_steps=1, evaluations=1, full_window_evaluation=False, group_by_length=True
-    )
+@pytest.mark.parametrize("settings", [{"freeze_encoder": True}, {"torch_compile": True}, {"audio_window": 2}])
+def test_batches_share_a_window_where_they_gain_nothing(
+    small_config: TrainConfig, settings: dict[str, Any]
+) -> None:
+    """A frozen encoder's output is kept for one window; each shape would be compiled."""
+    config = small_config.replace(audio_window="batch")
+    assert varies(config)
+    assert not varies(config.replace(**settings))
+
+
+def test_few_windows_for_evaluations(varying: TrainConfig, clips: PreparedData) -> None:
+    """So that batches are full: what decoding costs goes by their number."""
+    lengths = clips.splits["validation"].all_frames()
+    assert lengths.max() > 2 * lengths.min()
+    for most in (400, 256, 3000):
+        heard = [clip_frames(frames, most) for frames in range(1, most + 1)]
+        assert len(set(heard)) <= 4
+        assert heard == sorted(heard)
+        assert all(frames <= window <= most for frames, window in enumerate(heard, 1))
+        assert all(window % 2 == 0 for window in heard)
+    longest = window_frames(varying, clips, 400)
+    assert lengths.mean() < mean_evaluated_frames(varying, clips, 400) < longest
+    assert mean_evaluated_frames(varying.replace(audio_window=3), clips, 400) == 304
+
+
+def test_a_clip_is_transcribed_alike_in_any_company(varying: TrainConfig) -> None:
+    config = varying.replace(max_steps=1, evaluations=1, full_window_evaluation=False)
     rows: list[Mapping[str, float]] = []
     for size in (16, 3):
         train(config.replace(eval_batch_size=size), lambda row, folder: rows.append(row) if folder else None)
@@ -114,10 +143,8 @@ def test_the_checkpoint_is_a_whole_whisper(small_config: TrainConfig, tmp_path: 
     assert not torch.equal(weights[other], base[other])
 
 
-def test_going_on_from_a_checkpoint_keeps_the_window(small_config: TrainConfig, tmp_path: Path) -> None:
-    config = small_config.replace(
-        max_steps=4, evaluations=2, max_eval_clips=2, train_batch_size=4, group_by_length=True
-    )
+def test_going_on_from_a_checkpoint_keeps_the_window(varying: TrainConfig, tmp_path: Path) -> None:
+    config = varying.replace(max_steps=4, evaluations=2, max_eval_clips=2, train_batch_size=4)
     whole: list[float] = []
     train(
         config, lambda row, folder: whole.append(row["loss"]) if folder else None, output_dir=tmp_path / "a"

@@ -178,3 +178,7 @@ def test_a_storage_that_a_node_does_not_see_is_refused(places: dict[str, Path]) 
     with pytest.raises(ResourceError, match=r"--storage hidden: is not seen by the node .*; give a folder"):
         check_shared(places["hidden"], "hidden")
     assert not list(places["hidden"].glob(".seen-*")) + list(places["visible"].glob(".seen-*"))
+
+
+def test_where_nothing_is_shared_there_is_no_other_node(tmp_path: Path) -> None:
+    assert localize(None, tmp_path / "features") == tmp_path / "features"

@@ -215,7 +215,7 @@ def named(speakers: list[str], model: str, baseline: str) -> Scores:
     """Two models on a clip of each speaker."""
     n = len(speakers)
     reference = Reference([f"{row}.wav" for row in range(n)], [1.0] * n, ["a b"] * n, {"speaker": speakers})
-    heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", {})
+    heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", {}, 16)
     normalizer = Normalizer("none", "words", "as it is", str.strip)
     return score(reference, normalizer, (model, heard), (baseline, heard))
 
@@ -244,7 +244,7 @@ def result_of(scores: Scores, text: str) -> Any:
 def test_nothing_of_the_users_is_html() -> None:
     hostile = "</script><script>alert(1)</script>&\"'"
     scores = named([hostile, "b"], hostile, "other")
-    wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", {hostile: hostile})
+    wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", {hostile: hostile}, 16)
     reference = dataclasses.replace(
         scores.reference, names=[hostile, "1.wav"], columns={hostile: [hostile, "b"]}
     )

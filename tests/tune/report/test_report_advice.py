@@ -157,6 +157,12 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         *(results.short_window, ladder(3), finalists([25, 26], [26, 27])),
         ["of the longest clip", "their repeats have 13.00 WER points more", "`--set audio_window=30`"],
     ),
+    "the batches' windows cost": (
+        results.short_window,
+        ladder(3),
+        {**finalists([25, 26], [26, 27]), "settings": {"audio_window": "batch"}},
+        ["of the longest clip of each batch"],
+    ),
     "the short window costs nothing": (
         *(results.short_window, ladder(3), finalists([11, 12], [13, 14])),
         ["their repeats have 0.50 WER points less", "no more than seeds make"],

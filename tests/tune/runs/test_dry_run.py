@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tune.cluster.resources import TrialResources
-from tune.experiments.plan import SearchRequest, make_plan
+from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.storage import Storage
+from tune.runs.data import count_clips
 from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
 from tune.space.settings import SchedulerSettings
+from tune.util.errors import UserError
+from tune.workers.inputs import shared_folders
 
 RUNGS = (1024, 3072, 9216)
 SETTINGS = SchedulerSettings()
@@ -78,3 +83,34 @@ def test_the_cost_in_words() -> None:
     assert describe_cost(7_200, 0.5, TrialResources(gpus=0, cpus=1, concurrent=1)) == (
         "about 1h with one trial at a time"
     )
+
+
+def test_what_changed_clips_need_and_switch_off_is_known_before_anything_starts(tmp_path: Path) -> None:
+    def plan(space: str, **settings: object) -> SearchPlan:
+        storage = Storage.parse(str(tmp_path / "experiments"))
+        return make_plan(SearchRequest(space=space, trials=1, storage=storage, settings=settings))
+
+    def told(made: SearchPlan) -> bool:
+        return any("encoder_cache is off" in line for line in made.describe())
+
+    robust = plan("robust")
+    assert robust.augments and not told(robust)
+    assert told(plan("robust", freeze_encoder=True))
+    assert not told(plan("robust", freeze_encoder=True, encoder_cache=False))
+    assert told(plan("large_model", augment=0.5)), "a trial may freeze the encoder"
+    for settings in ({}, {"augment": 0.5, "augment_strength": 0}):
+        plain = plan("large_model", **settings)
+        assert not plain.augments and not told(plain)
+    folder = tmp_path / "noises"
+    with pytest.raises(
+        UserError, match=r"^noise_dir='.*/noises': is not a folder; give one with .wav, .flac, "
+    ):
+        count_clips(plan("robust", noise_dir=str(folder)).base, augments=True)
+    folder.mkdir()
+    (folder / "a.wav").touch()
+    noisy = plan("robust", noise_dir=str(folder)).base
+    assert count_clips(noisy, augments=True)[0]["train"] == 800
+    kept = SimpleNamespace(folder=tmp_path / "features", waveforms=tmp_path / "waveforms")
+    assert shared_folders(noisy, cast(Any, kept)) == [kept.folder, kept.waveforms, folder]
+    kept.waveforms = None
+    assert shared_folders(noisy, cast(Any, kept)) == [kept.folder]

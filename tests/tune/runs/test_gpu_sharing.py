@@ -12,6 +12,7 @@ from typing import Any
 import mlflow
 import pytest
 import ray
+import torch
 import yaml
 from forks import fork_workers
 from made_experiments import made_trial, write_experiment
@@ -21,6 +22,7 @@ from search_process import QUICK, Search
 
 import tune.runs.gpu_sharing
 from trainer.config import ConfigError, TrainConfig
+from trainer.memory import room_on_gpu
 from trainer.probe import Measured
 from tune.cli import main
 from tune.commands.job_request import read_request
@@ -39,6 +41,7 @@ from tune.runs.gpu_sharing import (
 from tune.runs.resume import load_search
 from tune.runs.session import Session, session_started
 from tune.util.errors import DataError, ResourceError
+from tune.workers.inputs import TrialInputs
 
 GIB = 2**30
 SPACE = """\
@@ -163,7 +166,7 @@ gradient_checkpointing: {type: choice, values: [true, false]}
 freeze_encoder: {type: choice, values: [true, false]}
 precision: {type: choice, values: [bf16, fp32]}
 dropout: {type: float, low: 0.0, high: 0.3}
-audio_window: {type: choice, values: [null, 10, 20]}
+audio_window: {type: choice, values: [null, batch, 10, 20]}
 label_smoothing: 0.1
 """
     found = heaviest(plan_of(tmp_path, searched))
@@ -417,3 +420,21 @@ def test_a_search_on_a_shared_card(tmp_path: Path) -> None:
         assert search.end() == 0, search.log
         assert "card probe" not in search.log
         assert f"at a time with {share:g} GPU and 1 CPU each" in search.log
+
+
+# ----- what a process may take -----
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
+def test_an_evaluation_counts_on_no_more_than_the_trials_share(
+    monkeypatch: pytest.MonkeyPatch, gpus: float, share: float
+) -> None:
+    data: Any = SimpleNamespace(folder=Path("features"))
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    monkeypatch.setenv("TUNE_WHISPER_GPU_SHARE", "0.5")  # of the trial before in this process
+    TrialInputs(config=TrainConfig(), data=data, share=None, cpus=1.0, gpus=gpus).open()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    assert room_on_gpu() == pytest.approx(0.85 * share * 80 * GIB)

@@ -8,23 +8,61 @@ from typing import Any
 
 import pytest
 
-from tune.runs.ray_tune import RayScheduler, RaySearcher
+from tune.experiments.events import TrialsOver
+from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
 from tune.search.records import Records
 from tune.search.searcher import Repeater
+from tune.util.errors import ExperimentError
 
 
-@pytest.mark.parametrize(("ends", "answer"), [(True, "STOP"), (False, "CONTINUE")])
-def test_ray_is_told_what_was_decided_with_the_trials_own_number(ends: bool, answer: str) -> None:
+def test_ray_lets_trials_go_on_and_passes_evaluations_with_the_trials_own_number() -> None:
     heard: list[tuple[str, dict[str, Any]]] = []
-
-    def evaluated(trial_id: str, result: dict[str, Any]) -> bool:
-        heard.append((trial_id, result))
-        return ends
-
+    ends: list[str] = []
+    scheduler = RayScheduler(
+        lambda trial_id, result: heard.append((trial_id, result)), lambda: ends.append("")
+    )
     trial = SimpleNamespace(trial_id="8f3a2_00004", config={"trial_id": "007", "dropout": 0.1})
     result = {"samples_seen": 100, "wer": 20.0}
-    assert RayScheduler(evaluated).on_trial_result(None, trial, result) == answer
-    assert heard == [("007", result)]
+    assert scheduler.on_trial_result(None, trial, result) == "CONTINUE"
+    assert (heard, ends) == ([("007", result)], [])
+    scheduler.on_trial_complete(None, trial, result)
+    scheduler.on_trial_error(None, trial)
+    assert len(ends) == 2
+
+
+def test_a_budgets_end_waits_a_minute_for_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, saving, events = [1000.0], [True], []
+    monkeypatch.setattr("tune.runs.ray_tune.time.time", lambda: now[0])
+    log: Any = SimpleNamespace(state=SimpleNamespace(events=1), problem=None, append=events.append)
+    stopper = RayStopper(log, lambda _: TrialsOver(reason="time_budget"), lambda: saving[0])
+    assert not stopper.stop_all()
+    assert len(events) == 1
+    now[0] += 59
+    assert not stopper.stop_all()
+    saving[0] = False
+    assert stopper.stop_all()
+    saving[0], now[0] = True, 1061.0
+    assert stopper.stop_all()
+    assert len(events) == 1
+
+
+def test_no_trial_begins_while_a_budgets_end_waits() -> None:
+    log: Any = SimpleNamespace(state=SimpleNamespace(events=1), problem=None, append=lambda _: None)
+    stopper = RayStopper(log, lambda _: TrialsOver(reason="time_budget"), lambda: True)
+    source = Repeater({"001-r1": {"seed": 1}, "001-r2": {"seed": 2}}, Records(), lambda: 2)
+    searcher = RaySearcher(source, lambda: stopper.over)
+    assert searcher.suggest("a") == {"seed": 1, "trial_id": "001-r1"}
+    assert not stopper.stop_all()
+    assert searcher.suggest("b") is None
+
+
+def test_trials_that_nobody_hears_end() -> None:
+    log: Any = SimpleNamespace(state=SimpleNamespace(events=1))
+    problem: list[Exception] = []
+    stopper = RayStopper(log, lambda _: None, problem=lambda: problem[0] if problem else None)
+    assert not stopper.stop_all()
+    problem.append(ExperimentError("another machine has taken it over"))
+    assert stopper.stop_all()
 
 
 def test_ray_is_told_what_is_left_and_pickles_no_log() -> None:

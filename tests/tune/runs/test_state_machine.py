@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -40,7 +41,12 @@ from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs import session as session_module
 from tune.runs.callback import SearchCallback
-from tune.runs.final_round import choose_export, plan_final_round, remove_dropped
+from tune.runs.final_round import (
+    choose_export,
+    plan_final_round,
+    remove_dropped,
+    set_aside_leftovers,
+)
 from tune.runs.finish import finish, finish_if_owed
 from tune.runs.ray_tune import RayStopper
 from tune.runs.resume import load_search
@@ -53,6 +59,7 @@ from tune.tracking.mlflow_connection import FoundRun
 from tune.tracking.optuna_study import OptunaTracker
 from tune.tracking.tracker import Orders
 from tune.util.errors import ExperimentError, TrackingError
+from tune.workers.keeper import DECISION, PLACE, SAVED
 
 RUNGS = (400, 1200, 3200)
 RESOURCES = TrialResources(1.0, 1.0, 2)
@@ -194,6 +201,8 @@ class SearchMachine(RuleBasedStateMachine):
         self.callback: SearchCallback | None = None
         self.running: dict[str, int] = {}
         """Trainings that a process works on now, with the rungs that they have passed."""
+        self.saves: dict[str, tuple[int, float, str]] = {}
+        """What their processes are still writing: samples seen, WER, what is kept."""
         self.written: list[bytes] = []
         """What `append` has said to be on the disk."""
         self.kill_after: int | None = None
@@ -257,6 +266,7 @@ class SearchMachine(RuleBasedStateMachine):
             self.experiment._lock.close()
         self.experiment, self.callback, self.kill_after = None, None, None
         self.running.clear()
+        self.saves.clear()
 
     @property
     def state(self) -> Any:
@@ -345,16 +355,24 @@ class SearchMachine(RuleBasedStateMachine):
         assert self.callback is not None
         self.callback.proposed(name, config)
         self.callback.on_trial_start(0, [], self.trial(name))
-        self.running[name] = len(self.state.run(name).evaluations)
+        self.goes_from(name)
+
+    def goes_from(self, name: str) -> None:
+        """A process begins behind the checkpoint that the driver names."""
+        assert self.callback is not None
+        self.saves.pop(name, None)
+        found = self.callback.hear(name, PLACE, {}, 0.0)["checkpoints"]
+        seen = int(found[0].rpartition("_")[2]) if found else 0
+        self.running[name] = sum(rung <= seen for rung in RUNGS)
 
     @precondition(lambda self: self.experiment is not None and self.running)
-    @rule(data=st.data(), wer=WERS, seconds=st.floats(1, 2000), nan=st.integers(0, 12))
-    def evaluate(self, data: st.DataObject, wer: float, seconds: float, nan: int) -> None:
+    @rule(data=st.data(), wer=WERS, seconds=st.floats(1, 2000), nan=st.integers(0, 12), later=st.booleans())
+    def evaluate(self, data: st.DataObject, wer: float, seconds: float, nan: int, later: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.running)))
         self.clock.now += seconds
         with self.driver():
             if self.alive:
-                self.measure(name, math.nan if nan == 0 else wer)
+                self.measure(name, math.nan if nan == 0 else wer, later=later)
 
     @precondition(lambda self: self.experiment is not None)
     @rule(rate=st.floats(1e-4, 1e-1), wers=st.lists(WERS, min_size=3, max_size=3))
@@ -370,27 +388,59 @@ class SearchMachine(RuleBasedStateMachine):
                 if self.alive and name in self.running:
                     self.measure(name, wer)
 
-    def measure(self, name: str, wer: float) -> None:
+    def measure(self, name: str, wer: float, *, later: bool = False) -> None:
+        """A trial evaluates, asks what follows, saves that (`later`, where it goes on), and ends where it shall."""
         assert self.callback is not None
+        self.save(name)
         place = self.running[name]
-        record = self.state.run(name)
-        self.checkpoints += 1
-        checkpoint = f"checkpoint_{self.checkpoints:06d}"
-        folder = self.plan.folder / "trials" / record.folder / checkpoint
-        folder.mkdir(parents=True)
-        for file in ("model.safetensors", "optimizer.pt", "config.json"):
-            (folder / file).write_text("x")
-        (folder / "utterances.json").write_text(
-            json.dumps({"word_errors": [0 if math.isnan(wer) else int(wer)] * 10, "words": [100] * 10})
-        )
         result = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "samples_seen": RUNGS[place]}
         result |= {"epoch": RUNGS[place] / 800, "finished": float(place == 2), "step": 1.0}
-        result |= {"train_seconds": 10.0, "train_samples": 100.0, "checkpoint_dir_name": checkpoint}
-        stop = self.callback.evaluated(name, result)
+        result |= {"train_seconds": 10.0, "train_samples": 100.0}
+        self.callback.evaluated(name, result)
+        follows = self.callback.hear(name, DECISION, {"samples_seen": RUNGS[place]}, 0.0)
+        assert follows["goes_on"] or name not in self.saves
         self.running[name] += 1
-        if stop or place == 2:
+        if follows["keep"]:
+            self.saves[name] = (RUNGS[place], wer, follows["keep"])
+        if not (later and follows["goes_on"]):
+            self.save(name)
+        if not follows["goes_on"]:
             del self.running[name]
             self.callback.on_trial_complete(0, [], self.trial(name))
+
+    def save(self, name: str) -> None:
+        """A trial's process writes what it was told to keep, and tells of it."""
+        assert self.callback is not None
+        if name not in self.saves:
+            return
+        seen, wer, keep = self.saves.pop(name)
+        folder = self.callback.hear(name, PLACE, {}, 0.0)["folder"]
+        path = CheckpointFiles(self.plan.experiment_folder).name(folder, seen)
+        written = self.plan.folder / f"{path}.partial"
+        written.mkdir(parents=True)
+        content = {
+            "weights": ("model.safetensors",),
+            "all": ("model.safetensors", "optimizer.pt"),
+            "errors": (),
+        }
+        for file in ("config.json", *content[keep]):
+            (written / file).write_text("x")
+        (written / "utterances.json").write_text(
+            json.dumps({"word_errors": [int(wer)] * 10, "words": [100] * 10})
+        )
+        shutil.rmtree(self.plan.folder / path, ignore_errors=True)
+        written.rename(self.plan.folder / path)
+        if self.dies():  # between its name and the event
+            raise Killed
+        told = {"checkpoint": path, "samples_seen": seen, "keep": keep, "pause": 0.0}
+        self.callback.hear(name, SAVED, told, 0.0)
+
+    @precondition(lambda self: self.experiment is not None and self.saves)
+    @rule(data=st.data())
+    def save_now(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.saves)))
+        with self.driver():
+            self.save(name)
 
     @precondition(lambda self: self.experiment is not None and self.running)
     @rule(data=st.data(), again=st.booleans())
@@ -402,8 +452,10 @@ class SearchMachine(RuleBasedStateMachine):
             assert self.callback is not None
             if again:
                 self.callback.on_trial_recover(0, [], self.trial(name))
+                self.goes_from(name)
             else:
                 del self.running[name]
+                self.saves.pop(name, None)
                 self.callback.on_trial_error(0, [], self.trial(name))
 
     @precondition(lambda self: self.experiment is not None)
@@ -420,6 +472,7 @@ class SearchMachine(RuleBasedStateMachine):
                 if name not in self.running:
                     self.begin_training(name)
                 del self.running[name]
+                self.saves.pop(name, None)
                 self.callback.on_trial_error(0, [], self.trial(name))
 
     @precondition(lambda self: self.experiment is not None)
@@ -431,6 +484,7 @@ class SearchMachine(RuleBasedStateMachine):
             if left:
                 return
             self.running.clear()
+            self.saves.clear()
             assert self.experiment is not None
             if not self.final:
                 if self.state.over is None and self.state.all_ended:
@@ -465,6 +519,7 @@ class SearchMachine(RuleBasedStateMachine):
         """Ctrl-C."""
         with self.driver():
             self.running.clear()
+            self.saves.clear()
             self.end()
 
     def end(self) -> None:
@@ -538,7 +593,7 @@ class SearchMachine(RuleBasedStateMachine):
                 return
             self.experiment.log.append(self.session_started())
             remove_dropped(self.experiment, self.refuse)
-            session_module.set_aside_leftovers(self.experiment, self.refuse)
+            set_aside_leftovers(self.experiment, self.refuse)
             self.look()
 
     def check_request(self, asked: Any, given: set[str], seconds: float | None) -> None:
@@ -654,6 +709,13 @@ class SearchMachine(RuleBasedStateMachine):
                 assert not state.open_repeats
                 assert not {state.chosen.run, *state.chosen.keep} & set(entry.event.runs)
             state.apply(entry)
+
+    @invariant()
+    def a_trial_that_came_to_its_end_counts_its_best_evaluation(self) -> None:
+        """Also where it was lost before its checkpoint was saved."""
+        for run in read_log(self.plan.folder / EVENTS_FILE).runs:
+            if run.status in ("completed", "early_stopped"):
+                assert run.best_wer == min(wer for _, wer in run.evaluations)
 
     @invariant()
     def every_checkpoint_that_is_named_is_there(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folded import folded
+from made_logs import folded
 from simulated_controller import Limits, Simulation
 from simulation import simulate_search
 

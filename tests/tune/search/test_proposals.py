@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -204,3 +206,25 @@ def test_failed_trials_count_as_the_worst_and_those_without_an_evaluation_as_run
         one({}, TrialState.RUNNING),
     )
     assert found == [10.0, 40.0, 40.0, None]
+
+
+def test_what_a_gaussian_process_needs_is_imported_before() -> None:
+    """In a process of its own, where nothing else has imported it."""
+    code = """
+import sys
+import optuna
+import torch
+from tune.search.samplers import load_gaussian_process
+load_gaussian_process().join()
+before = set(sys.modules)
+sampler = optuna.samplers.GPSampler(seed=1, n_startup_trials=1, deterministic_objective=False)
+study = optuna.create_study(sampler=sampler)
+for value in (1.0, 2.0):
+    trial = study.ask()
+    trial.suggest_float("rate", 1e-5, 1e-2, log=True), trial.suggest_categorical("batch", [4, 8])
+    study.tell(trial, value)
+sys.exit(" ".join(sorted(set(sys.modules) - before)) or None)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr

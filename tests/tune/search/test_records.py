@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from folded import folded
+from made_logs import folded
 
 from tune.runs.search_display import most_telling, time_left
 from tune.search.finalists import choose_finalists
@@ -62,14 +62,30 @@ def test_the_best_checkpoint_and_the_last_are_kept() -> None:
     record = TrialRecord("001", {})
     kept = []
     for name, wer in zip("abcde", (40.0, 30.0, 35.0, 33.0, 20.0), strict=True):
-        record.add_evaluation(evaluation(100 * (len(kept) + 1), wer))
-        record.add_checkpoint(name)
+        seen = 100 * (len(kept) + 1)
+        record.add_evaluation(evaluation(seen, wer), keep="all")
+        record.add_saved(seen, name, "all")
         kept.append("".join(record.checkpoints))
     assert kept == ["a", "ba", "cb", "db", "ed"], "the last first, then the best, or the one before"
-    record.add_checkpoint("e")
+    record.add_saved(500, "e", "all")
     assert record.checkpoints == ["e", "d"], "written once more after a failure"
     record.end("completed")
     assert (record.checkpoint, record.checkpoints) == ("e", ["e"])
+
+
+def test_an_evaluation_counts_once_it_is_saved_and_what_was_decided_on_it_is_decided_once() -> None:
+    record = TrialRecord("001", {})
+    record.add_evaluation(evaluation(100, 40.0), keep="all")
+    assert (record.best_wer, record.checkpoints, record.has_weights) == (None, [], False)
+    record.add_saved(100, "a", "all")
+    stop = Stop("asha", 300, 30.0, 20.0, 3)
+    record.add_evaluation(evaluation(300, 30.0), stop, keep="weights")
+    assert (record.best_wer, record.checkpoint, record.outcome) == (40.0, "a", "early_stopped")
+    record.lose_unsaved()
+    assert (record.outcome, record.checkpoints, record.stop_again) == ("running", ["a"], stop)
+    record.add_evaluation(evaluation(300, 30.0), record.stop_again, keep="errors")
+    record.add_saved(300, "b", "errors")
+    assert (record.best_wer, record.checkpoint, record.has_weights) == (30.0, "b", False)
 
 
 def test_a_trial_that_goes_back_to_its_checkpoint_measures_anew() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folded import folded
+from made_logs import folded
 from optuna.trial import TrialState
 
 from tune.search.records import Outcome, Records, TrialRecord

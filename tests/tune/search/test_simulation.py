@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from curves import draw_curves
-from folded import folded
+from made_logs import folded
 from optuna.trial import TrialState
 from simulated_controller import Limits, Simulation
 from simulation import simulate_search

@@ -214,6 +214,18 @@ BAD_FILES = {
         LR + "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}",
         "2: mask_time_prob: is never searched, where spec_augment is true: spec_augment is false here",
     ),
+    "augmentation off": (
+        LR + "augment_speed: {type: float, low: 0, high: 0.4}",
+        "2: augment_speed: is searched without effect: augment is 0; set it to a share of the clips, or fix augment_sp",
+    ),
+    "noises of no folder": (
+        LR + "augment: 0.5\naugment_noise_kind: {type: choice, values: [any, files]}",
+        "3: augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble",
+    ),
+    "noises searched": (
+        LR + "noise_dir: {type: choice, values: [one, two]}",
+        "2: noise_dir: can be fixed but not searched: all trials share the noises; search augment_noise_kind or augme",
+    ),
     "when itself": (
         LR + "dropout: {type: choice, values: [0, 0.1], when: {dropout: 0}}",
         "2: dropout: when: the conditions run in a circle, dropout -> dropout; remove one",

@@ -76,6 +76,7 @@ def drive(folder: Path, uri: str) -> None:
     follower = FollowerProcess(made.orders(patience=60.0))
     follower.start()
     follower.begin()
+    follower.wait()
     made.session(trials=2)
     print("done", flush=True)
     for number, _ in enumerate(sys.stdin, start=1):

@@ -49,6 +49,7 @@ def begin() -> Iterator[Begin]:
         found.append(FollowerProcess(made.orders(**changes)))
         found[-1].start()
         found[-1].begin()
+        found[-1].wait()
         return found[-1]
 
     yield begin

@@ -252,7 +252,9 @@ def short_window(analysis: Analysis) -> Iterator[Advice]:
     if not known:
         return
     change = statistics.mean(found.mean - trials[found.trial_id] for found in known)
-    heard = "the longest clip" if window is None else f"{window:g} s"
+    heard = f"{window:g} s" if isinstance(window, float | int) else "the longest clip"
+    if window == "batch":
+        heard += " of each batch"
     compared = (
         f"The finalists {listed([found.trial_id for found in known])} were trained on the audio window of {heard}. "
         f"With the model's whole one, as it will be used, their repeats have {abs(change):.2f} WER points "

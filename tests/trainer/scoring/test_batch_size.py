@@ -1,0 +1,218 @@
+"""`eval_batch_size: auto`: as many clips at once as there is memory for, and the same transcripts whatever that is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed_run import little_memory
+from forks import run_workers
+
+from trainer import memory
+from trainer.config import ConfigError, TrainConfig, check_value
+from trainer.data.prepared import prepare
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
+from trainer.probe import probe_step
+from trainer.scoring import batch_size
+from trainer.scoring.batch_size import CPU_CLIPS, GPU_CLIPS, BatchSize, clip_bytes
+from trainer.scoring.decoding import Decoder
+from trainer.train import Evaluation, evaluate, train
+
+CLIP = 1000
+"""Bytes of a clip in the made-up measures."""
+
+
+def with_room(monkeypatch: pytest.MonkeyPatch, room: int | None) -> None:
+    """A GPU with so many bytes left, as far as the size of a batch is concerned."""
+    monkeypatch.setattr(batch_size, "room_on_gpu", lambda: room)
+
+
+def with_card(
+    monkeypatch: pytest.MonkeyPatch, *, free: float, total: float, held: float, kept: float
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: held)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: kept)
+
+
+@pytest.mark.parametrize("written", ["auto", None])
+def test_auto_is_the_default_and_can_be_written(written: Any) -> None:
+    assert TrainConfig().eval_batch_size is None
+    assert check_value("eval_batch_size", written) is None
+    assert TrainConfig.from_dict(TrainConfig(eval_batch_size=written).to_dict()) == TrainConfig()
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "loaded", "at_once"),
+    [
+        (None, None, CPU_CLIPS, CPU_CLIPS),
+        (5, None, 5, 5),
+        (None, 40 * CLIP, GPU_CLIPS, 40),
+        (None, 10**9, GPU_CLIPS, GPU_CLIPS),
+        (None, 0, GPU_CLIPS, 1),
+        (300, 40 * CLIP, 300, 300),  # asked for is asked for
+    ],
+)
+def test_clips_at_once(
+    monkeypatch: pytest.MonkeyPatch, asked: int | None, room: int | None, loaded: int, at_once: int
+) -> None:
+    with_room(monkeypatch, room)
+    size = BatchSize(asked, CLIP)
+    size.start()
+    assert (size.loaded, size.at_once) == (loaded, at_once)
+
+
+def test_room_is_what_others_leave_or_the_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory.room_on_gpu() is None or torch.cuda.is_available()
+    monkeypatch.delenv("TUNE_WHISPER_GPU_SHARE", raising=False)
+    with_card(monkeypatch, free=60e9, total=80e9, held=8e9, kept=12e9)
+    assert memory.room_on_gpu() == pytest.approx(0.85 * 64e9)
+    memory.use_share_of_gpu(0.25)
+    assert memory.room_on_gpu() == pytest.approx(0.85 * 12e9)
+    with_card(monkeypatch, free=1e9, total=80e9, held=8e9, kept=12e9)
+    assert memory.room_on_gpu() == pytest.approx(0.85 * 5e9)
+    with_card(monkeypatch, free=1e9, total=80e9, held=30e9, kept=31e9)
+    assert memory.room_on_gpu() == 0
+    memory.use_share_of_gpu(1.0)
+    assert memory.room_on_gpu() == pytest.approx(0.85 * 2e9)
+
+
+def test_parts_are_halved_and_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 100 * CLIP)
+    size, freed, most = BatchSize(None, CLIP), [], 40
+    tried: list[int] = []
+
+    def work(part: slice) -> range:
+        tried.append(part.stop - part.start)
+        if tried[-1] > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return range(part.start, part.stop)
+
+    size.start()
+    found = size.in_parts(GPU_CLIPS, work, lambda: freed.append(size.at_once))
+    assert list(itertools.chain(*found)) == list(range(GPU_CLIPS))
+    assert tried == [64, 32, 32, 32, 32]  # two parts of a hundred at most are of 64 each
+    assert freed == [32]
+    tried.clear()
+    size.start()  # the next evaluation
+    assert [len(part) for part in size.in_parts(40, work)] == [20, 20]
+    assert tried == [20, 20]
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        size.in_parts(40, work)
+    assert tried[2:] == [20, 10, 5, 2, 1]
+
+
+def test_other_errors_and_processes_in_step_are_not_halved() -> None:
+    def fail(part: slice) -> None:
+        tried.append(part)
+        raise error
+
+    for error, same in ((RuntimeError("shapes differ"), False), (torch.OutOfMemoryError("of CUDA"), True)):
+        tried: list[slice] = []
+        with pytest.raises(RuntimeError, match=str(error)):
+            BatchSize(8, CLIP, same_everywhere=same).in_parts(8, fail)
+        assert tried == [slice(0, 8)]
+
+
+def test_in_step_auto_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 10**9)
+    size = BatchSize(None, CLIP, same_everywhere=True)
+    size.start()
+    assert (size.loaded, size.at_once) == (CPU_CLIPS, CPU_CLIPS)
+
+
+@pytest.fixture(scope="module")
+def config(small_config: TrainConfig) -> TrainConfig:
+    return small_config.replace(max_eval_clips=48)
+
+
+@pytest.fixture(scope="module")
+def whole(config: TrainConfig) -> Evaluation:
+    return evaluate(config.replace(eval_batch_size=48))
+
+
+@pytest.fixture
+def card(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A GPU with room for 20 clips, by what each is taken to need."""
+    model = load_model(config, load_processor(config))
+    with_room(monkeypatch, 20 * clip_bytes(model, 2 * model.config.max_source_positions, "fp32"))
+    yield 20
+
+
+@pytest.mark.parametrize(("most", "parts"), [(100, [16, 16, 16]), (9, [16, 8, 8, 8, 8, 8, 8])])
+def test_the_same_transcripts_in_little_memory(
+    config: TrainConfig, whole: Evaluation, card: int, most: int, parts: list[int]
+) -> None:
+    with little_memory(most) as seen:
+        found = evaluate(config)
+    assert seen == parts
+    assert found.predictions == whole.predictions
+    assert (found.wer, found.cer) == (whole.wer, whole.cer)
+    assert found.loss == pytest.approx(whole.loss, rel=1e-4)
+
+
+def test_evaluate_and_transcripts_in_little_memory(config: TrainConfig, whole: Evaluation, card: int) -> None:
+    split = prepare(config).splits["validation"]
+    told: list[int] = []
+    with little_memory(9) as seen:
+        found = Decoder(config).transcribe(split, lambda done, total: told.append(done))
+    assert found.texts == whole.predictions
+    assert found.batch_size == 8
+    assert seen[4:] == [16, 8, 8, 8, 8, 8, 8]  # behind the clips without speech
+    assert told == [8, 16, 24, 32, 40, 48]
+    with little_memory(0), pytest.raises(ConfigError, match="a single clip does not fit in the memory of"):
+        Decoder(config).transcribe(split)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_training_evaluates_in_what_memory_there_is(
+    config: TrainConfig, card: int, tmp_path: Path, frozen: bool
+) -> None:
+    """A frozen encoder's outputs are kept: the second evaluation has none to compute."""
+    config = config.replace(max_steps=4, train_batch_size=8, evaluations=2, freeze_encoder=frozen)
+    config = config.replace(cache_dir=str(tmp_path / "cache")) if frozen else config
+    rows = []
+    for asked, most in ((48, 100), (None, 9)):
+        rates: list[Any] = []
+        rows.append(rates)
+        with little_memory(most) as seen:
+            train(
+                config.replace(eval_batch_size=asked),
+                lambda row, folder, rates=rates: rates.append(row) if folder else None,
+            )
+        if most == 9 and not frozen:
+            evaluated = [clips for clips in seen if clips != 8]
+            assert evaluated == [16]  # once, and then never again more than there is memory for
+    for one, other in zip(*rows, strict=True):
+        assert one["wer"] == other["wer"]
+        assert one["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-4)
+
+
+def test_the_probe_leaves_room_to_others(config: TrainConfig, card: int) -> None:
+    with little_memory(100) as seen:
+        (found,) = probe_step(config, prepare(config), micro_batches=[2], seconds=0.0)
+    assert found.fits
+    assert max(seen) == CPU_CLIPS
+
+
+def test_workers_with_different_memory_measure_the_same(config: TrainConfig, tmp_path: Path) -> None:
+    config = config.replace(
+        max_eval_clips=17, max_train_clips=16, train_batch_size=4, epochs=1.0, evaluations=1
+    )
+    run_workers("train", config, tmp_path / "one")
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "most-clips-1").write_text("5")
+    run_workers("train", config.replace(train_batch_size=2, workers=2), tmp_path / "two")
+    one, two = (
+        json.loads((tmp_path / name / "rows-0.json").read_text())["rows"][-1] for name in ("one", "two")
+    )
+    assert two["wer"] == one["wer"]
+    assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-3)

@@ -1,0 +1,229 @@
+"""Trainings on changed waveforms: the same samples however they are trained on, and windows that hold them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from forks import run_workers
+from safetensors.torch import load_file
+
+from trainer.config import TrainConfig
+from trainer.data.features import count_frames
+from trainer.data.prepared import PreparedData, prepare
+from trainer.errors import DataError
+from trainer.model.processor import load_processor
+from trainer.probe import _window
+from trainer.train import _augmented, _make_trainer, train
+from trainer.training.augmented import amounts_of, augmented_frames
+from trainer.training.window import window_frames
+
+FULL = 400
+"""Feature frames that the demo's model hears."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def config(small_config: TrainConfig) -> TrainConfig:
+    return small_config.replace(
+        max_train_clips=20,
+        max_eval_clips=8,
+        augment=0.8,
+        augment_reverb=0.5,
+        audio_window="batch",
+        epochs=2.0,
+        train_batch_size=8,
+        evaluations=2,
+        log_every_seconds=0.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def data(config: TrainConfig) -> PreparedData:
+    return prepare(config, waveforms=True)
+
+
+def samples(config: TrainConfig, folder: Path) -> dict[str, str]:
+    """Digests of all training samples, with their windows, by epoch and clip; of processes of their own."""
+    run_workers("samples", config, folder)
+    found: dict[str, str] = {}
+    for rank in range(config.workers):
+        found |= json.loads((folder / f"samples-{rank}.json").read_text())
+    assert len(found) == 40
+    return found
+
+
+def test_samples_are_the_same_for_all_workers_and_splits_of_a_batch(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    whole = samples(config, tmp_path / "one")
+    assert len(set(whole.values())) > 35, "each epoch has others"
+    for name, changes in {
+        "accumulated": {"train_batch_size": 2, "gradient_accumulation_steps": 4},
+        "loading": {"dataloader_workers": 2},
+        "two": {"workers": 2, "train_batch_size": 4},
+        "two-accumulated": {"workers": 2, "train_batch_size": 1, "gradient_accumulation_steps": 4},
+    }.items():
+        assert samples(config.replace(**changes), tmp_path / name) == whole, name
+    other = samples(config.replace(seed=1), tmp_path / "seed")
+    assert len(set(other.values()) & set(whole.values())) < 5
+
+
+def test_a_resume_is_bit_equal(config: TrainConfig, data: PreparedData, tmp_path: Path) -> None:
+    import shutil
+
+    config = config.replace(dropout=0.1, spec_augment=True)
+    kept, rows = tmp_path / "middle", list[Any]()
+
+    def keep(metrics: Any, folder: Path | None) -> None:
+        rows.append(dict(metrics))
+        if folder is not None and not kept.exists():
+            shutil.copytree(folder, kept)
+
+    whole = train(config, keep, data=data, output_dir=tmp_path / "whole")
+    begun = len(rows)
+    again = train(config, keep, data=data, output_dir=tmp_path / "again", resume_from=kept)
+    middle = next(row["step"] for row in rows if "wer" in row)
+    expected = [row["loss"] for row in rows[:begun] if row["step"] > middle]
+    assert [row["loss"] for row in rows[begun:]] == expected
+    assert whole.checkpoint is not None and again.checkpoint is not None
+    weights, others = (
+        load_file(tmp_path / name / f"checkpoint-{whole.steps}" / "model.safetensors")
+        for name in ("whole", "again")
+    )
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: PreparedData) -> None:
+    augmented, split = _augmented(config.replace(augment=0.5), data), data.splits["train"]
+    same = 0
+    for epoch in range(3):
+        for clip in range(len(split)):
+            features, fill = augmented.features(epoch, clip)
+            frames = augmented.frames(np.array([epoch]), np.array([clip]))
+            assert features.shape == (80, frames[0])
+            assert np.isfinite(features).all()
+            if features.shape == split.features(clip).shape and (features == split.features(clip)).all():
+                assert fill == split.fill(clip)
+                same += 1
+    assert same / (3 * len(split)) == pytest.approx(0.5, abs=0.2)
+    shares = ("noise", "reverb", "telephone", "clipping", "speed", "tempo", "shift", "tilt", "gain")
+    nothing = _augmented(config.replace(augment=1.0, **{f"augment_{name}": 0.0 for name in shares}), data)
+    for clip in range(len(split)):
+        features, fill = nothing.features(0, clip)
+        # 16 bits show next to the floor only, 80 dB below the loudest.
+        off = np.abs(features.astype(np.float32) - split.features(clip))
+        assert off.max() < 5e-3
+        assert (off > 1e-3).mean() < 0.01
+        assert fill == pytest.approx(split.fill(clip), abs=1e-3)
+
+
+@pytest.mark.parametrize("window", [None, "batch", 30.0, 3.0])
+def test_every_clip_fits_in_the_window(config: TrainConfig, data: PreparedData, window: Any) -> None:
+    config = config.replace(
+        audio_window=window, augment=1.0, augment_strength=3.0, augment_speed=1.0, augment_shift=2.0
+    )
+    augmented = _augmented(config, data)
+    own = window_frames(config, data, FULL)
+    assert own <= augmented.window <= FULL
+    if isinstance(window, float):
+        assert augmented.window == own
+    else:
+        assert augmented.window == FULL
+    assert _window(config, data) >= augmented.window
+    clips = np.arange(20)
+    lengths = np.concatenate([augmented.frames(np.full(20, epoch), clips) for epoch in range(20)])
+    assert lengths.max() <= augmented.window
+    assert lengths.max() >= augmented.window - 3, "what can be slowed down is"
+
+
+def test_a_mild_change_needs_little_more_window(config: TrainConfig, data: PreparedData) -> None:
+    plain = window_frames(config, data, FULL)
+    mild = config.replace(augment_strength=0.2)
+    assert plain < augmented_frames(mild, data, amounts_of(mild), 3000) < 1.15 * plain + 16
+
+
+def test_evaluations_hear_the_clips_as_they_are(
+    config: TrainConfig, data: PreparedData, tmp_path: Path
+) -> None:
+    trainer = _make_trainer(config, data, data.splits["validation"], None, tmp_path)
+    (batch,) = trainer.get_eval_dataloader()
+    for clip, features in zip(batch["clips"].tolist(), batch["input_features"], strict=True):
+        stored = data.splits["validation"].features(clip)
+        np.testing.assert_array_equal(features[:, : stored.shape[1]], stored.astype(np.float32))
+
+
+def test_the_encoder_cache_is_off(
+    config: TrainConfig, data: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = data.moved_to(tmp_path / "features")
+    (tmp_path / "features").symlink_to(data.folder)
+    frozen = config.replace(freeze_encoder=True, max_steps=1, epochs=None, evaluations=1)
+    with caplog.at_level(logging.WARNING):
+        train(frozen, data=copy)
+    assert not (tmp_path / "encoded").exists()
+
+
+def test_mask_lengths_are_those_of_the_settings(
+    config: TrainConfig, data: PreparedData, tmp_path: Path
+) -> None:
+    masked = config.replace(spec_augment=True, mask_time_length=20, mask_feature_length=5)
+    model = _make_trainer(masked, data, data.splits["validation"], None, tmp_path).model
+    assert (model.config.mask_time_length, model.config.mask_feature_length) == (20, 5)
+
+
+def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tmp_path: Path) -> None:
+    noises, rooms = tmp_path / "noises" / "more", tmp_path / "rooms"
+    noises.mkdir(parents=True)
+    rooms.mkdir()
+    generator = np.random.default_rng(0)
+    soundfile.write(noises / "long.flac", generator.uniform(-0.1, 0.1, 31 * 16_000), 16_000)
+    soundfile.write(noises / "low.wav", generator.uniform(-0.1, 0.1, 8_000), 8_000)
+    (noises / "readme.txt").write_text("no noise")
+    soundfile.write(rooms / "room.wav", np.array([0, 0, 1.0, 0.5, 0.25]), 16_000)
+    cached = config.replace(cache_dir=str(tmp_path / "cache"))
+    made = prepare(cached, waveforms=True)
+    with_files = cached.replace(
+        noise_dir=str(tmp_path / "noises"), impulse_dir=str(rooms), augment_noise_kind="files", augment=1.0
+    )
+    first, second = _augmented(with_files, made), _augmented(with_files, made)
+    assert first._augmenter._noises is not None
+    assert len(first._augmenter._noises) == 3, "30 s, 1 s and the other file"
+    for clip in range(20):
+        np.testing.assert_array_equal(first.features(0, clip)[0], second.features(0, clip)[0])
+    assert len(list((tmp_path / "cache").glob("sounds-*"))) == 2
+    (noises / "broken.wav").write_bytes(b"RIFF")
+    with pytest.raises(DataError, match=r"noise_dir='.*noises': broken.wav: .*; remove or replace the file"):
+        _augmented(with_files, made)
+    with pytest.raises(DataError, match=r"impulse_dir='.*': has no .wav, .flac, .ogg or .mp3 files"):
+        _augmented(
+            with_files.replace(noise_dir=None, augment_noise_kind="any", impulse_dir=str(made.folder)), made
+        )
+    with pytest.raises(DataError, match=r"noise_dir='nowhere': is not a folder"):
+        _augmented(with_files.replace(noise_dir="nowhere"), made)
+
+
+def test_the_probe_trains_on_changed_clips(config: TrainConfig, data: PreparedData) -> None:
+    from trainer.probe import probe_step
+
+    (found,) = probe_step(config, data, micro_batches=[4], seconds=0.1, evaluated=False)
+    assert found.samples_per_second
+
+
+def test_frames_are_counted_as_features_have_them(config: TrainConfig) -> None:
+    extractor = load_processor(config).feature_extractor
+    assert [count_frames(extractor, n) for n in (1, 160, 16_000, extractor.n_samples)] == [2, 3, 102, FULL]

@@ -1,0 +1,215 @@
+"""What a step asks of a GPU: that the host never waits for it, and that little is copied to it.
+
+Without a GPU it is seen by the operations that would wait for one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_loss import BYTES, at_most
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import TrainerCallback
+
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+from trainer.scoring.decoding import Decoder
+from trainer.train import _make_trainer, evaluate, plan_batches
+from trainer.training.arguments import _loaders
+from trainer.training.whisper_trainer import WhisperTrainer
+
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "lift_fresh"}
+"""`.item()` and `bool()`; what has as many results as the numbers say; `torch.tensor(...)`, which copies."""
+
+
+class Watched(TrainerCallback):
+    """Switches something on within the steps, but for the first."""
+
+    def __init__(self, switch: Any) -> None:
+        self.switch = switch
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.switch(state.global_step > 0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.switch(False)
+
+
+class Operations(TorchDispatchMode):
+    """Names and arguments of operations, while it is switched on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on, self.found = False, list[tuple[str, dict[str, Any]]]()
+
+    def switch(self, on: bool) -> None:
+        self.on = on
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.on:
+            self.found.append((func._schema.name.removeprefix("aten::"), kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+class EvaluatesAfter(TrainerCallback):
+    """Asks for an evaluation after these steps."""
+
+    def __init__(self, steps: list[int]) -> None:
+        self.steps = steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_evaluate = state.global_step in self.steps
+
+
+def make_trainer(config: TrainConfig, folder: Path) -> WhisperTrainer:
+    data = prepare(config)
+    plan = plan_batches(config, len(data.splits["train"]))
+    return _make_trainer(config, data, data.splits["validation"], plan, folder)
+
+
+STEPS: list[dict[str, Any]] = [
+    {},
+    {"gradient_accumulation_steps": 2, "label_smoothing": 0.1, "dropout": 0.1},
+    {"precision": "bf16", "gradient_checkpointing": True},
+    {"freeze_encoder": True, "encoder_cache": False},
+]
+
+
+def steps(config: TrainConfig, changes: dict[str, Any]) -> TrainConfig:
+    return config.replace(max_steps=4, max_eval_clips=1, evaluations=1, log_every_seconds=1000.0, **changes)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("changes", STEPS, ids=lambda changes: "-".join(changes) or "plain")
+def test_the_host_never_waits_within_a_step(
+    small_config: TrainConfig, tmp_path: Path, changes: dict[str, Any], apart: bool
+) -> None:
+    operations = Operations()
+    trainer = make_trainer(steps(small_config, changes), tmp_path)
+    trainer.add_callback(Watched(operations.switch))
+    with at_most(BYTES if apart else 2**26), operations:
+        trainer.train()
+    names = {name for name, _ in operations.found}
+    assert {"addmm", "_fused_adamw_"} <= names
+    assert not names & WAITS
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("changes", STEPS, ids=lambda changes: "-".join(changes) or "plain")
+def test_the_host_never_waits_on_a_gpu(
+    small_config: TrainConfig, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    trainer = make_trainer(steps(small_config, changes), tmp_path)
+    trainer.add_callback(Watched(lambda on: torch.cuda.set_sync_debug_mode("error" if on else "default")))
+    with at_most(BYTES):
+        trainer.train()
+    assert trainer.state.global_step == 4
+
+
+def test_batches_are_copied_while_the_host_goes_on(small_config: TrainConfig, tmp_path: Path) -> None:
+    trainer = make_trainer(small_config, tmp_path)
+    batch = trainer._collators["train"]([0, 1])
+    trainer.args.__dict__["_setup_devices"] = torch.device("meta")
+    operations = Operations()
+    operations.switch(True)
+    with operations:
+        found = trainer._prepare_inputs(batch)
+    assert {value.device.type for value in found.values()} == {"meta"}
+    copies = [kwargs for name, kwargs in operations.found if name == "_to_copy"]
+    assert len(copies) == len(batch)
+    assert all(kwargs["non_blocking"] for kwargs in copies)
+
+
+def test_label_tokens_are_counted_on_the_host(small_config: TrainConfig, tmp_path: Path) -> None:
+    trainer = make_trainer(small_config, tmp_path)
+    batches = [trainer._collators["train"](clips) for clips in ([0, 1], [2])]
+    _, tokens = trainer.get_batch_samples(iter(batches), 2, torch.device("meta"))
+    assert tokens.device.type == "cpu"
+    assert tokens == sum(len(batch["label_positions"]) for batch in batches)
+
+
+def test_a_gpu_gets_features_as_they_are_stored(small_config: TrainConfig, tmp_path: Path) -> None:
+    losses = []
+    for half in (False, True):
+        trainer = make_trainer(steps(small_config, {}), tmp_path)
+        for role, collator in trainer._collators.items():
+            assert collator.half is torch.cuda.is_available()
+            trainer._collators[role] = dataclasses.replace(collator, half=half)
+        features = trainer._collators["train"]([0, 1])["input_features"]
+        assert features.dtype == (torch.float16 if half else torch.float32)
+        assert trainer._prepare_inputs({"input_features": features})["input_features"].dtype == torch.float32
+        losses.append((trainer.train().training_loss, trainer.evaluate()["eval_loss"]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(("threads", "loaders"), [(1, 1), (2, 1), (3, 2), (8, 2)])
+def test_a_gpu_has_a_process_that_loads(
+    small_config: TrainConfig, monkeypatch: pytest.MonkeyPatch, threads: int, loaders: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert _loaders(small_config) == loaders
+    assert _loaders(small_config.replace(dataloader_workers=0)) == 0
+
+
+def test_batches_come_from_another_process_as_they_are(small_config: TrainConfig, tmp_path: Path) -> None:
+    config = steps(small_config, {})
+    losses = [
+        make_trainer(config.replace(dataloader_workers=workers), tmp_path).train().training_loss
+        for workers in (0, 2)
+    ]
+    assert losses[0] == losses[1]
+
+
+def casts_of_evaluation(config: TrainConfig) -> int:
+    operations = Operations()
+    operations.switch(True)
+    with operations:
+        evaluate(config)
+    return sum(name == "_to_copy" for name, _ in operations.found)
+
+
+def test_in_bf16_a_token_casts_no_weights(small_config: TrainConfig) -> None:
+    config = small_config.replace(precision="bf16", max_eval_clips=4, eval_batch_size=4)
+    prepare(config)
+    few, many = (casts_of_evaluation(config.replace(generation_max_length=tokens)) for tokens in (3, 8))
+    assert many - few <= 5  # the scores, which are compared in float32
+
+
+def test_bf16_writes_nearly_what_fp32_does(small_config: TrainConfig) -> None:
+    expected = evaluate(small_config)
+    found = evaluate(small_config.replace(precision="bf16"))
+    decoder = Decoder(small_config.replace(precision="bf16"))
+    assert decoder.transcribe(prepare(small_config).splits["validation"]).texts == found.predictions
+    assert found.loss == pytest.approx(expected.loss, rel=0.01)
+    assert found.wer == pytest.approx(expected.wer, abs=5)
+    same = [one == other for one, other in zip(found.predictions, expected.predictions, strict=True)]
+    assert sum(same) >= 12
+    assert len(evaluate(small_config.replace(precision="bf16", generation_num_beams=2)).predictions) == 16
+
+
+def test_an_evaluation_in_bf16_leaves_the_training_as_it_is(
+    small_config: TrainConfig, tmp_path: Path
+) -> None:
+    """Weights stay in float32 and the model's arithmetic in bf16: evaluations on the way change no step."""
+    config = small_config.replace(
+        precision="bf16",
+        max_steps=4,
+        max_eval_clips=2,
+        evaluations=1,
+        train_batch_size=4,
+        log_every_seconds=1000.0,
+    )
+    learned = []
+    for points in ([], [2]):
+        trainer = make_trainer(config, tmp_path)
+        trainer.add_callback(EvaluatesAfter(points))
+        trainer.train()
+        learned.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
+    assert {value.dtype for value in learned[0].values()} == {torch.float32}
+    for name, value in learned[0].items():
+        assert torch.equal(learned[1][name], value), name

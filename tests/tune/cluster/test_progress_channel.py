@@ -1,0 +1,73 @@
+"""The mailbox between trials and driver, in a Ray of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+from tune.cluster.progress_channel import MailboxReader, post, start_mailbox, tell
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+def ask_later(mailbox: Any, content: dict[str, Any]) -> Any:
+    """A question that is on its way."""
+    return mailbox.ask.remote(("001", "question", content, 0.0))
+
+
+def test_questions_are_answered_and_messages_come_in_their_order() -> None:
+    mailbox, heard = start_mailbox(), []
+
+    def receive(trial: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
+        heard.append((trial, kind, content.get("n")))
+        return {"twice": 2 * content["n"]}
+
+    reader = MailboxReader(mailbox, receive)
+    reader.start()
+    post(mailbox, "001", {"n": 1})
+    tell(mailbox, "001", "saved", {"n": 2})
+    assert ray.get(ask_later(mailbox, {"n": 3}), timeout=30) == {"twice": 6}
+    tell(mailbox, "001", "saved", {"n": 4})
+    reader.stop()
+    assert ("001", "progress", 1) in heard
+    assert [n for _, kind, n in heard if kind != "progress"] == [2, 3, 4]
+    assert reader.error is None
+
+
+def test_whatever_goes_wrong_with_a_message_is_known() -> None:
+    """A trial that asks waits for its answer: the search must end where none can come."""
+    mailbox = start_mailbox()
+
+    def receive(*message: Any) -> Any:
+        raise KeyError("a mistake of ours")
+
+    reader = MailboxReader(mailbox, receive)
+    reader.start()
+    ask_later(mailbox, {})
+    deadline = time.monotonic() + 30
+    while reader.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    reader.stop()
+    assert isinstance(reader.error, KeyError)
+
+
+def test_a_mailbox_that_is_gone_is_an_error_for_all() -> None:
+    mailbox = start_mailbox()
+    reader = MailboxReader(mailbox, lambda *_: None)
+    reader.start()
+    waiting = mailbox.ask.remote(("001", "question", {}, 0.0))
+    assert ray.get(waiting, timeout=30) is None
+    ray.kill(mailbox)
+    with pytest.raises(ray.exceptions.RayError):
+        tell(mailbox, "001", "saved", {})
+    reader.join(30)
+    assert isinstance(reader.error, ray.exceptions.RayError)

@@ -1,0 +1,82 @@
+"""`python frozen_saves.py WHERE FOLDER WORDS...` is `tune-whisper WORDS...` whose second save stands still.
+
+At `writing` the weights are written half, at `naming` all is written and not sealed, at `telling` the checkpoint has
+its name and the driver does not know it. A file `there` then appears in FOLDER; once there is a file `go`, it goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def freeze(where: str, folder: Path) -> None:
+    """Set this process, one of Ray's, up for it."""
+    import torch
+
+    from trainer.training.saving import SavingTrainer
+    from tune.experiments.checkpoint_files import CheckpointFiles
+    from tune.workers import keeper
+
+    def second(call: Callable[..., Any]) -> Callable[..., Any]:
+        def stopped(*args: Any, **kwargs: Any) -> Any:
+            if (folder / "first").exists() and not (folder / "there").exists():
+                (folder / "there").touch()
+                while not (folder / "go").exists():
+                    time.sleep(0.02)
+            (folder / "first").touch()
+            return call(*args, **kwargs)
+
+        return stopped
+
+    if where == "naming":
+        CheckpointFiles.complete = second(CheckpointFiles.complete)  # type: ignore[method-assign]
+    elif where == "telling":
+        keeper.tell = second(keeper.tell)
+    else:
+        writer_of_copies = SavingTrainer.writer_of_copies
+
+        def writer(self: SavingTrainer, checkpoint: Path, keep: Any) -> Callable[[], None]:
+            write = writer_of_copies(self, checkpoint, keep)
+
+            def half(*args: Any) -> None:
+                if (folder / "first").exists():
+                    torch.save({"half": torch.zeros(1000)}, checkpoint / "model.safetensors")
+
+            def both() -> None:
+                half()
+                stopped()
+
+            stopped = second(write)
+            return both
+
+        SavingTrainer.writer_of_copies = writer  # type: ignore[method-assign]
+
+
+def main(where: str, folder: str, words: list[str]) -> int:
+    """`tune-whisper` with these words; its exit code."""
+    import ray.tune
+
+    import tune.runs.trials
+    from tune.cli import main as tune_whisper
+    from tune.workers.trainable import make_trainable
+
+    def make(inputs: Any, mailbox: Any, resources: Any, files: Any) -> Any:
+        trial = make_trainable(inputs, mailbox, resources, files)
+
+        def freezing_trial(sampled: dict[str, Any]) -> None:
+            freeze(where, Path(folder))
+            trial(sampled)
+
+        return ray.tune.with_resources(freezing_trial, resources.request())
+
+    tune.runs.trials.make_trainable = make
+    return tune_whisper(words)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).mkdir(exist_ok=True)
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

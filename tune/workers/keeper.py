@@ -1,0 +1,81 @@
+"""Where a trial's checkpoints go: once, straight to the experiment's storage, and told once they are sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.report import Decision, Kept
+from tune.cluster.progress_channel import ask, tell
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+    from tune.experiments.checkpoint_files import CheckpointFiles
+
+SAVED = "saved"
+"""A message: `checkpoint`, `samples_seen`, `keep`, and the `pause` of the training for it in seconds."""
+PLACE = "place"
+"""A question: where the trial's checkpoints go (`folder`), and from which it can go on (`checkpoints`, the first choice
+first), paths within the experiment."""
+DECISION = "decision"
+"""A question about the evaluation at `samples_seen`: `goes_on`, `keep`."""
+
+
+class ExperimentKeeper:
+    """Keeps what the driver asks for of each evaluation of a trial.
+
+    In a folder a checkpoint is written beside its place and then renamed. To an object store go its files, and last the
+    manifest. What a killed process leaves of one has no name that the log knows.
+    """
+
+    in_background = True
+
+    def __init__(
+        self,
+        files: CheckpointFiles,
+        mailbox: ActorHandle,
+        trial_id: str,
+        folder: str,
+        decide: Callable[[Mapping[str, float]], Decision],
+    ) -> None:
+        """Args:
+        files: the experiment's checkpoints.
+        mailbox: told of checkpoints that are sealed.
+        trial_id: of the trial.
+        folder: of the trial, within the experiment.
+        decide: takes an evaluation to the driver.
+        """
+        self._files, self._mailbox, self._trial_id, self._folder = files, mailbox, trial_id, folder
+        self.decide = decide
+        self._name = ""
+
+    def begin(self, samples_seen: int, step: int) -> Path:
+        """Beside its place, or in a private folder for what goes to an object store."""
+        self._name = self._files.name(self._folder, samples_seen)
+        return self._files.place(self._name)
+
+    def hand_over(self, folder: Path) -> Mapping[str, Mapping[str, int]]:
+        """Upload what is not in a folder that all see."""
+        return self._files.upload(folder, self._name)
+
+    def complete(
+        self,
+        folder: Path,
+        taken: Mapping[str, Mapping[str, int]],
+        metrics: Mapping[str, float],
+        keep: Kept,
+        pause: float,
+    ) -> bool | None:
+        """Give it its name, and tell the driver."""
+        self._files.complete(folder, self._name, taken)
+        seen = int(metrics["samples_seen"])
+        told = {"checkpoint": self._name, "samples_seen": seen, "keep": keep, "pause": pause}
+        tell(self._mailbox, self._trial_id, SAVED, told)
+        return None
+
+
+def decision_of(mailbox: ActorHandle, trial_id: str, metrics: Mapping[str, float]) -> Decision:
+    """What the driver has decided on an evaluation."""
+    return Decision(**ask(mailbox, trial_id, DECISION, {"samples_seen": int(metrics["samples_seen"])}))
