@@ -113,7 +113,7 @@ class MailboxReader(threading.Thread):
         while self.error is None and not self._done.is_set():
             try:
                 ray.get(self._mailbox.wait.remote(1.0))
-            except ray.exceptions.RayError as error:
+            except Exception as error:  # noqa: BLE001 - Ray's own, or any other where Ray was ended; raised as below
                 self.error = error
                 return
             self.fetch()

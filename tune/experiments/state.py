@@ -261,6 +261,8 @@ def _(event: Evaluated, state: SearchState, now: float) -> None:
         "finished": event.finished,
     }
     run.add_evaluation(metrics, event.stop, event.keep)
+    if run.wer is not None:
+        run.first_heard.setdefault((event.samples_seen, run.wer), now)
     if event.checkpoint is not None and event.metrics.get("wer") is not None:
         run.add_saved(event.samples_seen, event.checkpoint, "all")
 

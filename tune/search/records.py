@@ -82,6 +82,8 @@ class TrialRecord:
     epoch: float = 0.0
     evaluations: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     """Samples seen and WER of every evaluation."""
+    first_heard: dict[tuple[int, float | None], float] = dataclasses.field(default_factory=dict)
+    """When an evaluation with these samples seen and this WER was first in the log, in seconds since the epoch."""
     losses: list[float] = dataclasses.field(default_factory=list)
     """Evaluation loss of each of them."""
     finished: bool = False

@@ -223,10 +223,10 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
 
     def log(trial_id: str | None, metrics: Mapping[str, float | None], step: int) -> None:
         key = None if saved.is_training else trial_id
-        found.setdefault(key, []).extend(points(metrics, step, entry.time))
+        found.setdefault(key, []).extend(points(metrics, step, time))
 
     for entry in entries:
-        event = entry.event
+        event, time = entry.event, entry.time
         if isinstance(event, BaselineMeasured):
             log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
         elif isinstance(event, TrialProposed):
@@ -237,6 +237,8 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
         elif isinstance(event, Evaluated) and event.metrics.get(event.objective) is not None:
             reported, wer = {**event.metrics, "epoch": event.epoch}, event.metrics[event.objective]
             values = {name: reported[name] for name in RATES if name in reported}
+            # What was measured again, as its process had ended before its weights were saved, is the same point.
+            time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, wer), time)
             log(event.trial_id, values | _of_training(reported), event.samples_seen)
             is_trial = event.trial_id in records and not saved.is_training
             # Of a part of the clips it would rise again once a trial is measured on all.

@@ -204,7 +204,7 @@ def test_the_disk_is_full_in_mid_search(disk: Path, tmp_path: Path) -> None:
     place = ["--storage", str(disk)]
     more = ["--trials", "1", "--epochs", "10", "--max-failures", "0", *place]
     search = Search(tmp_path, *words(tmp_path, *more))
-    search.wait_for("trial 001 epoch")
+    search.wait_for(lambda: state(disk / "x").get("001", {}).get("last_checkpoint"))
     while search.process.poll() is None:  # each checkpoint that goes makes room for one more
         filler = fill(disk, 4_000_000)
         time.sleep(0.1)

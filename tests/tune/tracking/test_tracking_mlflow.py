@@ -23,6 +23,7 @@ from tune.experiments.events import (
     FinalRoundPlanned,
     HeldOutMeasured,
     TrialProposed,
+    TrialRecovered,
     TrialStarted,
 )
 from tune.experiments.folder import ExperimentFolder
@@ -574,3 +575,23 @@ def test_a_first_session_of_a_higher_number(made: MadeLog, database: str) -> Non
     parent = client.get_run(only_parent(client, made.name))
     assert parent.data.params["model"] == "demo"
     assert set(children(client, parent.info.run_id)) == {"001"}
+
+
+def test_what_is_measured_again_is_one_point(made: MadeLog, database: str) -> None:
+    """The process failed before the weights of its last evaluation were saved, so that it is made again."""
+    made.session(trials=1)
+    made.begin("001")
+    made.evaluate("001", 50.0, 40.0)
+    made.deliver()
+    made.append(TrialRecovered(trial_id="001", reason="killed"))
+    made.evaluate("001", 40.0, first=1)
+    made.end("001")
+    made.finish()
+    made.deliver()
+    client = client_of(database)
+    parent = only_parent(client, made.name)
+    wers = client.get_metric_history(children(client, parent)["001"].info.run_id, "wer")
+    assert [(point.step, point.value) for point in wers] == [(384, 50.0), (1088, 40.0)]
+    best = client.get_metric_history(parent, "best_wer")
+    assert [point.value for point in best][:2] == [50.0, 40.0]
+    assert len({point.timestamp for point in best if point.value == 40.0}) <= 2  # and that of the end
