@@ -2,7 +2,7 @@
 
     python benchmarks/bytes_written.py [--other FOLDER] [--trials 8] [--finalists 2] [--s3] [--repeats 1]
 
-A search of trials of whisper-tiny's shape (random weights, a part of the demo's data, three rungs and finalists), by
+A search of trials of whisper-tiny's shape (the demo's model widened, a part of its data, three rungs and finalists), by
 this checkout and by another one of this project in FOLDER. Counted are the bytes that all processes of the search
 hand to the disk (`write_bytes` of `/proc/PID/io`), and with `--s3` what a server in between is sent. A pause is what
 a training loses at a rung after its evaluation: writing, copying, waiting for the driver's decision.
@@ -34,7 +34,7 @@ SPACE = """\
 learning_rate: {type: float, low: 1e-5, high: 3e-3, log: true}
 scheduler: {rungs: 3, reduction_factor: 3, max_wer_to_baseline: 0}
 """
-DATA = ["max_train_clips=48", "max_eval_clips=16", "generation_max_length=24", "train_batch_size=4"]
+DATA = ["max_train_clips=64", "max_eval_clips=24", "generation_max_length=32", "train_batch_size=4"]
 _PAUSES = '''\
 """Times what comes between an evaluation and the next step, in whatever version of tune-whisper."""
 import importlib.abc, importlib.util, os, sys, time
@@ -189,7 +189,7 @@ def main() -> None:
     words = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        model = shapes.make_model(Path(name) / "tiny", "tiny")
+        model = shapes.widen_demo(Path(name) / "tiny")
         checkouts = {"this": ROOT, **({"other": words.other.absolute()} if words.other else {})}
         found: dict[str, list[Written]] = {each: [] for each in checkouts}
         for _ in range(words.repeats):

@@ -68,6 +68,63 @@ def lengthen_demo(folder: Path) -> Path:
     return folder
 
 
+def widen_demo(folder: Path) -> Path:
+    """The demo's model in whisper-tiny's shape, but for 12 heads of 32 and its few positions: it can learn.
+
+    Its outputs are the same. All hidden values are there three times, so that layer norms see the same, and weights
+    that add them up are divided by that; the layers that are new add nothing at first. Tokens that the demo lacks are
+    as unlikely as can be: opposite to the mean of what the decoder ends with.
+    """
+    demo = WhisperForConditionalGeneration.from_pretrained(DEMO / "model").eval()
+    what, old = SHAPES["tiny"], demo.config
+    values = old.to_dict() | {
+        "vocab_size": what["vocabulary"],
+        "d_model": what["width"],
+        "encoder_layers": what["layers"],
+        "decoder_layers": what["decoder_layers"],
+        "encoder_attention_heads": old.encoder_attention_heads * what["width"] // old.d_model,
+        "decoder_attention_heads": old.decoder_attention_heads * what["width"] // old.d_model,
+        "encoder_ffn_dim": 4 * what["width"],
+        "decoder_ffn_dim": 4 * what["width"],
+    }
+    torch.manual_seed(0)
+    wide = WhisperForConditionalGeneration(WhisperConfig.from_dict(values))
+    weights = wide.state_dict()
+    for name, weight in weights.items():
+        if name.removeprefix("proj_out") != name:  # tied to the embeddings
+            continue
+        if name in demo.state_dict():
+            is_table = "embed" in name
+            small = demo.state_dict()[name]
+            times = [new // before for new, before in zip(weight.shape, small.shape, strict=True)]
+            times[0] = 1 if is_table else times[0]
+            tiled = small.tile(times) / (times[1] if small.dim() > 1 and not is_table else 1)
+            weight[: len(tiled)] = tiled
+            if name.startswith("model.decoder.layer_norm"):  # what the embeddings multiply, three times
+                weight.div_(times[0])
+        elif "out_proj" in name or "fc2" in name:
+            weight.zero_()
+    times = what["width"] // old.d_model
+    mean = _mean_output(demo)
+    weights["model.decoder.embed_tokens.weight"][old.vocab_size :] = (-100 / mean.dot(mean) * mean).tile(
+        times
+    )
+    wide.load_state_dict(weights)
+    wide.generation_config = demo.generation_config
+    wide.save_pretrained(folder)
+    WhisperProcessor.from_pretrained(DEMO / "model").save_pretrained(folder)
+    return folder
+
+
+def _mean_output(model: WhisperForConditionalGeneration) -> torch.Tensor:
+    """Mean of what the decoder hands to the embeddings, on noise and random tokens."""
+    features = torch.randn(8, model.config.num_mel_bins, 2 * model.config.max_source_positions)
+    ids = torch.randint(0, model.config.vocab_size, (8, 20))
+    with torch.no_grad():
+        hidden = model.model(input_features=features, decoder_input_ids=ids).last_hidden_state
+    return hidden.mean(dim=(0, 1))
+
+
 def _processor(mels: int) -> WhisperProcessor:
     demo = WhisperProcessor.from_pretrained(DEMO / "model")
     extractor = WhisperFeatureExtractor(feature_size=mels, chunk_length=30)
