@@ -1,0 +1,131 @@
+"""What augmentation is worth with few speakers: the spaces `robust` and `lr_batch` on the same data, on the test split.
+
+    python benchmarks/robust.py FOLDER [--seeds 0 1 2] [--trials 8] [--epochs 8] [--output FILE]
+
+For each seed a few-speaker set (`few_speakers.py`) is made in FOLDER, and searched with each space: as many trials,
+epochs and finalists for both, the searches' and trainings' seeds the same. What a search exports is measured on the
+test split, whose voices neither trained nor chose anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import few_speakers  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What one search came to. Error rates in percent."""
+
+    space: str
+    seed: int
+    test: float
+    """WER of what was exported, on the test split."""
+    baseline_test: float
+    validation: float
+    """WER of the winning run at its best."""
+    samples: int
+    """Seen in all trials and repeats."""
+    seconds: float
+    config: dict[str, Any]
+    """Settings that won."""
+
+
+def search(space: str, data: Path, seed: int, asked: argparse.Namespace, words: list[str]) -> Search:
+    """Run one search to its end."""
+    command = [sys.executable, "-m", "tune", "--space", space, "--trials", str(asked.trials)]
+    command += ["--data", str(data), "--epochs", str(asked.epochs), "--seed", str(seed)]
+    command += ["--experiment", "x", *words]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        environment["PYTHONPATH"] = str(ROOT)
+        with (Path(place) / "log").open("w") as log:
+            done = subprocess.run(command, check=False, cwd=place, env=environment, stdout=log, stderr=log)
+        told = (Path(place) / "log").read_text()
+        if done.returncode:
+            raise SystemExit(told[-3000:])
+        results = json.loads((Path(place) / "experiments" / "x" / "results.json").read_text())
+    runs = [*results["trials"], *(results.get("repeats") or [])]
+    best = results["best"]
+    return Search(
+        space=space,
+        seed=seed,
+        test=results["test"]["wer"],
+        baseline_test=results["test"]["baseline_wer"],
+        validation=best["wer"],
+        samples=sum(run["samples_seen"] for run in runs),
+        seconds=time.monotonic() - began,
+        config=best["config"],
+    )
+
+
+def describe(found: list[Search], spaces: list[str]) -> str:
+    """A table by space, and the ratio of errors."""
+    columns = ["space", "WER on test, mean (each seed)", "validation", "samples", "minutes"]
+    rows = [columns, ["---"] * len(columns)]
+    for space in spaces:
+        mine = [each for each in found if each.space == space]
+        samples, seconds = ([getattr(each, name) for each in mine] for name in ("samples", "seconds"))
+        rows.append(
+            [
+                f"`{space}`",
+                _several([each.test for each in mine]),
+                _several([each.validation for each in mine]),
+                f"{statistics.mean(samples):,.0f}",
+                f"{statistics.mean(seconds) / 60:.1f}",
+            ]
+        )
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if len(spaces) == 2:
+        means = [statistics.mean(each.test for each in found if each.space == space) for space in spaces]
+        lines.append(
+            f"\nerrors of {spaces[1]} / {spaces[0]}: {means[1] / means[0]:.2f} in the mean over the seeds"
+        )
+    return "\n".join(lines)
+
+
+def _several(values: list[float]) -> str:
+    return f"{statistics.mean(values):.2f} ({', '.join(f'{value:.2f}' for value in values)})"
+
+
+def main() -> None:
+    """Search, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--spaces", nargs="+", default=["lr_batch", "robust"])
+    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--epochs", type=float, default=8)
+    parser.add_argument("--clips", type=int, default=600, help="of each split")
+    parser.add_argument("--output", type=Path, help="JSON")
+    asked, words = parser.parse_known_args()
+    found: list[Search] = []
+    for seed in asked.seeds:
+        data = few_speakers.make(asked.folder / f"seed-{seed}", clips=asked.clips, seed=seed)
+        for space in asked.spaces:
+            found.append(search(space, data.absolute(), seed, asked, words))
+            print(json.dumps(dataclasses.asdict(found[-1])), flush=True)
+            if asked.output:
+                asked.output.write_text(
+                    json.dumps([dataclasses.asdict(each) for each in found], indent=2) + "\n"
+                )
+    print(describe(found, asked.spaces))
+
+
+if __name__ == "__main__":
+    main()
