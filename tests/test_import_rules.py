@@ -24,7 +24,7 @@ ROWS = {
         {"__main__", "job_driver"},
     ],
     "trainer": [
-        {"errors", "files", "report", "threads"},
+        {"bounds", "errors", "files", "report", "threads"},
         {"languages", "deepspeed", "command"},
         {"config"},
         {"imports", "memory"},
@@ -45,7 +45,7 @@ FILES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 OF_TRAINER: dict[str, tuple[str, ...]] = {
-    "space": ("trainer.config", "trainer.errors"),
+    "space": ("trainer.bounds", "trainer.config", "trainer.errors"),
     "search": ("trainer.config", "trainer.errors", "trainer.report", "trainer.scoring", "trainer.threads"),
 }
 """What these rooms, which decide and do nothing else, may import of the training."""

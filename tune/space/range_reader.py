@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from trainer.config import ConfigError, TrainConfig, check_value, convert, field_type, unknown_field_message
+from trainer.bounds import convert
+from trainer.config import ConfigError, TrainConfig, check_value, field_type, unknown_field_message
 from tune.space.parameters import (
     AUTO,
     NOT_SEARCHABLE,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trainer.config import AUTOMATIC, BOUNDS, POSITIVE, TrainConfig, field_docs, field_type, field_words
+from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE
+from trainer.config import TrainConfig, field_docs, field_type, field_words
 from tune.space.parameters import AUTO, NOT_SEARCHABLE, SET_BY_SEARCH
 from tune.space.reader import SECTIONS, TRY_FIRST
 from tune.space.settings import LIMITS, SchedulerSettings, SearcherSettings

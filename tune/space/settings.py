@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trainer.config import convert
+from trainer.bounds import convert
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""What numbers a setting may be: the range of each, and numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+#: Least and greatest value, both allowed; `None` is open.
+BOUNDS: dict[str, tuple[float | None, float | None]] = {
+    "dropout": (0, 0.9),
+    "mask_time_prob": (0, 1),
+    "mask_feature_prob": (0, 1),
+    "mask_time_length": (1, 64),
+    "mask_feature_length": (1, 64),
+    "augment": (0, 1),
+    "augment_strength": (0, 3),
+    "augment_speed": (0, 1),
+    "augment_tempo": (0, 1),
+    "augment_shift": (0, 5),
+    "augment_reverb": (0, 1),
+    "augment_reverb_seconds": (0.1, 3),
+    "augment_noise": (0, 1),
+    "augment_snr": (-10, 35),
+    "augment_tilt": (0, 12),
+    "augment_telephone": (0, 1),
+    "augment_clipping": (0, 1),
+    "augment_gain": (0, 40),
+    "validation_share": (0.001, 0.9),
+    "max_train_clips": (1, None),
+    "max_eval_clips": (1, None),
+    "max_dropped_share": (0, 1),
+    "data_seed": (0, 2**32 - 1),
+    "warmup_ratio": (0, 1),
+    "warmup_steps": (0, None),
+    "weight_decay": (0, None),
+    "label_smoothing": (0, 0.9),
+    "max_grad_norm": (0, None),
+    "audio_window": (1, 30),
+    "train_batch_size": (1, None),
+    "gradient_accumulation_steps": (1, None),
+    "micro_batch": (1, None),
+    "max_steps": (1, None),
+    "evaluations": (1, None),
+    "seed": (0, 2**32 - 1),
+    "dataloader_workers": (0, None),
+    "workers": (1, None),
+    "early_eval_clips": (0, None),
+    "eval_batch_size": (1, None),
+    "generation_max_length": (2, None),
+    "generation_num_beams": (1, None),
+    "log_every_seconds": (0, None),
+}
+#: Fields of which `null` can be written as `auto`.
+AUTOMATIC = ("audio_window", "early_eval_clips", "eval_batch_size")
+#: Fields that must be above 0.
+POSITIVE = {"learning_rate", "epochs"}
+
+
+def convert(kind: type, value: Any) -> Any:
+    """`value` as `kind`, or None where it is something else. A bool is never a number."""
+    if kind is bool and isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    if kind in (bool, str):
+        return value if isinstance(value, kind) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+        return None
+    return int(number) if kind is int else number
+
+
+def in_bounds(name: str, value: Any) -> bool:
+    """Whether a number lies in the range of the field `name`."""
+    if name in POSITIVE:
+        return bool(value > 0)
+    low, high = BOUNDS.get(name, (None, None))
+    return (low is None or value >= low) and (high is None or value <= high)
