@@ -32,6 +32,9 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "data_seed": (0, 2**32 - 1),
     "warmup_ratio": (0, 1),
     "warmup_steps": (0, None),
+    "adam_beta1": (0, 0.99999),
+    "adam_beta2": (0, 0.99999),
+    "decay_ratio": (0, 1),
     "weight_decay": (0, None),
     "label_smoothing": (0, 0.9),
     "max_grad_norm": (0, None),
@@ -53,7 +56,7 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
 #: Fields of which `null` can be written as `auto`.
 AUTOMATIC = ("audio_window", "early_eval_clips", "eval_batch_size")
 #: Fields that must be above 0.
-POSITIVE = {"learning_rate", "epochs"}
+POSITIVE = {"learning_rate", "epochs", "adam_epsilon"}
 
 
 def convert(kind: type, value: Any) -> Any:

@@ -181,16 +181,28 @@ class TrainConfig:
     """Evaluate with the model's whole window, as it will be used; in a search with finalists only those are."""
 
     # Optimisation
+    optimizer: Literal["adamw", "adafactor", "adamw_8bit"] = "adamw"
+    """`adafactor` keeps hardly any memory for each weight, `adamw_8bit` a quarter of AdamW's (needs bitsandbytes)."""
+    adam_beta1: float = 0.9
+    """AdamW: decay of the mean gradient from step to step."""
+    adam_beta2: float = 0.999
+    """AdamW: decay of the mean squared gradient."""
+    adam_epsilon: float = 1e-8
+    """AdamW: added to the root of the mean squared gradient."""
     learning_rate: float | None = None
-    """Peak learning rate of AdamW; `null` takes the default for the model's size."""
-    scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = "linear"
+    """Peak learning rate; `null` takes the default for the model's size."""
+    scheduler_type: Literal[
+        "linear", "cosine", "constant", "constant_with_warmup", "polynomial", "warmup_stable_decay"
+    ] = "linear"
     """Learning-rate schedule after the warmup, which `constant` has too; its horizon is always the full budget."""
+    decay_ratio: float = 0.2
+    """`warmup_stable_decay`: share of the optimiser steps, the last ones, in which the rate falls to 0."""
     warmup_ratio: float = 0.1
     """Share of the optimiser steps in which the learning rate rises from 0 to its peak."""
     warmup_steps: int | None = None
     """Optimiser steps of warmup; goes before `warmup_ratio` when given."""
     weight_decay: float = 0.0
-    """AdamW's decoupled weight decay."""
+    """Decoupled weight decay."""
     label_smoothing: float = 0.0
     """Probability mass spread over all tokens in the training loss."""
     max_grad_norm: float = 1.0
@@ -261,6 +273,11 @@ class TrainConfig:
             )
         if not problems and self.augments and self.augment_noise_kind == "files" and self.noise_dir is None:
             problems.append(NO_NOISES)
+        if not problems and self.deepspeed is not None and self.optimizer != "adamw":
+            problems.append(
+                f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; take "
+                "optimizer=adamw, or leave deepspeed out"
+            )
         if problems:
             raise ConfigError("\n".join(problems))
 
@@ -416,6 +433,8 @@ def nearest_field(key: str) -> str | None:
         "per_device_train_batch_size": "train_batch_size",
         "num_train_epochs": "epochs",
         "lr_scheduler_type": "scheduler_type",
+        "lr_scheduler": "scheduler_type",
+        "optim": "optimizer",
         "grad_accumulation": "gradient_accumulation_steps",
         "accumulation": "gradient_accumulation_steps",
     }

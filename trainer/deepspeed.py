@@ -127,6 +127,12 @@ def engine_settings(value: str) -> dict[str, Any]:
     settings: dict[str, Any] = json.loads(value)
     for key in AUTO[:4]:
         settings[key] = "auto"
+    if "optimizer" in settings:
+        # What is left out would be DeepSpeed's own: a learning rate of 0.001.
+        own = settings["optimizer"].setdefault("params", {})
+        momentum = "adam" in str(settings["optimizer"].get("type")).lower()
+        for name in ("lr", "weight_decay", *(("betas", "eps") if momentum else ())):
+            own[name] = "auto"
     for precision in ("bf16", "fp16"):
         settings.setdefault(precision, {})["enabled"] = "auto"
     if zero_stage(value) == 3:

@@ -48,6 +48,23 @@ def test_settings_travel_as_text(tmp_path: Path) -> None:
     assert engine_settings(str(again.deepspeed))["train_micro_batch_size_per_gpu"] == "auto"
 
 
+def test_an_optimizer_of_its_own_takes_the_rate_of_the_trial() -> None:
+    settings = engine_settings(str(TrainConfig(deepspeed='{"optimizer": {"type": "AdamW"}}').deepspeed))
+    names = ("lr", "betas", "eps", "weight_decay")
+    assert settings["optimizer"] == {"type": "AdamW", "params": dict.fromkeys(names, "auto")}
+    settings = engine_settings(str(TrainConfig(deepspeed='{"optimizer": {"type": "SGD"}}').deepspeed))
+    assert settings["optimizer"]["params"] == {"lr": "auto", "weight_decay": "auto"}
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "adamw_8bit"])
+def test_another_optimizer_of_ours_is_refused(optimizer: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        TrainConfig(deepspeed=PACKAGED[0], optimizer=optimizer)
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"optimizer={optimizer!r}: DeepSpeed runs AdamW")
+    assert "take optimizer=adamw" in line
+
+
 def test_zero_3_always_gathers_its_weights() -> None:
     settings = engine_settings(str(TrainConfig(deepspeed='{"zero_optimization": {"stage": 3}}').deepspeed))
     assert settings["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments
@@ -10,6 +11,7 @@ from transformers import Seq2SeqTrainingArguments
 from trainer.config import ConfigError, TrainConfig
 from trainer.deepspeed import engine_settings, join_on_cpu
 from trainer.model.whisper import resolve_precision
+from trainer.optimizers import check_installed
 from trainer.training.batches import BatchPlan
 from trainer.training.distributed import TIMEOUT_SECONDS
 
@@ -20,6 +22,8 @@ def training_arguments(
     """The stock trainer's arguments for `config`: evaluation, saving and logging are left to our callback."""
     precision = resolve_precision(config.precision)
     n_steps = plan.n_steps if plan else 1
+    if plan is not None:
+        check_installed(config.optimizer)
     if config.deepspeed and precision == "bf16" and not torch.cuda.is_available():
         raise ConfigError(
             "precision='bf16': DeepSpeed trains in fp32 where there is no GPU; use auto or fp32"
@@ -33,10 +37,15 @@ def training_arguments(
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         max_steps=n_steps,
         learning_rate=config.learning_rate or 0.0,
+        optim=Seq2SeqTrainingArguments.default_optim if config.optimizer == "adamw" else config.optimizer,
+        adam_beta1=config.adam_beta1,
+        adam_beta2=config.adam_beta2,
+        adam_epsilon=config.adam_epsilon,
         # The stock `constant` has no warmup.
         lr_scheduler_type="constant_with_warmup"
         if config.scheduler_type == "constant"
         else config.scheduler_type,
+        lr_scheduler_kwargs=_scheduler_settings(config, n_steps),
         warmup_steps=warmup_steps(config, n_steps),
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
@@ -116,3 +125,14 @@ def warmup_steps(config: TrainConfig, n_steps: int) -> int:
     if config.warmup_steps is not None:
         return config.warmup_steps
     return round(config.warmup_ratio * n_steps)
+
+
+def _scheduler_settings(config: TrainConfig, n_steps: int) -> dict[str, Any] | None:
+    """What only `warmup_stable_decay` is told: its last steps; the rate falls as 1 - sqrt (arXiv:2405.18392)."""
+    if config.scheduler_type != "warmup_stable_decay":
+        return None
+    left = n_steps - warmup_steps(config, n_steps)
+    return {
+        "num_decay_steps": max(0, min(round(config.decay_ratio * n_steps), left)),
+        "decay_type": "1-sqrt",
+    }

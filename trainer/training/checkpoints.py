@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from trainer.errors import CheckpointError, DiskFullError
 from trainer.files import FULL, flush, nearest_folder, write_whole
 from trainer.model.whisper import load_model_config
+from trainer.optimizers import optimizer_bytes
 from trainer.report import Kept
 from trainer.training.distributed import world_size
 
@@ -171,23 +172,23 @@ def estimated_checkpoint_bytes(config: TrainConfig) -> int:
         model = WhisperForConditionalGeneration(loaded)
     if config.freeze_encoder:
         model.freeze_encoder()
-    return checkpoint_bytes(model, deepspeed=config.deepspeed is not None)
+    return checkpoint_bytes(config, model)
 
 
-def checkpoint_bytes(model: nn.Module, keep: Kept = "all", *, deepspeed: bool, share: float = 1.0) -> int:
-    """What a checkpoint of `model` takes, at most: float32 weights and Adam's two moments of those that train.
+def checkpoint_bytes(config: TrainConfig, model: nn.Module, keep: Kept = "all", share: float = 1.0) -> int:
+    """What a checkpoint of `model` takes, at most: float32 weights, and what the optimiser keeps of those that train.
 
-    Without moments where only the weights are kept. DeepSpeed writes its own copy of the weights besides, and with the
-    moments the float32 weights that they belong to; `share` of those parts is written on this node.
+    Without the latter where only the weights are kept. DeepSpeed writes its own copy of the weights besides, and with
+    the moments the float32 weights that they belong to; `share` of those parts is written on this node.
     """
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
     everything = 4 * sum(size for size, _ in sizes)
     trained = 4 * sum(size for size, trains in sizes if trains)
     if keep != "all":
         return _OTHER_FILES_BYTES + (everything if keep == "weights" else 0)
-    if deepspeed:
+    if config.deepspeed is not None:
         return 2 * everything + round(3 * trained * share) + _OTHER_FILES_BYTES
-    return everything + 2 * trained + _OTHER_FILES_BYTES
+    return everything + optimizer_bytes(config.optimizer, model) + _OTHER_FILES_BYTES
 
 
 def disk_full(folder: Path, needed: int) -> DiskFullError:

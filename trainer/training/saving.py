@@ -236,8 +236,7 @@ class CheckpointSaver:
 
     def _bytes(self, keep: Kept) -> int:
         """What it takes on this node's disk, at most."""
-        deepspeed = self._config.deepspeed is not None
-        return checkpoint_bytes(self._trainer.model, keep, deepspeed=deepspeed, share=share_of_node())
+        return checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
 
 
 class ReportingKeeper:

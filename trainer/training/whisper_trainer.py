@@ -16,6 +16,7 @@ from transformers import (
     EvalPrediction,
     PrinterCallback,
 )
+from transformers.training_args import OptimizerNames
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedSplit
@@ -95,6 +96,25 @@ class WhisperTrainer(SavingTrainer):
         self.predictions: list[str] = []
         self.utterances = UtteranceErrors([], [])
         """Of the last evaluation, in the split's order."""
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The stock method, after which bitsandbytes forgets the model.
+
+        For each process it keeps the modules with 32-bit moments and the places of their weights among the
+        optimiser's: the next training of this process would hold the old model, and other weights in 32 bits.
+        """
+        made: Any
+        if self.args.optim != OptimizerNames.ADAMW_8BIT:
+            made = super().create_optimizer(model)
+        else:
+            from bitsandbytes.optim import GlobalOptimManager
+
+            manager = GlobalOptimManager.get_instance()
+            manager.initialize()
+            made = super().create_optimizer(model)
+            made.check_overrides()
+            manager.module_weight_config_triple.clear()
+        return made  # type: ignore[no-any-return]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """This worker's batches in the plan's order.

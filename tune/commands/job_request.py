@@ -8,14 +8,18 @@ import os
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES
+from trainer.optimizers import extra_of
 from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.jobs import JobRequest
 from tune.remote.package import refuse_password
 from tune.util.errors import ConfigError, option_name
+
+if TYPE_CHECKING:
+    from tune.space.space import SearchSpace
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -80,13 +84,21 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
     metadata["experiment"] = experiment
     request = JobRequest(words=options, name=name or experiment, experiment=experiment, metadata=metadata)
     if not arguments.resume:
-        request.words = ["--space", _resolve(request, space.path, space.to_dict(), space.fixed), *options]
+        request.words = ["--space", _search_space(request, space), *options]
         if arguments.experiment is None:
             request.words.append(f"--experiment={experiment}")
     _check_tracking(request, arguments.tracking_uri)
     if not arguments.dry_run:
         _place(request, arguments)
     return request
+
+
+def _search_space(request: JobRequest, space: SearchSpace) -> str:
+    """The name of the YAML that holds the space."""
+    ranges = space.ranges.get("optimizer", ())
+    found = [space.fixed.get("optimizer"), *(value for one in ranges for value in one.points() or ())]
+    optimizers = [value for value in found if value is not None]
+    return _resolve(request, space.path, space.to_dict(), space.fixed, optimizers)
 
 
 def _training(words: Sequence[str], name: str | None) -> JobRequest:
@@ -106,7 +118,8 @@ def _training(words: Sequence[str], name: str | None) -> JobRequest:
     request = JobRequest(words=["train"], name=name or dated_name(stem), experiment=None)
     request.metadata = {"command": "train", **({"config": file.name} if asked.config else {})}
     if settings:
-        request.words.append(_resolve(request, file, settings, settings))
+        optimizers = [settings["optimizer"]] if "optimizer" in settings else []
+        request.words.append(_resolve(request, file, settings, settings, optimizers))
     request.words += _options(arguments, words)
     _check_tracking(request, arguments.tracking_uri)
     _place(request, arguments)
@@ -137,7 +150,13 @@ def _options(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
     return options
 
 
-def _resolve(request: JobRequest, file: Path, content: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def _resolve(
+    request: JobRequest,
+    file: Path,
+    content: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    optimizers: Sequence[str],
+) -> str:
     """Give the request its YAML, named after the file that most of it is from, and check its sources; its name.
 
     Comments stay here. DeepSpeed's settings are in it as text already, wherever they were read from.
@@ -147,7 +166,8 @@ def _resolve(request: JobRequest, file: Path, content: Mapping[str, Any], settin
     text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
     refuse_password(str(file), text)
     request.settings = {f"{file.stem}.yaml": text}
-    request.deepspeed = settings.get("deepspeed") is not None
+    found = ["deepspeed" if settings.get("deepspeed") is not None else None, *map(extra_of, optimizers)]
+    request.extras = tuple(extra for extra in dict.fromkeys(found) if extra is not None)
     for key in ("data", "model"):
         _check_source(request, f"--{key}", settings.get(key))
     for key in ("noise_dir", "impulse_dir"):

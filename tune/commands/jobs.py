@@ -147,7 +147,7 @@ def submit(words: list[str]) -> int:
     address = cluster_address(arguments.address)
     console = make_console()
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as folder, console.status("checking ..."):
-        requirements = [] if arguments.no_install else pinned_requirements(deepspeed=request.deepspeed)
+        requirements = [] if arguments.no_install else pinned_requirements(request.extras)
         program = stage(Path(folder), request.settings, arguments.file)
         client = _client(arguments)
         if not arguments.allow_version_mismatch:

@@ -8,11 +8,12 @@ import datetime
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainer.config import ENCODER_CACHE_OFF, MODEL_SHORT_NAMES, TrainConfig
+from trainer.optimizers import check_installed
 from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.experiments.saved import Find, find_experiment
@@ -20,6 +21,7 @@ from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.scheduler import LEAST_STEPS, rung_grid
+from tune.space.parameters import FloatParameter, Parameter
 from tune.space.space import load_space
 from tune.util.console import short_path
 from tune.util.errors import ConfigError, ExperimentError, ResourceError, check_least
@@ -34,6 +36,8 @@ ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_fa
 ASKABLE_TRACKERS = ("mlflow", "tensorboard")
 """What `--track` may name."""
 _AUGMENT = ("augment", "augment_strength")
+_OF_ENGINE = ("optimizer",)
+"""Settings of which DeepSpeed does not run all values."""
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -164,12 +168,24 @@ class Plan(abc.ABC):
             ResourceError: half precision is asked for, and trials have no GPU.
             ConfigError: GPU-hours are limited, and trials have no GPU.
         """
-        if "fp16" in self._precisions and not resources.gpus:
+        if "fp16" in self.values_of("precision") and not resources.gpus:
             raise ResourceError("precision='fp16': needs a GPU, and trials have none; use auto, fp32 or bf16")
 
-    @property
-    def _precisions(self) -> Sequence[Any]:
-        return [self.base.precision]
+    def values_of(self, name: str) -> list[Any]:
+        """All that a setting can be in a trial."""
+        return [getattr(self.base, name)]
+
+    def check_settings(self) -> None:
+        """Refuse what this machine cannot run or DeepSpeed does not, whatever trial would have it.
+
+        Raises:
+            ConfigError: an optimiser's package is missing, or the engine takes no such setting.
+        """
+        for name in _OF_ENGINE:
+            for value in self.values_of(name):
+                self.base.replace(**{name: value})
+        for optimizer in self.values_of("optimizer"):
+            check_installed(optimizer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,13 +261,9 @@ class SearchPlan(Plan):
         return all(on.values())
 
     @property
-    def _precisions(self) -> Sequence[Any]:
-        return [*getattr(self.space.parameters.get("precision"), "values", ()), self.base.precision]
-
-    @property
     def largest_batch(self) -> int:
         """The largest `train_batch_size` in the space."""
-        return max(self._values("train_batch_size"))
+        return max(map(int, self.values_of("train_batch_size")))
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -261,11 +273,14 @@ class SearchPlan(Plan):
         factors = ([int(point.get(name, getattr(self.base, name))) for name in names] for point in points)
         return sorted({math.prod(each) * self.base.workers for each in factors})
 
-    def _values(self, name: str) -> list[int]:
-        """All that the setting can be in a trial, its own value where it is not always searched."""
+    def values_of(self, name: str) -> list[Any]:
+        """All that a setting can be in a trial, its own value where it is not always searched.
+
+        Of a range of real numbers its ends.
+        """
         ranges = self.space.ranges.get(name, ())
         own = [] if any(not parameter.when for parameter in ranges) else [getattr(self.base, name)]
-        return [int(value) for values in (own, *(one.points() or () for one in ranges)) for value in values]
+        return own + [value for one in ranges for value in _points_of(one)]
 
     def budget(self, n_train: int) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget."""
@@ -285,6 +300,13 @@ class SearchPlan(Plan):
             multiple=math.lcm(*self.batch_sizes),
             least=LEAST_STEPS * self.batch_sizes[-1],
         )
+
+
+def _points_of(parameter: Parameter) -> list[Any]:
+    """All values of a range, or its ends."""
+    if isinstance(parameter, FloatParameter) and parameter.step is None:
+        return [parameter.low, parameter.high]
+    return parameter.points() or []
 
 
 def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPlan:
@@ -314,9 +336,11 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
         from tune.experiments.warm_start import read_warm_start
 
         warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict(), find)
-    return SearchPlan(
+    plan = SearchPlan(
         request=request, name=name, experiment_folder=folder, space=space, base=base, warm_start=warm_start
     )
+    plan.check_settings()
+    return plan
 
 
 def usual_learning_rate(config: TrainConfig) -> float:

@@ -150,7 +150,7 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
         base = base.replace(learning_rate=usual)
     if taken_batch is not None:
         notes += _notes_on_taken(request, base, taken_batch, usual)
-    return TrainPlan(
+    plan = TrainPlan(
         request=request,
         name=name,
         experiment_folder=folder,
@@ -158,6 +158,8 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
         trial_config=told_settings(base),
         notes=tuple(notes),
     )
+    plan.check_settings()
+    return plan
 
 
 def told_settings(base: TrainConfig) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class JobRequest:
     """What is kept with the job for people and programs to read; texts only, as Ray demands."""
     settings: dict[str, str] = field(default_factory=dict)
     """The resolved YAML that `words` name, by its file's name; none where the experiment holds the settings."""
-    deepspeed: bool = False
-    """Whether the cluster needs DeepSpeed installed."""
+    extras: tuple[str, ...] = ()
+    """Our optional packages that the cluster needs installed."""
     notes: list[str] = field(default_factory=list)
     """What the user should know before it runs."""
     storage: str | None = None

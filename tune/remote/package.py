@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tune.remote.client import JobError
@@ -76,8 +76,8 @@ def _not_ours(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if not ours(Path(folder, name))]
 
 
-def pinned_requirements(*, deepspeed: bool) -> list[str]:
-    """Our direct dependencies at the versions installed here, for the cluster to install.
+def pinned_requirements(extras: Collection[str]) -> list[str]:
+    """Our direct dependencies, with those of some extras, at the versions installed here, for the cluster to install.
 
     Ray is not among them: the cluster has its own. Builds (`+cpu`, `+cu128`) are left to the cluster's machines.
 
@@ -95,9 +95,8 @@ def pinned_requirements(*, deepspeed: bool) -> list[str]:
         ) from error
     pinned = []
     for requirement in map(Requirement, declared):
-        extras = ("", "deepspeed") if deepspeed else ("",)
         wanted = not requirement.marker or any(
-            requirement.marker.evaluate({"extra": each}) for each in extras
+            requirement.marker.evaluate({"extra": each}) for each in ("", *extras)
         )
         if wanted and requirement.name != "ray":
             try:

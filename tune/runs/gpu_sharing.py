@@ -38,6 +38,7 @@ _HEAVIEST = {
     "freeze_encoder": False,
     "spec_augment": True,
     "precision": "fp32",
+    "optimizer": "adamw",
 }
 _HEAVIER = (
     "dropout",

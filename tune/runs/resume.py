@@ -107,6 +107,7 @@ def load_training(request: TrainRequest, name: str) -> ResumedTraining:
             base=base,
             trial_config=record.config,
         )
+        plan.check_settings()
         return ResumedTraining(plan, experiment, saved.rungs)
 
 
@@ -172,6 +173,7 @@ def _load(
         base=base,
         warm_start=WarmStart.load(saved.folder.path),
     )
+    plan.check_settings()
     left = _left(state, request)
     if not left and state.written and not state.something_is_left:
         raise ExperimentError(

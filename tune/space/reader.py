@@ -30,7 +30,8 @@ from trainer.config import (
     nearest_field,
     unknown_field_message,
 )
-from tune.space.conditions import check_conditions, counting, deciding_points
+from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM
+from tune.space.conditions import check_conditions, counting, deciding_points, effective
 from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
 from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
@@ -40,6 +41,11 @@ SECTIONS = ("space", "parameters", "fixed")
 TRY_FIRST = ("try_first", "points_to_try", "points")
 _RESERVED = (*SECTIONS, *TRY_FIRST, "scheduler", "searcher", "sources")
 _SOURCE_SETTINGS = ("weight",)
+_ONLY_WITH = {
+    **dict.fromkeys(ADAM_SETTINGS, ("optimizer", WITH_ADAM)),
+    "decay_ratio": ("scheduler_type", ("warmup_stable_decay",)),
+}
+"""Settings that do nothing but with these values of another."""
 _Settings = TypeVar("_Settings", SchedulerSettings, SearcherSettings)
 
 
@@ -337,12 +343,25 @@ class SpaceReader:
             )
         ):
             yield "warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"
+        for name, (switch, values) in _ONLY_WITH.items():
+            able = [value for point in where(name) for value in _possible(switch, point, ranges, fixed)]
+            if able and not {*values} & {*able}:
+                told = " or ".join(values)
+                yield name, f"{switch} is {show(able[0])}; set it to {told}, or fix {name}"
         for name in ranges:
             switch, off = ("spec_augment", "false") if name.startswith("mask_") else ("augment", "0")
             depends = name.startswith(("mask_", "augment_"))
             if depends and where(name) and switch not in ranges and not fixed.get(switch):
                 on = "true" if switch == "spec_augment" else "a share of the clips"
                 yield name, f"{switch} is {off}; set it to {on}, or fix {name}"
+
+
+def _possible(
+    name: str, point: Mapping[str, Any], ranges: Mapping[str, tuple[Parameter, ...]], fixed: Mapping[str, Any]
+) -> list[Any]:
+    """What a choice can be in the trials of a point of the deciding settings."""
+    place = None if name in point or name not in ranges else counting(ranges, name, point, fixed)
+    return [effective(name, point, fixed)] if place is None else ranges[name][place].points() or []
 
 
 def _settings(section: str, settings: _Settings, node: yaml.Node, problems: Problems) -> _Settings:

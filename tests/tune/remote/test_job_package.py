@@ -81,7 +81,7 @@ def test_what_lies_about_in_a_checkout_stays_here(here: Path, monkeypatch: pytes
 
 
 def test_requirements_are_pinned_without_ray_and_builds() -> None:
-    plain, with_deepspeed = pinned_requirements(deepspeed=False), pinned_requirements(deepspeed=True)
+    plain, with_deepspeed = pinned_requirements(()), pinned_requirements(["deepspeed"])
     assert all("==" in line and "+" not in line for line in plain)
     names = {line.partition("==")[0] for line in plain}
     assert {"torch", "transformers", "optuna", "mlflow", "accelerate"} <= names
@@ -144,8 +144,8 @@ def test_deepspeed_settings_go_along(here: Path) -> None:
     for words in (["--set", "deepspeed=zero.json"], ["--deepspeed=zero.json"]):
         request = read_request(["--space", "space.yaml", *STORAGE, *words], None)
         assert '"stage": 2' in request.settings["space.yaml"] and "zero.json" not in " ".join(request.words)
-        assert request.deepspeed
-    assert not read_request(["--space", "lr_batch", *STORAGE], None).deepspeed
+        assert request.extras == ("deepspeed",)
+    assert not read_request(["--space", "lr_batch", *STORAGE], None).extras
 
 
 def test_a_training_takes_its_settings_along(here: Path) -> None:

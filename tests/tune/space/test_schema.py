@@ -111,5 +111,5 @@ def test_it_says_what_each_setting_is(schema: Any, capsys: pytest.CaptureFixture
     assert main(["schema"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == schema.schema
-    assert printed["properties"]["weight_decay"]["description"] == "AdamW's decoupled weight decay."
+    assert printed["properties"]["weight_decay"]["description"] == "Decoupled weight decay."
     assert printed["properties"]["searcher"]["properties"]["gp_trials"]["maximum"] == 200

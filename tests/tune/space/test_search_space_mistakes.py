@@ -259,6 +259,20 @@ BAD_FILES = {
         f"{LR}{MASK}try_first:\n- {{spec_augment: false, mask_time_prob: 0.1}}",
         "5: try_first: point 1: mask_time_prob: is searched only where spec_augment is true; remove it here",
     ),
+    # Optimisers and schedules
+    "beta of adafactor": (
+        LR + "optimizer: adafactor\nadam_beta2: {type: float, low: 0.9, high: 0.999}",
+        "3: adam_beta2: is searched without effect: optimizer is adafactor; set it to adamw or adamw_8bit, or fix adam",
+    ),
+    "decay of linear": (
+        LR + "decay_ratio: {type: float, low: 0.1, high: 0.3}",
+        "2: decay_ratio: is searched without effect: scheduler_type is linear; set it to warmup_stable_decay, or fix",
+    ),
+    "beta under a condition": (
+        LR + "optimizer: {type: choice, values: [adamw, adafactor]}\n"
+        "adam_beta2: {type: float, low: 0.9, high: 0.999, when: {optimizer: adafactor}}",
+        "3: adam_beta2: is searched without effect: optimizer is adafactor; set it to adamw or adamw_8bit",
+    ),
     # Priors
     "prior outside": (
         "dropout: {type: float, low: 0, high: 0.1, prior: 0.2}",
