@@ -80,6 +80,7 @@ def one_worker(
         evaluations=4,
         train_batch_size=8,
         max_grad_norm=0.5,
+        augment=0.5,
         # The loss that comes with an evaluation is the mean since the last log.
         log_every_seconds=3600.0,
     )
