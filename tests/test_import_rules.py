@@ -25,7 +25,7 @@ ROWS = {
     ],
     "trainer": [
         {"bounds", "errors", "files", "report", "threads"},
-        {"languages", "deepspeed", "command", "optimizers"},
+        {"languages", "deepspeed", "command", "methods", "optimizers"},
         {"config"},
         {"imports", "memory"},
         {"model"},
@@ -45,7 +45,7 @@ FILES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 OF_TRAINER: dict[str, tuple[str, ...]] = {
-    "space": ("trainer.bounds", "trainer.config", "trainer.errors", "trainer.optimizers"),
+    "space": ("trainer.bounds", "trainer.config", "trainer.errors", "trainer.methods", "trainer.optimizers"),
     "search": ("trainer.config", "trainer.errors", "trainer.report", "trainer.scoring", "trainer.threads"),
 }
 """What these rooms, which decide and do nothing else, may import of the training."""

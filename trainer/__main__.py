@@ -84,12 +84,15 @@ def _run(config: TrainConfig) -> int:
 
     from trainer.config import ENCODER_CACHE_OFF
     from trainer.data.prepared import prepare
+    from trainer.methods import notes_on_methods
     from trainer.train import evaluate, train
 
     data = prepare(config, waveforms=config.augments)
-    off = [ENCODER_CACHE_OFF] if config.augments and config.freeze_encoder and config.encoder_cache else []
-    for note in [*data.notes, *off]:
+    off = config.augments and config.method == "decoder" and config.encoder_cache
+    for note in [*data.notes, *([ENCODER_CACHE_OFF] if off else [])]:
         print(f"note: {note}")
+    for line in notes_on_methods(config.to_dict(), type(config)().to_dict(), [config.method]):
+        print(line)
     before = evaluate(config, data=data)
     print(
         f"before: WER {before.wer:.2f} %, CER {before.cer:.2f} % on {before.clips} validation clips",

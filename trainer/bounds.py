@@ -7,6 +7,9 @@ from typing import Any
 
 #: Least and greatest value, both allowed; `None` is open.
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
+    "freeze_encoder_layers": (0, None),
+    "lora_rank": (1, 1024),
+    "lora_dropout": (0, 0.9),
     "dropout": (0, 0.9),
     "mask_time_prob": (0, 1),
     "mask_feature_prob": (0, 1),
@@ -56,7 +59,7 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
 #: Fields of which `null` can be written as `auto`.
 AUTOMATIC = ("audio_window", "early_eval_clips", "eval_batch_size")
 #: Fields that must be above 0.
-POSITIVE = {"learning_rate", "epochs", "adam_epsilon"}
+POSITIVE = {"learning_rate", "epochs", "adam_epsilon", "lora_alpha"}
 
 
 def convert(kind: type, value: Any) -> Any:

@@ -19,6 +19,7 @@ from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds
 from trainer.deepspeed import resolve_deepspeed
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
+from trainer.methods import method_of, method_problems
 
 __all__ = [
     "MODEL_SHORT_NAMES",
@@ -79,10 +80,25 @@ class TrainConfig:
     """`transcribe` writes the spoken language, `translate` writes English."""
     dropout: float = 0.0
     """Dropout probability in every layer while training."""
+    method: Literal["full", "decoder", "lora"] = "full"
+    """What is trained: all weights, those of the `decoder`, or adapters of low rank (`lora`, arXiv:2106.09685)."""
+    lora_rank: int = 16
+    """LoRA: rank of the adapters; each weight (outputs x inputs) gets rank x (outputs + inputs) numbers to train."""
+    lora_alpha: float = 32.0
+    """LoRA: what the adapters add is scaled by alpha / rank."""
+    lora_scaling: Literal["standard", "rank_stabilized"] = "standard"
+    """LoRA: `rank_stabilized` (rsLoRA, arXiv:2312.03732) scales by alpha / sqrt(rank) instead, for high ranks."""
+    lora_dropout: float = 0.0
+    """LoRA: dropout probability before each adapter while training."""
+    lora_targets: Literal["attention", "attention and feed-forward"] = "attention"
+    """LoRA: layers with adapters: the projections of all attentions, or the feed-forward layers as well."""
+    freeze_encoder_layers: int = 0
+    """With `full` and `lora`: so many of the encoder's layers, the first ones with the convolutions before them, are
+    not trained."""
     freeze_encoder: bool = False
-    """Keep the encoder's weights as they are and train only the decoder."""
+    """Older name: true is read as `method: decoder`."""
     encoder_cache: bool = True
-    """With `freeze_encoder`: keep what the encoder makes of each clip on disk, and compute it once; off with
+    """With `method: decoder`: keep what the encoder makes of each clip on disk, and compute it once; off with
     `augment`, `spec_augment` or `dropout`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
@@ -278,8 +294,15 @@ class TrainConfig:
                 f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; take "
                 "optimizer=adamw, or leave deepspeed out"
             )
+        if not problems:
+            problems += method_problems(
+                self.method, self.freeze_encoder, deepspeed=self.deepspeed is not None
+            )
         if problems:
             raise ConfigError("\n".join(problems))
+        method: Any = method_of(self.method, self.freeze_encoder)
+        object.__setattr__(self, "method", method)
+        object.__setattr__(self, "freeze_encoder", False)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:

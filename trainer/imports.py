@@ -24,20 +24,25 @@ def hidden(*names: str) -> Iterator[frozenset[str]]:
 
 
 def import_trainer() -> None:
-    """Import all that a training needs, with SciPy and boto3 as if they were not installed, unless they are imported.
+    """Import all that a training needs, with SciPy, boto3 and PEFT as if they were not installed, unless they are
+    imported.
 
     transformers' losses for object detection import SciPy's optimisers, evaluate its statistics, and accelerate asks
-    boto3 for SageMaker (transformers 5.23, evaluate 0.4, accelerate 1.15).
+    boto3 for SageMaker; transformers' trainer imports PEFT, whose adapters are ours to save and load, only to ask
+    whether a model is one of its wrappers (transformers 5.23, evaluate 0.4, accelerate 1.15).
     """
     from transformers import utils
 
-    is_available = utils.is_scipy_available
-    with hidden("scipy", "boto3") as found:
-        if "scipy" in found:
-            utils.is_scipy_available = lambda: False
+    asked = {"scipy": "is_scipy_available", "peft": "is_peft_available"}
+    kept = {name: getattr(utils, name) for name in asked.values()}
+    with hidden("boto3", *asked) as found:
+        for package, name in asked.items():
+            if package in found:
+                setattr(utils, name, lambda: False)
         try:
-            for name in ("trainer.training.callbacks", "trainer.training.whisper_trainer"):
-                importlib.import_module(name)
+            for module in ("trainer.training.callbacks", "trainer.training.whisper_trainer"):
+                importlib.import_module(module)
         finally:
-            utils.is_scipy_available = is_available
+            for name, known in kept.items():
+                setattr(utils, name, known)
     only_where_imported()

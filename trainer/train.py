@@ -16,7 +16,7 @@ from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
 from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
-from trainer.model.whisper import default_learning_rate, load_model, load_model_config
+from trainer.model.whisper import default_learning_rate, limit_training, load_model, load_model_config
 from trainer.report import Keeper, Report, ignore
 from trainer.scoring.normalizers import make_normalizer
 from trainer.training.batches import BatchPlan, Frames, plan_points
@@ -250,6 +250,8 @@ def _make_trainer(
     set_seed(config.seed)
     processor = load_processor(config)
     model: WhisperForConditionalGeneration = load_model(config, processor)
+    if plan is not None:
+        limit_training(model, config)
     # After the model: arguments with ZeRO 3 make transformers load it in pieces, where it cannot compute
     # Whisper's sinusoid positions (5.23). DeepSpeed splits it among the workers afterwards.
     arguments = training_arguments(config, plan, str(folder))

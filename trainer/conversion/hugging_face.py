@@ -21,12 +21,7 @@ def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
         ModelError: the checkpoint cannot be loaded.
     """
     quiet_libraries()
-    plain = config.replace(
-        model=str(checkpoint),
-        dropout=0.0,
-        spec_augment=False,
-        freeze_encoder=False,
-    )
+    plain = config.replace(model=str(checkpoint), dropout=0.0, spec_augment=False)
     processor = load_processor(plain)
     model = load_model(plain, processor)
     if not getattr(model.generation_config, "alignment_heads", None):

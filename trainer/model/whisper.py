@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.errors import ModelError
-from trainer.model.pretrained import load_pretrained
+from trainer.model.adapters import add_adapters, base_of, has_adapter, merge_adapter
+from trainer.model.pretrained import load_pretrained, model_path
 from trainer.model.processor import is_multilingual
 
 if TYPE_CHECKING:
@@ -35,12 +37,18 @@ def load_model_config(config: TrainConfig) -> WhisperConfig:
 _LEARNING_RATES = {128: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
 
 
+#: LoRA's rates are so many times those of all weights: 10 times and more (https://thinkingmachines.ai/blog/lora).
+#: Times AUTO_FACTOR either way this is what others searched for large-v3, 1e-5 to 1e-3.
+_LORA_FACTOR = 20.0
+
+
 def default_learning_rate(config: TrainConfig) -> float:
-    """The peak learning rate known to be good for the model's size (linear decay)."""
-    if config.model_source == "openai/whisper-large-v2":
-        return 5e-6
+    """The peak learning rate known to be good for the model's size and method (linear decay)."""
     width = load_model_config(config).d_model
-    return _LEARNING_RATES[min(_LEARNING_RATES, key=lambda known: abs(known - width))]
+    rate = _LEARNING_RATES[min(_LEARNING_RATES, key=lambda known: abs(known - width))]
+    if config.model_source == "openai/whisper-large-v2":
+        rate = 5e-6
+    return rate * _LORA_FACTOR if config.method == "lora" else rate
 
 
 def load_model(config: TrainConfig, processor: Processor) -> WhisperForConditionalGeneration:
@@ -53,7 +61,7 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     import torch
 
     load_model_config(config)
-    model = _load_weights(
+    model = _whole_weights(
         config,
         dtype=torch.float32,
         dropout=config.dropout,
@@ -66,9 +74,33 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     _set_generation(model, config, multilingual=is_multilingual(processor))
     # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
     model.get_encoder().embed_positions.requires_grad_(False)
-    if config.freeze_encoder:
-        model.freeze_encoder()
     return model
+
+
+def limit_training(model: WhisperForConditionalGeneration, config: TrainConfig) -> None:
+    """Leave trainable only what `config.method` trains, which with LoRA are adapters that are put into the model.
+
+    Raises:
+        ConfigError: the encoder has fewer layers than are not to be trained.
+    """
+    check_depth(config, model.config)
+    if config.method == "decoder":
+        model.freeze_encoder()
+    elif config.method == "lora":
+        add_adapters(model, config)
+    elif config.freeze_encoder_layers:
+        encoder = model.get_encoder()
+        for part in (encoder.conv1, encoder.conv2, *encoder.layers[: config.freeze_encoder_layers]):
+            part.requires_grad_(False)
+
+
+def check_depth(config: TrainConfig, model: WhisperConfig) -> None:
+    """Raise `ConfigError` where more layers are not to be trained than the model's encoder has."""
+    if config.freeze_encoder_layers > model.encoder_layers:
+        raise ConfigError(
+            f"freeze_encoder_layers={config.freeze_encoder_layers}: the encoder of {config.model} has "
+            f"{model.encoder_layers} layers; give at most {model.encoder_layers}"
+        )
 
 
 def with_bf16_decoder(model: WhisperForConditionalGeneration) -> WhisperForConditionalGeneration:
@@ -91,6 +123,27 @@ def with_bf16_decoder(model: WhisperForConditionalGeneration) -> WhisperForCondi
     finally:
         if wrapped is not None:
             model.forward = wrapped
+
+
+def _whole_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalGeneration:
+    """The model with all its weights, also where its folder holds adapters alone: the base model with them merged.
+
+    Raises:
+        ModelError: as `_load_weights`, or the base model cannot be loaded.
+    """
+    from transformers import GenerationConfig
+
+    folder = Path(model_path(config))
+    if not has_adapter(folder):
+        return _load_weights(config, **kwargs)
+    base = base_of(folder)
+    try:
+        model = _whole_weights(config.replace(model=base), **kwargs)
+    except ModelError as error:
+        raise ModelError(f"model={config.model!r}: has adapters for {base}, and {error}") from error
+    model = merge_adapter(model, folder)
+    model.generation_config = load_pretrained(GenerationConfig, config, "generation configuration")
+    return model
 
 
 def _load_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalGeneration:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from trainer.errors import CheckpointError, DiskFullError
 from trainer.files import FULL, flush, nearest_folder, write_whole
-from trainer.model.whisper import load_model_config
+from trainer.model.adapters import is_adapted
+from trainer.model.whisper import limit_training, load_model_config
 from trainer.optimizers import optimizer_bytes
 from trainer.report import Kept
 from trainer.training.distributed import world_size
@@ -170,20 +171,22 @@ def estimated_checkpoint_bytes(config: TrainConfig) -> int:
     loaded = load_model_config(config)
     with torch.device("meta"):
         model = WhisperForConditionalGeneration(loaded)
-    if config.freeze_encoder:
-        model.freeze_encoder()
+    limit_training(model, config)
     return checkpoint_bytes(config, model)
 
 
 def checkpoint_bytes(config: TrainConfig, model: nn.Module, keep: Kept = "all", share: float = 1.0) -> int:
     """What a checkpoint of `model` takes, at most: float32 weights, and what the optimiser keeps of those that train.
 
-    Without the latter where only the weights are kept. DeepSpeed writes its own copy of the weights besides, and with
-    the moments the float32 weights that they belong to; `share` of those parts is written on this node.
+    Without the latter where only the weights are kept; of a model with adapters these alone. DeepSpeed writes its own
+    copy of the weights besides, and with the moments the float32 weights that they belong to; `share` of those parts is
+    written on this node.
     """
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
     everything = 4 * sum(size for size, _ in sizes)
     trained = 4 * sum(size for size, trains in sizes if trains)
+    if is_adapted(model):
+        everything = trained
     if keep != "all":
         return _OTHER_FILES_BYTES + (everything if keep == "weights" else 0)
     if config.deepspeed is not None:

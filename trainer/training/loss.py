@@ -128,7 +128,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         table = weight.detach().to(low)
         total = states.new_zeros((), dtype=torch.float32)
         states_slope = torch.empty_like(states)
-        weight_slope = torch.zeros_like(weight, dtype=torch.float32)
+        # None where the weight is not trained, as with adapters elsewhere.
+        weight_slope = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for some, slope, targets in _cut(len(weight), states.detach().to(low), states_slope, labels):
             shares = functional.log_softmax(functional.linear(some, table).float(), dim=-1)
             total -= (1 - label_smoothing) * shares.gather(1, targets[:, None]).sum()
@@ -142,6 +143,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             shares.scatter_add_(1, targets[:, None], shares.new_full((len(some), 1), label_smoothing - 1))
             score_slope = shares.to(low)
             slope.copy_(score_slope @ table)
+            if weight_slope is None:
+                continue
             if low is torch.float32:
                 weight_slope.addmm_(score_slope.T, some)
             else:
@@ -153,11 +156,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(  # type: ignore[override]
         ctx: Any, slope: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         states_slope, weight_slope = ctx.saved_tensors
         states_kind, weight_kind = ctx.kinds
         # In place: a second copy of the weights' gradient would be the largest tensor of all.
-        return states_slope.mul_(slope.to(states_kind)), weight_slope.mul_(slope).to(weight_kind), None, None
+        if weight_slope is not None:
+            weight_slope = weight_slope.mul_(slope).to(weight_kind)
+        return states_slope.mul_(slope.to(states_kind)), weight_slope, None, None
 
 
 def _cut(vocabulary: int, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -19,6 +19,7 @@ from transformers import Seq2SeqTrainer
 
 from trainer.files import has_room
 from trainer.memory import free_memory
+from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
 from trainer.report import Decision, Keeper, Kept, Report
 from trainer.training.checkpoints import (
     CONFIG_FILE,
@@ -57,6 +58,22 @@ class SavingTrainer(Seq2SeqTrainer):
             self._save_optimizer_and_scheduler(str(folder))
             self._write_states(folder)
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """The stock method; of a model with adapters only these, and the small files that every model has."""
+        if not is_adapted(self.model):
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            _write_adapted(self.model, folder, None)
+            self.processing_class.save_pretrained(str(folder))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """The stock method, which knows only PEFT's own wrapper of models with adapters."""
+        if is_adapted(self.model):
+            read_adapter(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
     def writer_of_copies(self, folder: Path, keep: Kept) -> Callable[[], None]:
         """What writes the large files of a checkpoint from copies of this moment; the small ones are written now.
 
@@ -68,7 +85,7 @@ class SavingTrainer(Seq2SeqTrainer):
         model = copy.copy(self.model)
         with hearing(self.model, self.full_frames):
             model.config = copy.deepcopy(self.model.config)
-        weights = copies.of(self.model.state_dict())
+        weights = copies.of(adapter_state(self.model) if is_adapted(model) else self.model.state_dict())
         moments = None
         if keep == "all":
             moments = copies.of(self.optimizer.state_dict())
@@ -76,7 +93,10 @@ class SavingTrainer(Seq2SeqTrainer):
             self._write_states(folder)
 
         def write() -> None:
-            model.save_pretrained(str(folder), state_dict=weights)
+            if is_adapted(model):
+                _write_adapted(model, folder, weights)
+            else:
+                model.save_pretrained(str(folder), state_dict=weights)
             self.processing_class.save_pretrained(str(folder))
             if moments is not None:
                 torch.save(moments, folder / "optimizer.pt")
@@ -88,6 +108,13 @@ class SavingTrainer(Seq2SeqTrainer):
         self._save_rng_state(str(folder))
         if self.args.should_save:
             self.state.save_to_json(str(folder / "trainer_state.json"))
+
+
+def _write_adapted(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None) -> None:
+    """A model's adapters and settings; `state` as `write_adapter` takes it."""
+    write_adapter(model, folder, state)
+    model.config.save_pretrained(str(folder))
+    model.generation_config.save_pretrained(str(folder))
 
 
 class _Copies:

@@ -22,6 +22,7 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedSplit
 from trainer.deepspeed import check_engine
 from trainer.errors import DivergedError
+from trainer.model.adapters import merged
 from trainer.model.greedy import GreedyDecoder
 from trainer.model.whisper import resolve_precision, with_bf16_decoder
 from trainer.scoring.alignment import UtteranceErrors
@@ -223,7 +224,11 @@ class WhisperTrainer(SavingTrainer):
         return not parts and is_large(labels, self._projection.out_features)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop; in bf16 the decoder writes with weights that are cast once."""
+        """The stock loop, with adapters merged; in bf16 the decoder writes with weights that are cast once."""
+        with merged(self.model):
+            return self._evaluation_loop(*args, **kwargs)
+
+    def _evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
             self._writer = with_bf16_decoder(self.model)
         self._greedy = GreedyDecoder(self._writer)

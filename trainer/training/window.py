@@ -58,7 +58,7 @@ def varies(config: TrainConfig) -> bool:
     if config.torch_compile:
         return False
     if config.audio_window == "batch":
-        return config.group_by_length or not config.freeze_encoder or config.augments
+        return config.group_by_length or config.method != "decoder" or config.augments
     return config.audio_window is None and config.group_by_length
 
 

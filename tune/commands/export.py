@@ -39,6 +39,9 @@ def export_parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=_folder, metavar="DIR", help="folder to write; must not exist")
     add_storage(parser)
     parser.add_argument("--trial", metavar="ID", help="another trial than the best")
+    parser.add_argument(
+        "--adapter", action="store_true", help="of a trial with LoRA: also write the adapters, to DIR/adapter"
+    )
     formats = parser.add_argument_group("formats")
     formats.add_argument(
         "--format",
@@ -155,6 +158,7 @@ def run(words: list[str]) -> FormatsOutcome:
             console,
             targets=targets,
             every_clip=every_clip,
+            adapter=arguments.adapter,
             find=find_finished,
         )
     if arguments.register:
@@ -202,8 +206,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
         for name in ("data", "language"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"--{name}: goes with --from-model only; the experiment has its own")
-    elif arguments.trial is not None:
-        raise ConfigError(f"--trial {arguments.trial}: goes with EXPERIMENT, not with --from-model")
+    elif arguments.trial is not None or arguments.adapter:
+        option = "--adapter" if arguments.trial is None else f"--trial {arguments.trial}"
+        raise ConfigError(f"{option}: goes with EXPERIMENT, not with --from-model")
     elif arguments.output is None and set(arguments.format) <= {"hf"}:
         raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")
 

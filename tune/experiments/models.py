@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
+from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.saved import Find, find_experiment, load_saved
@@ -22,7 +23,7 @@ from tune.util.files import read_object, write_whole
 if TYPE_CHECKING:
     from tune.experiments.storage import Storage
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
 
 
 @dataclasses.dataclass(frozen=True)

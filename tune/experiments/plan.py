@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainer.config import ENCODER_CACHE_OFF, MODEL_SHORT_NAMES, TrainConfig
+from trainer.methods import notes_on_methods
 from trainer.optimizers import check_installed
 from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
@@ -36,7 +37,7 @@ ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_fa
 ASKABLE_TRACKERS = ("mlflow", "tensorboard")
 """What `--track` may name."""
 _AUGMENT = ("augment", "augment_strength")
-_OF_ENGINE = ("optimizer",)
+_OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -175,17 +176,33 @@ class Plan(abc.ABC):
         """All that a setting can be in a trial."""
         return [getattr(self.base, name)]
 
+    def notes_on_settings(self) -> list[str]:
+        """What does nothing, or is switched off by another setting."""
+        base = self.base
+        methods = list(dict.fromkeys(self.values_of("method")))
+        frozen = "decoder" in methods or True in self.values_of("freeze_encoder")
+        off = self.augments and base.encoder_cache and frozen
+        return [
+            *([f"note: {ENCODER_CACHE_OFF}"] if off else []),
+            *notes_on_methods(base.to_dict(), TrainConfig().to_dict(), methods),
+        ]
+
     def check_settings(self) -> None:
         """Refuse what this machine cannot run or DeepSpeed does not, whatever trial would have it.
 
         Raises:
-            ConfigError: an optimiser's package is missing, or the engine takes no such setting.
+            ConfigError: an optimiser's package is missing, the engine takes no such setting, or the model has fewer
+                layers than are not to be trained.
         """
         for name in _OF_ENGINE:
             for value in self.values_of(name):
                 self.base.replace(**{name: value})
         for optimizer in self.values_of("optimizer"):
             check_installed(optimizer)
+        if frozen := max(self.values_of("freeze_encoder_layers")):
+            from trainer.model.whisper import check_depth, load_model_config
+
+            check_depth(self.base.replace(freeze_encoder_layers=frozen), load_model_config(self.base))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -244,7 +261,7 @@ class SearchPlan(Plan):
             f"space {self.space.path.name}:",
             *(f"  {name}: {text}" for name, text in self.space.describe()),
             *([f"fixed: {', '.join(fixed)}"] if fixed else []),
-            *augmentation_notes(base, self.augments, "freeze_encoder" in self.space.ranges),
+            *self.notes_on_settings(),
         ]
 
     def check_fit(self, resources: TrialResources) -> None:
@@ -328,9 +345,10 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     base = with_absolute_paths(base)
     check_auto(request, base.deepspeed)
     default = usual_learning_rate(base)
-    space = space.resolve(default).with_recipe(default)
+    by_method = {method: usual_learning_rate(base.replace(method=method)) for method in space.methods}
     if base.learning_rate is None:
-        base = base.replace(learning_rate=default)
+        base = base.replace(learning_rate=space.unsearched_rate(default, by_method))
+    space = space.resolve(default, by_method).with_recipe(default, by_method)
     warm_start = None
     if request.warm_start is not None:
         from tune.experiments.warm_start import read_warm_start
@@ -424,19 +442,6 @@ def _check_ends(request: SearchRequest) -> None:
             raise ConfigError(f"{option} {number:g}: must be above 0")
     if not 0 <= budgets.plateau_points < 100:
         raise ConfigError(f"--plateau-points {budgets.plateau_points:g}: must be from 0 to below 100")
-
-
-def augmentation_notes(base: TrainConfig, augments: bool, freezes: bool = False) -> list[str]:
-    """What the changes of waveforms switch off.
-
-    Args:
-        base: the settings.
-        augments: whether any are changed, in whatever trial.
-        freezes: whether a trial may freeze the encoder although `base` does not.
-    """
-    if augments and base.encoder_cache and (base.freeze_encoder or freezes):
-        return [f"note: {ENCODER_CACHE_OFF}"]
-    return []
 
 
 def dated_name(stem: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +15,7 @@ import yaml
 
 from trainer.config import TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
+from trainer.model.adapters import with_base
 from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
 from tune.experiments.log import EVENTS_FILE, fold
 from tune.experiments.object_stores.segments import download
@@ -103,9 +104,17 @@ class SavedExperiment:
             )
         raise ExperimentError(f"experiment {self.name!r}: the weights of its best trial are gone")
 
-    def checkpoint(self, run: TrialRecord) -> AbstractContextManager[Path]:
-        """The best checkpoint of a run that has weights, as a local folder; see `ExperimentFolder.checkpoint`."""
-        return self.folder.checkpoint(str(run.checkpoint))
+    @contextlib.contextmanager
+    def checkpoint(self, run: TrialRecord) -> Iterator[Path]:
+        """The best checkpoint of a run that has weights, as a local folder; see `ExperimentFolder.checkpoint`.
+
+        Adapters in it name the experiment's own base model.
+        """
+        with (
+            self.folder.checkpoint(str(run.checkpoint)) as folder,
+            with_base(folder, self.base.model) as found,
+        ):
+            yield found
 
 
 def load_saved(folder: ExperimentFolder) -> SavedExperiment:

@@ -15,7 +15,6 @@ from tune.experiments.plan import (
     ASKED_RESOURCES,
     Plan,
     RunRequest,
-    augmentation_notes,
     dated_name,
     new_experiment,
     same_source,
@@ -114,7 +113,7 @@ class TrainPlan(Plan):
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
             ", ".join(f"{name} {short_value(value)}" for name, value in self.trial_config.items()),
             *self.notes,
-            *augmentation_notes(base, self.augments),
+            *self.notes_on_settings(),
         ]
         if resources is not None:
             workers = "1 worker" if base.workers == 1 else f"{base.workers} workers"

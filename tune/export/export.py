@@ -16,7 +16,8 @@ from rich.table import Table
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
-from trainer.model.pretrained import find_model
+from trainer.model.adapters import export_adapter
+from trainer.model.pretrained import find_model, model_path
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.plan import usual_learning_rate
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from tune.search.records import TrialRecord
 
 CARD_FILE = "README.md"
+ADAPTER_FOLDER = "adapter"
+"""Of LoRA's adapters, below the model with them merged."""
 TOLERANCE = 0.1
 """WER points by which the exported model may differ from what the search reported."""
 
@@ -49,6 +52,7 @@ def export_trial(
     *,
     targets: Sequence[Target] = (),
     every_clip: bool = False,
+    adapter: bool = False,
     find: Find = find_experiment,
 ) -> FormatsOutcome:
     """Export a trial's best checkpoint to `output`, measure it on validation and test, and convert it.
@@ -63,6 +67,7 @@ def export_trial(
         console: told what is done.
         targets: formats to make beside the Hugging Face one.
         every_clip: check them on all clips of validation and test.
+        adapter: also write the adapters of a trial with LoRA, to a folder of their own.
         find: finds the experiment.
 
     Raises:
@@ -74,12 +79,19 @@ def export_trial(
     saved = load_saved(find(experiment, storage))
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
+    if adapter and config.method != "lora":
+        raise ConfigError(
+            f"--adapter: trial {trial.trial_id} has none, its method is {config.method}; leave it out, or take a trial "
+            "with method lora"
+        )
     with (
         new_folder(output.expanduser().absolute()) as partial,
         saved.checkpoint(trial) as checkpoint,
     ):
         with console.status("writing and measuring the model ..."):
             write_model(config, checkpoint, partial)
+            if adapter:
+                export_adapter(checkpoint, partial / ADAPTER_FOLDER, model_path(config))
             exported = config.replace(model=str(partial))
             measured = _measured(saved, exported, trial, console)
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
@@ -93,7 +105,7 @@ def export_trial(
         }
         _write_json(partial / EVALUATION_FILE, summary)
         write_exported_settings(config, partial)
-        facts = CardFacts(measured.changed, outcome.paths())
+        facts = CardFacts(measured.changed, outcome.paths(), ADAPTER_FOLDER if adapter else None)
         card = model_card(saved, trial, measured.rates, read_decoding(partial), facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
     _print(console, output, trial, measured)

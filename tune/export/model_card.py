@@ -82,6 +82,8 @@ class CardFacts:
     """Splits whose clips are no longer all those of the search."""
     formats: Collection[str] = ()
     """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
+    adapter: str | None = None
+    """Folder with LoRA's adapters beside the model, if they are there."""
 
 
 def model_card(

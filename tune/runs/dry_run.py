@@ -15,6 +15,7 @@ from rich.console import Console
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
 from tune.runs.data import count_clips
+from tune.runs.gpu_sharing import heaviest
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
@@ -178,7 +179,7 @@ def _show_cost(
                 console,
                 f"time: {cost}, evaluations not counted ({1000 * seconds:.1f} ms a sample measured here)",
             )
-    whole, trials = estimated_checkpoint_bytes(plan.base), plan.request.trials
+    whole, trials = estimated_checkpoint_bytes(heaviest(plan)), plan.request.trials
     slots = resources.concurrent if resources else 1
     most = 2 * slots * whole + trials * whole // 3
     say(

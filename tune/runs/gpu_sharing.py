@@ -35,12 +35,16 @@ _USABLE = 0.9
 """Of a card's memory: what trials take moves about."""
 _HEAVIEST = {
     "gradient_checkpointing": False,
+    "method": "full",
+    "lora_targets": "attention and feed-forward",
+    "freeze_encoder_layers": 0,
     "freeze_encoder": False,
     "spec_augment": True,
     "precision": "fp32",
     "optimizer": "adamw",
 }
 _HEAVIER = (
+    "lora_rank",
     "dropout",
     "label_smoothing",
     "audio_window",

@@ -151,9 +151,21 @@ def _why_never(parameter: Parameter, ranges: Ranges, fixed: Mapping[str, Any]) -
     )
 
 
-def deciding_points(ranges: Ranges, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Values of the deciding settings, all that conditions tell apart."""
+def possible_values(
+    name: str, point: Mapping[str, Any], ranges: Ranges, fixed: Mapping[str, Any]
+) -> list[Any]:
+    """What a choice can be in the trials of a point of the deciding settings."""
+    place = None if name in point or name not in ranges else counting(ranges, name, point, fixed)
+    return [effective(name, point, fixed)] if place is None else ranges[name][place].points() or []
+
+
+def deciding_points(
+    ranges: Ranges, fixed: Mapping[str, Any], apart: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Values of the deciding settings, all that conditions tell apart; of the choices `apart` all values."""
     named: dict[str, set[Any]] = {name: set() for name in deciders(ranges)}
+    for name in (name for name in apart if name in ranges):
+        named[name] = {value for each in ranges[name] for value in each.points() or ()}
     for each in ranges.values():
         for other, values in (condition for parameter in each for condition in parameter.when):
             if other in named:

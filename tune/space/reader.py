@@ -30,8 +30,9 @@ from trainer.config import (
     nearest_field,
     unknown_field_message,
 )
+from trainer.methods import WITH_METHOD
 from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM
-from tune.space.conditions import check_conditions, counting, deciding_points, effective
+from tune.space.conditions import check_conditions, counting, deciding_points, possible_values
 from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
 from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
@@ -44,6 +45,7 @@ _SOURCE_SETTINGS = ("weight",)
 _ONLY_WITH = {
     **dict.fromkeys(ADAM_SETTINGS, ("optimizer", WITH_ADAM)),
     "decay_ratio": ("scheduler_type", ("warmup_stable_decay",)),
+    **{name: ("method", methods) for name, methods in WITH_METHOD.items()},
 }
 """Settings that do nothing but with these values of another."""
 _Settings = TypeVar("_Settings", SchedulerSettings, SearcherSettings)
@@ -165,6 +167,7 @@ class SpaceReader:
         self.ranges = check_conditions(
             self.ranges, self.fixed, self._range_lines, {*overrides, *wrong}, self.problems
         )
+        self._read_older_name()
         left_out = searched - self.ranges.keys()
         points, self.points = self.points, []
         for number, ((node, values), point) in enumerate(
@@ -180,6 +183,19 @@ class SpaceReader:
                 self.points.append(completed)
         if not self.problems.found:
             self._check_whole(overrides)
+
+    def _read_older_name(self) -> None:
+        """Take a fixed `freeze_encoder` for the `method` that it means; conditions on it are judged by now."""
+        both = "method" in self.ranges or self.fixed.get("method", TrainConfig.method) != TrainConfig.method
+        frozen = self.fixed.get("freeze_encoder", False)
+        if both and (frozen or "freeze_encoder" in self.ranges):
+            text = (
+                "freeze_encoder: is the older name of method: decoder; remove it, and name decoder in method"
+            )
+            self.problems.add(self._lines.get("freeze_encoder", 1), text)
+        elif frozen:
+            del self.fixed["freeze_encoder"]
+            self.fixed["method"] = "decoder"
 
     def _section(self, section: str, node: yaml.Node) -> None:
         if not isinstance(node, yaml.MappingNode):
@@ -330,7 +346,7 @@ class SpaceReader:
     def _without_effect(self) -> Iterator[tuple[str, str]]:
         """Searched parameters that another setting switches off: the search would model noise."""
         ranges, fixed = self.ranges, self.fixed
-        points = list(deciding_points(ranges, fixed))
+        points = list(deciding_points(ranges, fixed, apart=["method"]))
 
         def where(name: str) -> list[dict[str, Any]]:
             return [p for p in points if name in ranges and counting(ranges, name, p, fixed) is not None]
@@ -344,24 +360,19 @@ class SpaceReader:
         ):
             yield "warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"
         for name, (switch, values) in _ONLY_WITH.items():
-            able = [value for point in where(name) for value in _possible(switch, point, ranges, fixed)]
+            able = [value for point in where(name) for value in possible_values(switch, point, ranges, fixed)]
+            told, idle = " or ".join(values), [value for value in able if value not in values]
             if able and not {*values} & {*able}:
-                told = " or ".join(values)
                 yield name, f"{switch} is {show(able[0])}; set it to {told}, or fix {name}"
+            elif idle and switch == "method":
+                when = values[0] if len(values) == 1 else f"[{', '.join(values)}]"
+                yield name, f"method can be {idle[0]}; add when: {{method: {when}}}"
         for name in ranges:
             switch, off = ("spec_augment", "false") if name.startswith("mask_") else ("augment", "0")
             depends = name.startswith(("mask_", "augment_"))
             if depends and where(name) and switch not in ranges and not fixed.get(switch):
                 on = "true" if switch == "spec_augment" else "a share of the clips"
                 yield name, f"{switch} is {off}; set it to {on}, or fix {name}"
-
-
-def _possible(
-    name: str, point: Mapping[str, Any], ranges: Mapping[str, tuple[Parameter, ...]], fixed: Mapping[str, Any]
-) -> list[Any]:
-    """What a choice can be in the trials of a point of the deciding settings."""
-    place = None if name in point or name not in ranges else counting(ranges, name, point, fixed)
-    return [effective(name, point, fixed)] if place is None else ranges[name][place].points() or []
 
 
 def _settings(section: str, settings: _Settings, node: yaml.Node, problems: Problems) -> _Settings:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from tune.space.conditions import counting, in_order, key_of
+from tune.space.conditions import counting, deciding_points, in_order, key_of, possible_values
 from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, IntParameter, Parameter, hull
 from tune.space.reader import check_overrides, parse_set, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
@@ -128,47 +128,109 @@ class SearchSpace:
             if parameter is not None and (name not in point or not parameter.contains(point[name]))
         ]
 
-    def resolve(self, default_learning_rate: float) -> SearchSpace:
+    @property
+    def methods(self) -> list[str]:
+        """All that `method` can be in a trial, the usual one first."""
+        found = self.parameters["method"].points() if "method" in self.parameters else None
+        values = found or [self.fixed.get("method", TrainConfig.method)]
+        return sorted(values, key=lambda value: value != TrainConfig.method)
+
+    def resolve(
+        self, default_learning_rate: float, by_method: Mapping[str, float] | None = None
+    ) -> SearchSpace:
         """The space with numbers in place of `auto`.
 
         Args:
             default_learning_rate: the default of the model's size.
+            by_method: the same for each `method` whose default is another.
 
         Raises:
-            SpaceError: with this model a range is empty, or a point to try first lies outside.
+            SpaceError: with this model a range is empty, a point to try first lies outside, or one `auto` stands for
+                several methods whose defaults differ.
         """
-        name, default = "learning_rate", default_learning_rate
-        ranges, fixed = dict(self.ranges), dict(self.fixed)
+        name, fixed = "learning_rate", dict(self.fixed)
+        defaults, problems = self._defaults(default_learning_rate, by_method or {})
+        ranges = dict(self.ranges)
         if name in ranges:
-            ranges[name] = tuple(parameter.resolve(default) for parameter in ranges[name])
+            own = enumerate(ranges[name])
+            ranges[name] = tuple(
+                parameter.resolve(defaults.get(place, default_learning_rate)) for place, parameter in own
+            )
         if name in fixed and fixed[name] is None:
-            fixed[name] = default
+            fixed[name] = defaults.get(None, default_learning_rate)
         resolved = dataclasses.replace(self, ranges=ranges, fixed=fixed)
-        problems = [
+        problems += [
             f"{name}: {problem}" for parameter in ranges.get(name, ()) for problem in parameter.problems()
         ]
         points = []
         for number, point in enumerate(self.try_first, start=1):
+            place = counting(self.ranges, name, point, self.fixed) if name in self.ranges else None
+            default = defaults.get(place, default_learning_rate)
             points.append({**point, name: default} if point.get(name, 0) is None else point)
-            parameter = resolved.searched_in(point, name) if points[-1] is not point else None
-            if parameter is not None and not problems and not parameter.contains(default):
-                text = f"try_first: point {number}: {name}: auto is {default:g} here"
-                allowed = parameter.describe()
-                problems.append(f"{text}, outside the searched range ({allowed}); write a number")
+            if place is None or points[-1] is point or problems or ranges[name][place].contains(default):
+                continue
+            text = f"try_first: point {number}: {name}: auto is {default:g} here"
+            allowed = ranges[name][place].describe()
+            problems.append(f"{text}, outside the searched range ({allowed}); write a number")
         if problems:
             raise SpaceError("\n".join(f"{self.path}: {problem}" for problem in problems))
         return dataclasses.replace(resolved, try_first=_without_doubles(points))
 
-    def with_recipe(self, default_learning_rate: float) -> SearchSpace:
-        """The resolved space with the usual settings of the model's size as the last point to try first.
+    def unsearched_rate(
+        self, default_learning_rate: float, by_method: Mapping[str, float] | None = None
+    ) -> float:
+        """What an automatic learning rate is where it is not searched; arguments are those of `resolve`."""
+        return self._defaults(default_learning_rate, by_method or {})[0].get(None, default_learning_rate)
 
-        Those outside the space are moved to its nearest values.
+    def _defaults(
+        self, usual: float, by_method: Mapping[str, float]
+    ) -> tuple[dict[int | None, float], list[str]]:
+        """What `auto` is in each range of the learning rate, by its place, and where it is not searched, by `None`.
+
+        Only those of which it is not the usual one are told, and what cannot be said, in a line each.
         """
-        usual = {"learning_rate": default_learning_rate}
-        recipe = self.draw(
-            lambda name, parameter: parameter.nearest(usual.get(name, getattr(TrainConfig, name)))
-        )
-        return dataclasses.replace(self, try_first=_without_doubles([*self.try_first, recipe]))
+        name = "learning_rate"
+        found: dict[int | None, dict[float, str]] = {}
+        for point in deciding_points(self.ranges, self.fixed, apart=["method"]):
+            place = counting(self.ranges, name, point, self.fixed) if name in self.ranges else None
+            for method in possible_values("method", point, self.ranges, self.fixed):
+                found.setdefault(place, {}).setdefault(by_method.get(method, usual), method)
+        problems, known = [], {}
+        for place, rates in found.items():
+            automatic = (
+                self.fixed.get(name) is None if place is None else _is_automatic(self.ranges[name][place])
+            )
+            (rate, method), *others = rates.items()
+            if automatic and others:
+                told = " and ".join(f"{each:g} where method is {which}" for each, which in rates.items())
+                what = "auto" if place is not None or name in self.fixed else "its usual value"
+                problems.append(
+                    f"{name}: {what} is {told}; give each a range of its own, as when: {{method: {method}}} does"
+                )
+            elif automatic and rate != usual:
+                known[place] = rate
+        return known, problems
+
+    def with_recipe(
+        self, default_learning_rate: float, by_method: Mapping[str, float] | None = None
+    ) -> SearchSpace:
+        """The resolved space with the usual settings of the model's size as the last points to try first.
+
+        There is one for each `method`, the usual one first. Values outside the space are moved to its nearest ones.
+        Arguments are those of `resolve`.
+        """
+        recipes = []
+        for method in self.methods:
+            rate = (by_method or {}).get(method, default_learning_rate)
+            usual = {"learning_rate": rate, "method": method}
+            recipes.append(
+                self.draw(
+                    lambda name, parameter, usual=usual: parameter.nearest(  # type: ignore[misc]
+                        usual.get(name, getattr(TrainConfig, name))
+                    )
+                )
+            )
+        return dataclasses.replace(self, try_first=_without_doubles([*self.try_first, *recipes]))
 
     def to_optuna(self) -> dict[str, BaseDistribution]:
         """All ranges as Optuna's distributions, by what Optuna calls them (see `named`).
@@ -261,6 +323,14 @@ def _find(name_or_path: str) -> Path:
     near = nearest(given.stem, packaged_spaces())
     hint = f"did you mean {near}? " if near else ""
     raise SpaceError(f"{name_or_path}: {reason}; {hint}packaged spaces are {', '.join(packaged_spaces())}")
+
+
+def _is_automatic(parameter: Parameter) -> bool:
+    """Whether a range of the learning rate has `auto` in it."""
+    if isinstance(parameter, ChoiceParameter):
+        return None in parameter.values
+    mean = parameter.prior is not None and parameter.prior.mean is None
+    return mean or None in (parameter.low, parameter.high)
 
 
 def _without_doubles(points: list[dict[str, Any]]) -> list[dict[str, Any]]:

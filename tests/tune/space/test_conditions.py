@@ -13,6 +13,7 @@ import pytest
 import yaml
 from space_files import LR, Load, space_loader
 
+from trainer.config import TrainConfig
 from tune.search.samplers import gaussian_process, tpe
 from tune.space.parameters import FloatParameter, IntParameter, Prior
 from tune.space.space import SearchSpace
@@ -200,3 +201,93 @@ def test_what_is_drawn_lies_in_the_range(parameter: FloatParameter | IntParamete
     values = [parameter.drawn(share / 200) for share in range(201)]
     assert all(parameter.contains(value) for value in values)
     assert values == sorted(values)
+
+
+METHODS = """\
+method: {type: choice, values: [full, lora]}
+learning_rate:
+  - {type: float, low: auto, high: auto, log: true, prior: auto, when: {method: lora}}
+  - {type: float, low: auto, high: auto, log: true}
+lora_rank: {type: choice, values: [8, 32], when: {method: lora}}
+try_first: [{method: lora, learning_rate: auto, lora_rank: 8}]
+"""
+RATES = {"full": 1e-5, "lora": 2e-4}
+
+
+def test_auto_is_the_rate_of_the_method_under_which_it_is_searched(load: Load) -> None:
+    space = load(METHODS).resolve(1e-5, RATES).with_recipe(1e-5, RATES)
+    adapters: Any
+    all_weights: Any
+    adapters, all_weights = space.ranges["learning_rate"]
+    assert (adapters.low, adapters.high, adapters.prior.mean) == (2e-5, 2e-3, 2e-4)
+    assert (all_weights.low, all_weights.high) == (1e-6, 1e-4)
+    assert (
+        space.try_first
+        == [
+            {"method": "lora", "learning_rate": 2e-4, "lora_rank": 8},
+            {"method": "full", "learning_rate": 1e-5},
+            {"method": "lora", "learning_rate": 2e-4, "lora_rank": 8},
+        ][:2]
+    )
+    assert set(space.to_optuna()) == {
+        *("method", "learning_rate", "learning_rate@method=lora", "lora_rank@method=lora")
+    }
+    assert space.resolve(1e-5, RATES).ranges == space.ranges
+
+
+def test_auto_follows_a_method_that_is_fixed(load: Load) -> None:
+    """As `make_plan` calls it: the usual rate is that of the base's method."""
+    for text, overrides in [
+        ("method: lora\nlearning_rate: {type: float, low: auto, high: auto, log: true}", {}),
+        (METHODS, {"method": "lora"}),
+    ]:
+        space = load(text, overrides).resolve(2e-4, {"lora": 2e-4})
+        rates: Any
+        (rates,) = space.ranges["learning_rate"][:1]
+        assert (rates.low, rates.high) == (2e-5, 2e-3)
+    only = load("method: {type: choice, values: [lora]}\nlora_rank: {type: int, low: 4, high: 8}")
+    assert only.unsearched_rate(1e-5, RATES) == 2e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "learning_rate: {type: float, low: auto, high: 1e-2, log: true}",
+            "learning_rate: auto is 1e-05 where method is full and 0.0002 where method is lora",
+        ),
+        (
+            "learning_rate: {type: choice, values: [auto, 1e-4]}",
+            "learning_rate: auto is 1e-05 where method is full and 0.0002 where method is lora",
+        ),
+        ("learning_rate: auto", "learning_rate: auto is 1e-05 where method is full"),
+        (
+            "warmup_ratio: {type: float, low: 0, high: 0.2}",
+            "learning_rate: its usual value is 1e-05 where method is full and 0.0002 where method is lora",
+        ),
+    ],
+)
+def test_one_auto_for_several_methods_is_refused(load: Load, text: str, told: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        load(f"method: {{type: choice, values: [full, lora]}}\n{text}").resolve(1e-5, RATES)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_rate_that_is_searched_for_one_method_only(load: Load) -> None:
+    text = "method: {type: choice, values: [decoder, lora]}\n"
+    text += "learning_rate: {type: float, low: auto, high: auto, log: true, when: {method: decoder}}"
+    for space in (load(text), load(text.replace("low: auto, high: auto", "low: 1e-6, high: 1e-4"))):
+        assert space.unsearched_rate(1e-5, RATES) == 2e-4
+        rates: Any
+        (rates,) = space.resolve(1e-5, RATES).ranges["learning_rate"]
+        assert (rates.low, rates.high) == (1e-6, 1e-4)
+
+
+def test_the_older_name_of_the_decoder_method(load: Load) -> None:
+    text = "learning_rate: {type: float, low: 1e-6, high: 1e-4}\n"
+    for space in (load(text + "freeze_encoder: true"), load(text, {"freeze_encoder": True})):
+        assert space.fixed == {"method": "decoder"}
+    searched = load(text + "freeze_encoder: {type: choice, values: [false, true]}")
+    assert TrainConfig().replace(**searched.draw(lambda name, parameter: parameter.nearest(True))).method == (
+        "decoder"
+    )

@@ -89,7 +89,7 @@ def test_packaged_spaces_load_and_survive_being_written(name: str, load: Load) -
 
 
 def test_packaged_names() -> None:
-    assert packaged_spaces() == ["large_model", "lr_batch", "regularisation", "robust"]
+    assert packaged_spaces() == ["large_model", "lora", "lr_batch", "regularisation", "robust"]
     assert load_space("lr_batch").path == load_space("lr_batch.yaml").path
     searched = ["learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"]
     assert list(load_space("lr_batch").parameters) == searched
@@ -111,11 +111,14 @@ def test_a_path_goes_before_a_packaged_name(tmp_path: Path, monkeypatch: pytest.
     [
         (
             "lr_bach",
-            "lr_bach: no such file; did you mean lr_batch? packaged spaces are large_model, lr_batch, ",
+            "lr_bach: no such file; did you mean lr_batch? packaged spaces are large_model, lora, lr_batch, ",
         ),
         ("regularization.yaml", "did you mean regularisation?"),
         ("no/such/lr_batch.yaml", "no/such/lr_batch.yaml: no such file; did you mean lr_batch? packaged"),
-        ("xyzzy", "xyzzy: no such file; packaged spaces are large_model, lr_batch, regularisation, robust"),
+        (
+            "xyzzy",
+            "xyzzy: no such file; packaged spaces are large_model, lora, lr_batch, regularisation, robust",
+        ),
         ("", "no such file|is a folder"),
         ("/", "is a folder, not a file"),
     ],
@@ -138,7 +141,7 @@ def test_every_field_is_either_searchable_or_has_a_reason(load: Load) -> None:
     assert set(NOT_SEARCHABLE) | set(SET_BY_SEARCH) <= fields
     for name in sorted(fields - set(NOT_SEARCHABLE) - set(SET_BY_SEARCH)):
         if (
-            name.startswith(("mask_", "augment_")) or name == "decay_ratio"
+            name.startswith(("mask_", "augment_", "lora_")) or name == "decay_ratio"
         ):  # of no effect where another setting is off
             continue
         default = getattr(TrainConfig, name)

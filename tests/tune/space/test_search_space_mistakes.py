@@ -273,6 +273,29 @@ BAD_FILES = {
         "adam_beta2: {type: float, low: 0.9, high: 0.999, when: {optimizer: adafactor}}",
         "3: adam_beta2: is searched without effect: optimizer is adafactor; set it to adamw or adamw_8bit",
     ),
+    # How much is trained
+    "rank of all weights": (
+        LR + "lora_rank: {type: choice, values: [8, 16]}",
+        "2: lora_rank: is searched without effect: method is full; set it to lora, or fix lora_rank",
+    ),
+    "rank without a condition": (
+        LR + "method: {type: choice, values: [full, lora]}\nlora_rank: {type: choice, values: [8, 16]}",
+        "3: lora_rank: is searched without effect: method can be full; add when: {method: lora}",
+    ),
+    "rank under another condition": (
+        LR + "method: {type: choice, values: [full, decoder, lora]}\n"
+        "lora_rank: {type: choice, values: [8, 16], when: {method: [decoder, lora]}}",
+        "3: lora_rank: is searched without effect: method can be decoder; add when: {method: lora}",
+    ),
+    "layers of the decoder": (
+        LR + "method: {type: choice, values: [full, decoder, lora]}\n"
+        "freeze_encoder_layers: {type: int, low: 0, high: 2}",
+        "3: freeze_encoder_layers: is searched without effect: method can be decoder; add when: {method: [full, lora]}",
+    ),
+    "method under two names": (
+        LR + "method: {type: choice, values: [full, lora]}\nfreeze_encoder: true",
+        "3: freeze_encoder: is the older name of method: decoder; remove it, and name decoder in method",
+    ),
     # Priors
     "prior outside": (
         "dropout: {type: float, low: 0, high: 0.1, prior: 0.2}",

@@ -1,0 +1,374 @@
+"""How much of the model is trained: the decoder, the upper encoder layers, or LoRA's adapters, alone in checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from forks import run_workers
+from safetensors.torch import load_file
+from transformers import WhisperForConditionalGeneration
+
+from trainer.config import TrainConfig
+from trainer.conversion.hugging_face import write_model
+from trainer.errors import ConfigError, ModelError
+from trainer.model.adapters import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    adapter_parameters,
+    base_of,
+    merged,
+    with_base,
+)
+from trainer.model.pretrained import DEMO_MODEL
+from trainer.model.processor import load_processor
+from trainer.model.whisper import default_learning_rate, limit_training, load_model, load_model_config
+from trainer.train import evaluate, train
+from trainer.training.checkpoints import (
+    checkpoint_bytes,
+    estimated_checkpoint_bytes,
+    is_only_for_resume,
+    problem_of,
+)
+
+ALL_LAYERS = "attention and feed-forward"
+
+
+def limited(config: TrainConfig) -> WhisperForConditionalGeneration:
+    model = load_model(config, load_processor(config))
+    limit_training(model, config)
+    return model
+
+
+def trained(model: torch.nn.Module) -> dict[str, int]:
+    return {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def size(folder: Path, *, resume: bool = False) -> int:
+    return sum(
+        path.stat().st_size for path in folder.iterdir() if resume or not is_only_for_resume(path.name)
+    )
+
+
+@pytest.mark.parametrize("scaling", ["standard", "rank_stabilized"])
+@pytest.mark.parametrize("frozen", [0, 1, 3])
+@pytest.mark.parametrize(("rank", "targets"), [(1, "attention"), (8, ALL_LAYERS), (64, "attention")])
+def test_lora_trains_what_its_formula_says(rank: int, targets: Any, frozen: int, scaling: Any) -> None:
+    """The demo model has width 128, feed-forward width 256, three encoder layers and one decoder layer."""
+    config = TrainConfig(
+        method="lora",
+        lora_rank=rank,
+        lora_targets=targets,
+        freeze_encoder_layers=frozen,
+        lora_scaling=scaling,
+    )
+    model = limited(config)
+    shape = load_model_config(config)
+    assert (shape.d_model, shape.encoder_ffn_dim, shape.encoder_layers, shape.decoder_layers) == (
+        *(128, 256),
+        *(3, 1),
+    )
+    encoder, decoder = 8 * rank * 128, 16 * rank * 128
+    if targets == ALL_LAYERS:
+        encoder, decoder = (each + 2 * rank * (128 + 256) for each in (encoder, decoder))
+    expected = (3 - frozen) * encoder + decoder
+    found = trained(model)
+    assert sum(found.values()) == adapter_parameters(config, shape) == expected
+    assert all(".lora_A." in name or ".lora_B." in name for name in found)
+    assert not [name for name in found if any(f"encoder.layers.{layer}." in name for layer in range(frozen))]
+    scales = {
+        module.scaling["default"]
+        for module in model.modules()
+        if isinstance(getattr(module, "scaling", None), dict)
+    }
+    assert scales == {32 / rank if scaling == "standard" else 32 / math.sqrt(rank)}
+    assert checkpoint_bytes(config, model) == estimated_checkpoint_bytes(config)
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 3])
+def test_first_encoder_layers_are_left_as_they_are(frozen: int) -> None:
+    found = limited(TrainConfig(freeze_encoder_layers=frozen))
+    kept = {name for name, weight in found.named_parameters() if not weight.requires_grad}
+    parts = (
+        *(("conv1.", "conv2.") if frozen else ()),
+        *(f"layers.{layer}." for layer in range(frozen)),
+        "embed_positions.",
+    )
+    assert kept == {
+        name
+        for name, _ in found.named_parameters()
+        if name.startswith(tuple(f"model.encoder.{part}" for part in parts))
+    }
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_more_layers_than_there_are_is_told_in_one_line(small_config: TrainConfig, method: Any) -> None:
+    config = small_config.replace(method=method, freeze_encoder_layers=4)
+    with pytest.raises(ConfigError) as caught:
+        train(config)
+    assert str(caught.value) == ("freeze_encoder_layers=4: the encoder of demo has 3 layers; give at most 3")
+
+
+def test_the_older_name_is_read_as_the_method() -> None:
+    config = TrainConfig(freeze_encoder=True)
+    assert (config.method, config.freeze_encoder) == ("decoder", False)
+    assert config == TrainConfig.from_dict(config.to_dict()) == TrainConfig(method="decoder")
+    assert config.replace(method="lora").method == "lora"
+    with pytest.raises(
+        ConfigError, match=r"^freeze_encoder=True: is read as method: decoder, and method is lora"
+    ):
+        TrainConfig(freeze_encoder=True, method="lora")
+    with pytest.raises(ConfigError, match=r"^method='lora': trains without DeepSpeed"):
+        TrainConfig(deepspeed="ds_config.json", method="lora")
+
+
+def test_the_default_learning_rate_is_higher(tmp_path: Path) -> None:
+    for name, least, most in [("tiny", 5e-4, 2e-3), ("large-v3", 5e-5, 2e-4)]:
+        width = {"tiny": 384, "large-v3": 1280}[name]
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper", "d_model": width}))
+        config = TrainConfig(model=str(tmp_path))
+        rate = default_learning_rate(config.replace(method="lora"))
+        assert least <= rate <= most
+        assert rate >= 10 * default_learning_rate(config)
+
+
+class Rows:
+    """A report that keeps every row, and a copy of every checkpoint in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[dict[str, Any]] = []
+        self.losses: list[float] = []
+
+    def __call__(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        if checkpoint_dir is None:
+            self.losses.append(metrics["loss"])
+            return
+        shutil.copytree(checkpoint_dir, self.folder / f"kept-{metrics['step']:.0f}")
+        timed = ("train_seconds", "train_samples")
+        self.rows.append({name: value for name, value in metrics.items() if name not in timed})
+
+
+@pytest.fixture(scope="module")
+def config(small_config: TrainConfig) -> TrainConfig:
+    """8 steps, evaluations after 2, 4, 6 and 8, all that draws random numbers."""
+    return small_config.replace(
+        method="lora",
+        lora_rank=8,
+        lora_dropout=0.1,
+        learning_rate=1e-2,
+        max_train_clips=32,
+        max_eval_clips=8,
+        epochs=2.0,
+        train_batch_size=8,
+        dropout=0.1,
+        log_every_seconds=0.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    report = Rows(tmp_path_factory.mktemp("lora"))
+    train(config, report)
+    assert [row["step"] for row in report.rows] == [2, 4, 6, 8]
+    return report
+
+
+def test_a_checkpoint_holds_the_adapter_alone(config: TrainConfig, run: Rows, tmp_path: Path) -> None:
+    folder = run.folder / "kept-8"
+    assert problem_of(folder) is None
+    names = {path.name for path in folder.iterdir()}
+    assert {ADAPTER_CONFIG, ADAPTER_WEIGHTS, "optimizer.pt", "config.json", "tokenizer.json"} <= names
+    assert not [name for name in names if name.startswith("model")]
+    weights = load_file(folder / ADAPTER_WEIGHTS)
+    assert sum(value.numel() for value in weights.values()) == adapter_parameters(
+        config, load_model_config(config)
+    )
+    assert size(folder, resume=True) <= estimated_checkpoint_bytes(config)
+    whole = (DEMO_MODEL / "model.safetensors").stat().st_size
+    assert (folder / ADAPTER_WEIGHTS).stat().st_size < whole / 10
+    changed = [name for name, value in weights.items() if "lora_B" in name and value.abs().max() > 0]
+    assert len(changed) == len(weights) / 2, "each adapter has learned"
+
+
+def test_plain_peft_gives_the_model_that_is_exported(config: TrainConfig, run: Rows, tmp_path: Path) -> None:
+    checkpoint = run.folder / "kept-8"
+    base = WhisperForConditionalGeneration.from_pretrained(DEMO_MODEL)
+    adapted = peft.PeftModel.from_pretrained(base, str(checkpoint), torch_device="cpu").eval()
+    write_model(config, checkpoint, tmp_path / "exported")
+    exported = WhisperForConditionalGeneration.from_pretrained(tmp_path / "exported")
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(2, 80, 2 * exported.config.max_source_positions, generator=generator)
+    given = {"input_features": features, "decoder_input_ids": torch.ones(2, 5, dtype=torch.long)}
+    with torch.no_grad():
+        found, expected = exported(**given).logits, adapted(**given).logits
+        untouched = load_model(config, load_processor(config)).eval()(**given).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (found - untouched).abs().max() > 0.1
+
+
+def test_the_export_and_the_checkpoint_have_the_wer_that_was_measured(
+    config: TrainConfig, run: Rows, tmp_path: Path
+) -> None:
+    for row in run.rows:
+        folder = run.folder / f"kept-{row['step']}"
+        assert evaluate(config.replace(model=str(folder))).wer == pytest.approx(row["wer"], abs=0.1)
+    write_model(config, folder, tmp_path / "exported")
+    found = evaluate(config.replace(model=str(tmp_path / "exported")))
+    assert found.wer == pytest.approx(row["wer"], abs=0.1)
+    assert found.loss == pytest.approx(row["eval_loss"], rel=1e-4)
+
+
+def test_a_broken_adapter_is_one_line(config: TrainConfig, run: Rows, tmp_path: Path) -> None:
+    def told(name: str, content: bytes | None) -> str:
+        folder = tmp_path / "broken"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(run.folder / "kept-8", folder)
+        if content is not None:
+            (folder / name).write_bytes(content)
+        else:
+            (folder / name).unlink()
+        broken = config.replace(model=str(folder))
+        with pytest.raises(ModelError) as caught:
+            load_model(broken, load_processor(broken))
+        message = str(caught.value)
+        assert str(folder) in message and "\n" not in message
+        return message
+
+    assert "cannot load the adapter" in told(ADAPTER_WEIGHTS, b"x")
+    whole = (run.folder / "kept-8" / ADAPTER_WEIGHTS).read_bytes()
+    assert "cannot load the adapter" in told(ADAPTER_WEIGHTS, whole[:5000])
+    assert "cannot load the adapter" in told(ADAPTER_WEIGHTS, None)
+    assert "cannot be read" in told(ADAPTER_CONFIG, b"{")
+    settings = json.loads((run.folder / "kept-8" / ADAPTER_CONFIG).read_text())
+    elsewhere = {**settings, "base_model_name_or_path": "/not/there"}
+    assert "has adapters for /not/there" in told(ADAPTER_CONFIG, json.dumps(elsewhere).encode())
+    assert "names no model" in told(
+        ADAPTER_CONFIG, json.dumps(settings | {"base_model_name_or_path": None}).encode()
+    )
+
+
+def test_adapters_find_a_base_model_that_has_another_path_here(
+    config: TrainConfig, run: Rows, tmp_path: Path
+) -> None:
+    checkpoint, base = tmp_path / "checkpoint", tmp_path / "base"
+    shutil.copytree(run.folder / "kept-8", checkpoint)
+    shutil.copytree(DEMO_MODEL, base)
+    settings = json.loads((checkpoint / ADAPTER_CONFIG).read_text())
+    settings["base_model_name_or_path"] = "/only/on/that/node"
+    (checkpoint / ADAPTER_CONFIG).write_text(json.dumps(settings))
+    with with_base(checkpoint, str(base)) as found:
+        assert base_of(found) == str(base)
+        there = evaluate(config.replace(model=str(found)))
+    assert there.wer == pytest.approx(run.rows[-1]["wer"], abs=0.1)
+    with with_base(run.folder / "kept-8", "demo") as found:
+        assert found == run.folder / "kept-8"
+    with with_base(base, "small") as found:
+        assert found == base
+
+
+def test_resumed_it_is_the_unbroken_training(config: TrainConfig, run: Rows, tmp_path: Path) -> None:
+    again = Rows(tmp_path)
+    train(config, again, resume_from=run.folder / "kept-4")
+    assert again.rows == run.rows[2:]
+    found, expected = (load_file(each.folder / "kept-8" / ADAPTER_WEIGHTS) for each in (again, run))
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=0, msg=name)
+
+
+def test_an_evaluation_leaves_the_training_as_it_was(config: TrainConfig, tmp_path: Path) -> None:
+    """Merging and taking away again would change the weights a little each time."""
+    config = config.replace(dropout=0.0, lora_dropout=0.0)
+    often, once = Rows(tmp_path / "often"), Rows(tmp_path / "once")
+    train(config, often)
+    train(config.replace(evaluations=1), once)
+    assert once.losses == often.losses
+    model = limited(config)
+    before = {name: (id(value), value.clone()) for name, value in model.state_dict(keep_vars=True).items()}
+    with merged(model):
+        assert not [name for name in model.state_dict() if "lora" in name]
+    after = model.state_dict(keep_vars=True)
+    assert after.keys() == before.keys()
+    for name, (place, value) in before.items():
+        assert id(after[name]) == place and torch.equal(after[name], value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradient_checkpointing": True},
+        {"lora_targets": ALL_LAYERS, "freeze_encoder_layers": 3},
+        {"precision": "bf16", "lora_scaling": "rank_stabilized"},
+        {"generation_num_beams": 2, "audio_window": "batch"},
+        {"method": "full", "freeze_encoder_layers": 2, "gradient_checkpointing": True},
+    ],
+    ids=str,
+)
+def test_with_other_settings(config: TrainConfig, tmp_path: Path, settings: dict[str, Any]) -> None:
+    config = config.replace(**{"epochs": 1.0, "evaluations": 1, "log_every_seconds": 9.0, **settings})
+    report = Rows(tmp_path)
+    result = train(config, report)
+    (row,) = report.rows
+    found = evaluate(config.replace(model=str(tmp_path / "kept-4")))
+    assert found.wer == pytest.approx(row["wer"], abs=0.1) and result.wer == row["wer"]
+
+
+def test_the_loss_of_many_scores_needs_no_gradient_of_the_projection(
+    config: TrainConfig, run: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.training.loss.MOST_BYTES", 20_000)
+    apart = Rows(tmp_path)
+    train(config, apart)
+    assert apart.losses == pytest.approx(run.losses, rel=1e-3)
+
+
+def test_a_model_that_is_itself_an_adapter_is_trained_on(
+    config: TrainConfig, run: Rows, tmp_path: Path
+) -> None:
+    """As whole weights, or with further adapters."""
+    second = config.replace(model=str(run.folder / "kept-8"), max_steps=1, epochs=None, evaluations=1)
+    for number, method in enumerate(("lora", "full"), start=1):
+        report = Rows(tmp_path / str(number))
+        train(second.replace(method=method), report)
+        found = evaluate(config.replace(model=str(report.folder / "kept-1")))
+        assert found.wer == pytest.approx(report.rows[0]["wer"], abs=0.1)
+
+
+@pytest.mark.slow
+def test_two_workers_train_the_same_adapters(config: TrainConfig, tmp_path: Path) -> None:
+    config = config.replace(dropout=0.0, lora_dropout=0.0, epochs=1.0, evaluations=1)
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        run_workers("train", config.replace(workers=workers, train_batch_size=8 // workers), folder)
+    one, two = (load_file(tmp_path / str(workers) / "kept-4" / ADAPTER_WEIGHTS) for workers in (1, 2))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, atol=1e-4, rtol=1e-3, msg=name)
+
+
+def test_peft_is_imported_only_where_there_are_adapters(small_config: TrainConfig) -> None:
+    code = (
+        "import json, sys\n"
+        "from trainer.imports import import_trainer\n"
+        "import_trainer()\n"
+        "from trainer.config import TrainConfig\n"
+        "from trainer.train import train\n"
+        "config = TrainConfig.from_dict(json.loads(sys.argv[1]))\n"
+        "for method in ('decoder', 'lora'):\n"
+        "    train(config.replace(method=method))\n"
+        "    print('peft' in sys.modules)\n"
+    )
+    few = small_config.replace(max_steps=1, train_batch_size=2, evaluations=1, max_eval_clips=1)
+    words = [sys.executable, "-c", code, json.dumps(few.to_dict())]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+    assert "Warning" not in done.stderr

@@ -1,0 +1,261 @@
+"""LoRA (arXiv:2106.09685) by PEFT: adapters put into a Whisper, written, read, and merged into its weights.
+
+PEFT's import takes a third of a second, so that it is imported only where there are adapters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import TrainConfig
+from trainer.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""Names that PEFT knows."""
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
+_FEED_FORWARD = ("fc1", "fc2")
+_PREFIX = "base_model.model."
+"""What PEFT's own wrapper puts before the names of weights."""
+
+
+def adapter_parameters(config: TrainConfig, model: WhisperConfig) -> int:
+    """How many numbers the adapters that `config` asks for have: rank x (inputs + outputs) of each weight.
+
+    With width d and feed-forward width f an encoder layer has 8 x rank x d, a decoder layer, which attends twice,
+    16 x rank x d, and with the feed-forward layers each has 2 x rank x (d + f) more.
+    """
+    forward = config.lora_targets == "attention and feed-forward"
+    encoder_layers = max(0, model.encoder_layers - config.freeze_encoder_layers)
+
+    def layer(attentions: int, wide: int) -> int:
+        width = int(model.d_model)
+        return attentions * len(_ATTENTION) * 2 * width + forward * 2 * (width + wide)
+
+    encoder = encoder_layers * layer(1, model.encoder_ffn_dim)
+    decoder = model.decoder_layers * layer(2, model.decoder_ffn_dim)
+    return int(config.lora_rank * (encoder + decoder))
+
+
+def add_adapters(model: WhisperForConditionalGeneration, config: TrainConfig) -> None:
+    """Put the adapters into the model that `config` asks for; nothing else of it is trained then.
+
+    The model computes what it did before: what an adapter adds is 0 at first.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
+
+    inject_adapter_in_model(
+        LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            use_rslora=config.lora_scaling == "rank_stabilized",
+            lora_dropout=config.lora_dropout,
+            target_modules=_targets(config, model.config),
+            base_model_name_or_path=_portable_name(config.model),
+            auto_mapping={
+                "base_model_class": type(model).__name__,
+                "parent_library": type(model).__module__,
+            },
+        ),
+        model,
+    )
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            module.cast_input_dtype_enabled = False  # autocast does, and would have to cast back
+
+
+def _targets(config: TrainConfig, model: WhisperConfig) -> str:
+    """A regular expression for the whole names of the linear layers that get adapters."""
+    parts = [*_ATTENTION, *(_FEED_FORWARD if config.lora_targets == "attention and feed-forward" else ())]
+    trained = range(config.freeze_encoder_layers, model.encoder_layers)
+    layers = r"(encoder|decoder)\.layers\.\d+"
+    if config.freeze_encoder_layers:
+        encoder = rf"encoder\.layers\.({'|'.join(map(str, trained))})|" if trained else ""
+        layers = rf"({encoder}decoder\.layers\.\d+)"
+    return rf"model\.{layers}\.(\w+\.)?({'|'.join(parts)})"
+
+
+def _portable_name(model: str) -> str:
+    """A model as other processes find it, in whatever folder they run."""
+    source = TrainConfig(model=model).model_source
+    folder = Path(source).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else source
+
+
+def is_adapted(model: Any) -> bool:
+    """Whether a model has adapters that are not merged."""
+    return hasattr(model, "peft_config")
+
+
+def adapter_state(model: Any) -> dict[str, torch.Tensor]:
+    """The adapters' own tensors in the model, not copied, by the names that PEFT gives them in files."""
+    from peft import get_peft_model_state_dict
+
+    # Without the look at the hub for whether the embeddings have changed, which are never trained here.
+    found = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {f"{_PREFIX}{name}": tensor for name, tensor in found.items()}
+
+
+def write_adapter(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write a model's adapters as PEFT does.
+
+    Args:
+        model: with adapters.
+        folder: made where it is not there.
+        state: of the adapters, as `adapter_state` has it; None for what they are now.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = adapter_state(model) if state is None else state
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    settings = copy.copy(model.peft_config["default"])
+    settings.inference_mode = True
+    settings.save_pretrained(str(folder))
+
+
+def read_adapter(model: Any, folder: Path) -> None:
+    """Give the model's adapters the values that a folder holds.
+
+    Raises:
+        ModelError: these are other adapters.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    kept, own = load_file(folder / ADAPTER_WEIGHTS), adapter_state(model)
+    if {name: value.shape for name, value in kept.items()} != {name: own[name].shape for name in own}:
+        raise ModelError(f"{folder / ADAPTER_WEIGHTS}: its adapters are not those of these settings")
+    with torch.no_grad():
+        for name, value in kept.items():
+            own[name].copy_(value)
+
+
+def has_adapter(folder: Path) -> bool:
+    """Whether a folder holds adapters for a model that lies elsewhere."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def base_of(folder: Path) -> str:
+    """The base model, as `TrainConfig.model` takes it, that a folder's adapters belong to.
+
+    Raises:
+        ModelError: their configuration cannot be read.
+    """
+    path = folder / ADAPTER_CONFIG
+    try:
+        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: cannot be read; copy the folder again") from error
+    if not isinstance(base, str) or not base or Path(base) == folder:
+        raise ModelError(
+            f"{path}: base_model_name_or_path={base!r}: names no model; write its base model there"
+        )
+    return base
+
+
+@contextlib.contextmanager
+def with_base(folder: Path, base: str) -> Iterator[Path]:
+    """A checkpoint whose adapters, if it has any, name a base model that is here.
+
+    On a node that lacked the base model's folder a trial had it, and wrote it down, under another path.
+
+    Args:
+        folder: of the checkpoint.
+        base: as the settings of its training name it.
+    """
+    if not has_adapter(folder) or base_of(folder) == _portable_name(base):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        for path in folder.iterdir():
+            if path.name != ADAPTER_CONFIG:
+                (Path(scratch) / path.name).symlink_to(path.absolute())
+        settings = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        settings["base_model_name_or_path"] = _portable_name(base)
+        (Path(scratch) / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+        yield Path(scratch)
+
+
+def export_adapter(checkpoint: Path, output: Path, base: str) -> None:
+    """Copy a checkpoint's adapters to a folder of their own, which `peft.PeftModel.from_pretrained` loads.
+
+    Args:
+        checkpoint: with adapters.
+        output: folder to make.
+        base: what `from_pretrained` takes for their base model.
+    """
+    output.mkdir()
+    shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, output / ADAPTER_WEIGHTS)
+    settings = json.loads((checkpoint / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    settings["base_model_name_or_path"] = base
+    (output / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def merge_adapter(model: WhisperForConditionalGeneration, folder: Path) -> WhisperForConditionalGeneration:
+    """The base model with a folder's adapters merged into its weights; it is changed in place.
+
+    Raises:
+        ModelError: the adapters cannot be read, or are another model's.
+    """
+    from peft import PeftModel
+    from safetensors import SafetensorError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of a name that PEFT asks transformers for
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            adapted = PeftModel.from_pretrained(model, str(folder), torch_device="cpu")
+        whole: WhisperForConditionalGeneration = adapted.merge_and_unload()
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, UserWarning, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"model={str(folder)!r}: cannot load the adapter: {reason}; the file is damaged or another model's: copy "
+            "it again"
+        ) from error
+    if is_adapted(whole):
+        del whole.peft_config
+    return whole.requires_grad_()  # PEFT has switched it off
+
+
+@contextlib.contextmanager
+def merged(model: Any) -> Iterator[None]:
+    """Within the block the model has plain layers with the adapters merged, as an export has them.
+
+    Its own layers are put aside and come back as they were: to take away again what was added would not give the same
+    numbers. Nothing happens to a model without adapters.
+    """
+    if not is_adapted(model):
+        yield
+        return
+    import torch
+    from peft.tuners.lora import Linear
+
+    own = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
+    try:
+        for name, module in own.items():
+            base = module.get_base_layer()
+            with torch.no_grad():
+                weight = base.weight + module.get_delta_weight("default")
+            plain = torch.nn.Linear(base.in_features, base.out_features, bias=False, device="meta")
+            plain.weight = torch.nn.Parameter(weight, requires_grad=False)
+            plain.bias = base.bias
+            model.set_submodule(name, plain.train(module.training))
+        yield
+    finally:
+        for name, module in own.items():
+            model.set_submodule(name, module)
