@@ -189,9 +189,19 @@ def train(
 
 
 def evaluate(
-    config: TrainConfig, split: str = "validation", *, data: PreparedData | None = None
+    config: TrainConfig,
+    split: str = "validation",
+    *,
+    data: PreparedData | None = None,
+    as_in_training: bool = False,
 ) -> Evaluation:
     """Error rates of `config.model` as it is on one split.
+
+    Args:
+        config: the model, and how it is evaluated.
+        split: of the data.
+        data: features that were prepared before; found in the cache or computed when left out.
+        as_in_training: with the window in which a training with these settings evaluates, not always the whole one.
 
     Raises:
         DataError: the data has no such split.
@@ -206,7 +216,9 @@ def evaluate(
     if split not in data.splits:
         raise DataError(f"data={config.data!r}: has no {split} split; it has {', '.join(data.splits)}")
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        trainer = _make_trainer(config, data, data.splits[split], None, Path(scratch))
+        # Where nothing is trained the model is measured as it will be used, unless told otherwise.
+        whole = config.full_window_evaluation or not as_in_training
+        trainer = _make_trainer(config, data, data.splits[split], None, Path(scratch), whole=whole)
         metrics = trainer.evaluate()
     return Evaluation(
         wer=metrics["eval_wer"],
@@ -235,8 +247,10 @@ def _make_trainer(
     plan: BatchPlan | None,
     folder: Path,
     augmented: AugmentedSplit | None = None,
+    *,
+    whole: bool | None = None,
 ) -> WhisperTrainer:
-    """A trainer over the prepared data; without a plan it can only evaluate."""
+    """A trainer over the prepared data; without a plan it can only evaluate, on the `whole` window unless told."""
     import torch
     from transformers import set_seed
 
@@ -258,9 +272,9 @@ def _make_trainer(
     full = 2 * int(model.config.max_source_positions)
     window = window_frames(config, data, full)
     model.config.mask_time_length = min(config.mask_time_length, window)  # longer ones are refused
-    # Where nothing is trained the model is measured as it will be used.
-    whole = plan is None or config.full_window_evaluation
-    own = plan is not None and plan.frames is not None
+    if whole is None:
+        whole = plan is None or config.full_window_evaluation
+    own = varies(config) if plan is None else plan.frames is not None
     # The same weights everywhere, but dropout and augmentation of each worker's own: with this the stock trainer
     # seeds once more when it is made.
     arguments.seed = worker_seed(config.seed, arguments.process_index)

@@ -54,6 +54,8 @@ class Experiment:
     trials: Sequence[Trial]
     repeats: Sequence[Trial]
     """The finalists, trained again with other seeds."""
+    averages: Sequence[Trial]
+    """Means of the weights of repeats; `members` in `results` names them."""
     best: Trial | None
     """The training whose weights are exported; None before any was measured."""
     config: TrainConfig | None
@@ -118,7 +120,8 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
     folder = find_finished(name, place)
     saved = load_saved(folder)
     results = results_of(folder, saved.state)
-    trials, repeats = ([_trial(row) for row in results[kind]] for kind in ("trials", "repeats"))
+    kinds = ("trials", "repeats", "averages")
+    trials, repeats, averages = ([_trial(row) for row in results[kind]] for kind in kinds)
     best, chosen = results["best"], saved.state.best()
     return Experiment(
         name=name,
@@ -128,7 +131,8 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
         baseline_wer=results["baseline"]["wer"],
         trials=trials,
         repeats=repeats,
-        best=next((run for run in [*trials, *repeats] if best and run.id == best["run"]), None),
+        averages=averages,
+        best=next((run for run in [*trials, *repeats, *averages] if best and run.id == best["run"]), None),
         config=None if chosen is None else saved.config(chosen),
         wer=best.get("mean_wer", best["wer"]) if best else None,
         test_wer=results["test"]["wer"] if results["test"] else None,

@@ -43,6 +43,7 @@ def search(
     plateau_points: float | None = None,
     finalists: int | None = None,
     repeats: int | None = None,
+    soup: bool | None = None,
     warm_start: str | None = None,
     experiment: str | None = None,
     storage: _Path | None = None,

@@ -7,6 +7,7 @@ written last, under its name only when it is complete, and lists every other fil
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainer.config import TrainConfig
+    from trainer.scoring.alignment import UtteranceErrors
 
 MANIFEST = "manifest.json"
 CONFIG_FILE = "train_config.json"
@@ -82,6 +84,13 @@ def flush_all(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
         if path.is_file() or path.is_dir():
             flush(path)
+
+
+def write_errors(folder: Path, config: TrainConfig, utterances: UtteranceErrors) -> None:
+    """Write a checkpoint's settings, and the errors of each clip in its own evaluation; the folder is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
+    (folder / UTTERANCES_FILE).write_text(json.dumps(dataclasses.asdict(utterances)) + "\n")
 
 
 def unseal(folder: Path) -> None:

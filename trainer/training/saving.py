@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
-import json
 import shutil
 import threading
 import time
@@ -22,12 +20,11 @@ from trainer.memory import free_memory
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
 from trainer.report import Decision, Keeper, Kept, Report
 from trainer.training.checkpoints import (
-    CONFIG_FILE,
-    UTTERANCES_FILE,
     checkpoint_bytes,
     disk_full,
     seal,
     told_when_full,
+    write_errors,
 )
 from trainer.training.distributed import first_says, local_rank, share_of_node, wait_for_all
 from trainer.training.window import hearing
@@ -173,7 +170,7 @@ class CheckpointSaver:
         with told_when_full(folder, needed):
             self._trainer.write(folder, decision.keep)
             if self._args.process_index == 0:
-                self._write_errors(folder)
+                write_errors(folder, self._config, self._trainer.utterances)
         wait_for_all(self._args)
         stop = self._finish(folder, metrics, decision.keep, began, needed)
         return decision.goes_on and not stop
@@ -224,7 +221,7 @@ class CheckpointSaver:
         needed = self._bytes("all")
         with told_when_full(folder, needed):
             write = self._trainer.writer_of_copies(folder, "all")
-            self._write_errors(folder)
+            write_errors(folder, self._config, self._trainer.utterances)
         pause = time.monotonic() - began
 
         def save() -> None:
@@ -253,13 +250,6 @@ class CheckpointSaver:
                 stop = self._keeper.complete(folder, taken, metrics, keep, time.monotonic() - began)
         wait_for_all(self._args)
         return first_says(self._args, bool(stop))
-
-    def _write_errors(self, folder: Path) -> None:
-        """The settings, and the errors of each clip."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(json.dumps(self._config.to_dict(), indent=2) + "\n")
-        errors = dataclasses.asdict(self._trainer.utterances)
-        (folder / UTTERANCES_FILE).write_text(json.dumps(errors) + "\n")
 
     def _bytes(self, keep: Kept) -> int:
         """What it takes on this node's disk, at most."""

@@ -111,6 +111,12 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         "--repeats", type=int, default=2, metavar="R", help="seeds of each finalist (default: 2)"
     )
     ends.add_argument(
+        "--soup",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="average the finalists' repeats, and export an average that is better beyond noise (default: on)",
+    )
+    ends.add_argument(
         "--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage"
     )
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from trainer.report import Kept
 from tune.search.budgets import EndReason
-from tune.search.records import Outcome, Stop
+from tune.search.records import Outcome, Role, Stop
 
 VERSION = 1
 SearchStatus = Literal["completed", "failed", "interrupted"]
@@ -45,6 +45,8 @@ class SessionStarted(Event):
     repeats: int = 0
     budgets: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of `Budgets`."""
+    soup: bool = False
+    """Whether repeats of the finalists are averaged."""
     keep_checkpoints: str = "best"
     asked_resources: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What a trial takes and how many run, as it was asked for."""
@@ -84,12 +86,14 @@ class BaselineMeasured(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialProposed(Event):
-    """The searcher has chosen settings; or the final round trains those of a finalist again."""
+    """The searcher has chosen settings; the final round trains those of a finalist again; or runs are averaged."""
 
     trial_id: str
     config: dict[str, Any]
-    kind: Literal["trial", "repeat", "average"] = "trial"
+    kind: Role = "trial"
     effective_batch: int = 0
+    members: list[str] = dataclasses.field(default_factory=list)
+    """Of an average: the runs whose weights it is the mean of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,6 +195,18 @@ class FinalistsCompared(Event):
     """`Verdict.to_dict()`; None where a finalist has no repeat that came to its end."""
     text: str = ""
     """Why there is none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SoupJudged(Event):
+    """What averaging the finalists' repeats came to."""
+
+    run: str | None
+    """The average, where it is better than the run that would be exported, by more than noise."""
+    verdict: dict[str, Any] | None = None
+    """`SoupVerdict.to_dict()`; None where no average was as good as its first member, or none was measured."""
+    text: str = ""
+    """Why there is none, or what ended the averaging."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,8 @@ class SearchRequest(RunRequest):
     """Best trials that are trained again with other seeds; None is the default for the number of trials."""
     repeats: int = DEFAULT_REPEATS
     """Seeds of each finalist."""
+    soup: bool = True
+    """Whether the finalists' repeats are averaged: an average that is better beyond noise is exported."""
     warm_start: str | None = None
     """A finished experiment of the same storage to learn from."""
     optuna_storage: str | None = None
@@ -245,6 +247,7 @@ class SearchPlan(Plan):
             "trials": request.trials,
             "finalists": request.n_finalists,
             "repeats": request.repeats,
+            "soup": request.soup,
             "budgets": dataclasses.asdict(request.budgets),
             "keep_checkpoints": request.keep_checkpoints,
             "asked_resources": {name: getattr(request, name) for name in ASKED_RESOURCES},

@@ -19,6 +19,7 @@ from tune.experiments.events import (
     ResultsWritten,
     SearchEnded,
     SessionStarted,
+    SoupJudged,
     TrialEnded,
     TrialProposed,
     TrialRecovered,
@@ -28,7 +29,8 @@ from tune.experiments.events import (
     WeightsDropped,
 )
 from tune.search.finalists import choose_finalists
-from tune.search.records import Records, TrialRecord, rank, trial_of
+from tune.search.records import Records, TrialRecord, rank, role_of, trial_of
+from tune.search.soup import Soup, greedy_soup
 
 
 class SearchState:
@@ -49,11 +51,15 @@ class SearchState:
         """The trials."""
         self.repeats = Records()
         """The best of them trained again with other seeds."""
+        self.averages = Records()
+        """Means of the weights of repeats."""
         self.final_round: FinalRoundPlanned | None = None
         self.cut: FinalRoundCut | None = None
         """What cut the final round short in this session."""
         self.compared: FinalistsCompared | None = None
         """What the final round came to; None once a trial was proposed or has ended since."""
+        self.soup_judged: SoupJudged | None = None
+        """What averaging its runs came to; None once the finalists are to be compared anew."""
         self.chosen: ExportChosen | None = None
         """The run whose weights are safe."""
         self.beaten: frozenset[str] = frozenset()
@@ -78,7 +84,7 @@ class SearchState:
         """
         if entry.number != self.events + 1:
             raise ValueError(f"event {entry.number} does not follow event {self.events}")
-        with self.records.lock, self.repeats.lock:
+        with self.records.lock, self.repeats.lock, self.averages.lock:
             event = entry.event
             self.written = isinstance(event, ResultsWritten)
             if not isinstance(event, SearchEnded | ResultsWritten):
@@ -89,13 +95,18 @@ class SearchState:
                 self.heard = entry.time
 
     def run(self, name: str) -> TrialRecord:
-        """The trial or repeat of this name; KeyError where there is none."""
-        return self.records[name] if name in self.records else self.repeats[name]
+        """The trial, repeat or average of this name; KeyError where there is none."""
+        return self._records_of(name)[name]
+
+    def _records_of(self, name: str) -> Records:
+        if name in self.records:  # names of earlier versions' trainings are the user's
+            return self.records
+        return self.averages if role_of(name) == "average" else self.repeats
 
     @property
     def runs(self) -> list[TrialRecord]:
-        """Trials, then repeats."""
-        return [*self.records.all(), *self.repeats.all()]
+        """Trials, then repeats, then averages."""
+        return [*self.records.all(), *self.repeats.all(), *self.averages.all()]
 
     @property
     def seconds(self) -> float:
@@ -135,11 +146,44 @@ class SearchState:
         return self.repeats_left(self.session.finalists, self.session.repeats)
 
     @property
+    def soup_runs(self) -> list[TrialRecord]:
+        """The runs that can be averaged, in the order in which they are: those of the winner's repeats that have
+        weights from the lowest WER on, then those of the other finalists; none where the winner has none.
+        """
+        verdict = self.verdict or {"winner": "", "standings": []}
+        names = [standing["trial_id"] for standing in verdict["standings"]]
+        names.sort(key=lambda name: name != verdict["winner"])
+        found = [run for name in names for run in self.repeats_of(name) if run.has_weights]
+        return found if found and trial_of(found[0].trial_id) == verdict["winner"] else []
+
+    @property
+    def soup(self) -> Soup | None:
+        """How far their averages have come; None for fewer than two runs."""
+        runs = {run.trial_id: run.best_wer or 0.0 for run in self.soup_runs}
+        measured = {
+            frozenset(average.members): average.best_wer
+            for average in self.averages.all()
+            if average.status != "running"
+        }
+        return greedy_soup(runs, measured) if len(runs) > 1 else None
+
+    def soup_left(self, asked: bool) -> bool:
+        """Whether averages are to be measured or judged where they are asked for; not while repeats are left."""
+        if not asked or self.soup_judged is not None or self.open_repeats:
+            return False
+        return not (self.over and self.over.reason == "failures") and len(self.soup_runs) > 1
+
+    @property
+    def open_soup(self) -> bool:
+        """Whether averages that were asked for are left."""
+        return self.session is not None and self.soup_left(self.session.soup)
+
+    @property
     def something_is_left(self) -> bool:
         """Whether something that was asked for is left, and no budget, plateau or failures ended it."""
         if self.over is None and not self.all_ended:
             return True
-        return bool(self.open_repeats) and self.cut is None
+        return (bool(self.open_repeats) and self.cut is None) or self.open_soup
 
     @property
     def all_ended(self) -> bool:
@@ -162,15 +206,16 @@ class SearchState:
     def best(self) -> TrialRecord | None:
         """The run to export: it has weights. None before the first evaluation.
 
-        That of the finalists' verdict where it stands; else that of the trial with the lowest WER, without those that
-        an earlier final round had beaten: trials are compared with trials, as repeats, which are measured otherwise,
-        are with repeats.
+        That of the finalists' verdict where it stands, or an average that was judged to be better than it; else that
+        of the trial with the lowest WER, without those that an earlier final round had beaten: trials are compared
+        with trials, as repeats, which are measured otherwise, are with repeats.
         """
         verdict = self.verdict
         if verdict is not None:
             runs = self.weights_of(verdict["winner"], repeats_first=True)
             if runs:
-                return runs[0]
+                better = self.soup_judged.run if self.soup_judged else None
+                return next((run for run in runs if run.trial_id == better), runs[0])
         for trial in sorted(
             (record for record in self.records.all() if record.best_wer is not None), key=rank
         ):
@@ -183,14 +228,19 @@ class SearchState:
         return None
 
     def weights_of(self, trial_id: str, *, repeats_first: bool = False) -> list[TrialRecord]:
-        """The runs of a trial's settings that have weights: itself, then its repeats from the lowest WER on."""
+        """The runs of a trial's settings that have weights: itself, then its repeats from the lowest WER on, then the
+        averages of which one of its repeats is the first member.
+        """
         own = [self.records[trial_id]] if trial_id in self.records else []
-        repeats = sorted(
-            (run for run in self.repeats.all() if trial_of(run.trial_id) == trial_id and run.finished),
-            key=rank,
-        )
+        repeats = self.repeats_of(trial_id)
+        averages = [run for run in self.averages.all() if trial_of(run.trial_id) == trial_id and run.finished]
         order = [*repeats, *own] if repeats_first else [*own, *repeats]
-        return [run for run in order if run.has_weights]
+        return [run for run in [*order, *sorted(averages, key=rank)] if run.has_weights]
+
+    def repeats_of(self, trial_id: str) -> list[TrialRecord]:
+        """Those of a trial's repeats that came to their end, from the lowest WER on."""
+        repeats = (run for run in self.repeats.all() if trial_of(run.trial_id) == trial_id and run.finished)
+        return sorted(repeats, key=rank)
 
     @property
     def winner(self) -> str | None:
@@ -206,7 +256,7 @@ _KEPT: dict[type[Any], str] = {
     BaselineMeasured: "baseline",
     TrialsOver: "over",
     FinalRoundCut: "cut",
-    FinalistsCompared: "compared",
+    SoupJudged: "soup_judged",
     HeldOutMeasured: "held_out",
 }
 """Events of which the state has the last one, and where."""
@@ -237,10 +287,12 @@ def _(event: SessionStarted, state: SearchState, now: float) -> None:
 
 @_fold.register
 def _(event: TrialProposed, state: SearchState, now: float) -> None:
-    records = state.repeats if event.kind == "repeat" else state.records
+    records = {"repeat": state.repeats, "average": state.averages}.get(event.kind, state.records)
     if event.trial_id not in records:
-        records.add(TrialRecord(event.trial_id, event.config, event.effective_batch))
-        state.compared = None
+        record = TrialRecord(event.trial_id, event.config, event.effective_batch, members=event.members)
+        records.add(record)
+        if event.kind != "average":
+            state.compared = state.soup_judged = None
 
 
 @_fold.register
@@ -280,7 +332,8 @@ def _(event: TrialRecovered, state: SearchState, now: float) -> None:
 @_fold.register
 def _(event: TrialEnded, state: SearchState, now: float) -> None:
     run = state.run(event.trial_id)
-    state.compared = None
+    if event.trial_id not in state.averages:
+        state.compared = state.soup_judged = None
     run.error = event.error
     run.samples_seen, run.epoch = max(run.samples_seen, event.samples_seen), max(run.epoch, event.epoch)
     _end(run, state, event.status, now)
@@ -295,7 +348,12 @@ def _end(run: TrialRecord, state: SearchState, status: Any, now: float) -> None:
 
 @_fold.register
 def _(event: FinalRoundPlanned, state: SearchState, now: float) -> None:
-    state.final_round, state.compared = event, None
+    state.final_round, state.compared, state.soup_judged = event, None, None
+
+
+@_fold.register
+def _(event: FinalistsCompared, state: SearchState, now: float) -> None:
+    state.compared, state.soup_judged = event, None
 
 
 @_fold.register

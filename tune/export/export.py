@@ -25,6 +25,7 @@ from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import CardFacts, Rates, model_card, usage
 from tune.search.finalists import ClipErrors, wer_interval
+from tune.search.records import listed, role_of
 from tune.util.console import say
 from tune.util.errors import ConfigError, DataError, ExperimentError
 from tune.util.files import read_object, write_whole, writing
@@ -79,6 +80,11 @@ def export_trial(
     saved = load_saved(find(experiment, storage))
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
+    if adapter and trial.members:
+        raise ConfigError(
+            f"--adapter: {trial.trial_id} has none, it is an average of whole models; leave it out, or take one of "
+            f"{listed(trial.members)} by --trial, if its weights were kept"
+        )
     if adapter and config.method != "lora":
         raise ConfigError(
             f"--adapter: trial {trial.trial_id} has none, its method is {config.method}; leave it out, or take a trial "
@@ -98,6 +104,7 @@ def export_trial(
         summary = {
             "experiment": experiment,
             "trial_id": trial.trial_id,
+            **({"average_of": list(trial.members)} if trial.members else {}),
             "reported_validation_wer": trial.best_wer,
             "evaluations": measured.rates,
             "changed_since_search": list(measured.changed),
@@ -231,7 +238,7 @@ def _clips(found: Evaluation) -> ClipErrors | None:
 
 
 def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
-    """The trial or repeat of this name, or the best; raises `ExperimentError` where its weights are not there."""
+    """The run of this name, or the best; raises `ExperimentError` where its weights are not there."""
     if trial_id is None:
         return saved.best
     trials = {run.trial_id: run for run in saved.state.runs}
@@ -256,7 +263,8 @@ def _print(console: Console, output: Path, trial: TrialRecord, measured: _Measur
     for split, pair in measured.rates.items():
         figures = [pair[when][rate] for rate in ("wer", "cer") for when in ("before", "after")]
         table.add_row(split, str(pair["after"]["clips"]), *(f"{figure:.2f} %" for figure in figures))
-    say(console, f"exported trial {trial.trial_id} to {output}")
+    of = f", the average of {listed(trial.members)}," if trial.members else ""
+    say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of} to {output}")
     console.print(table)
     for split in measured.changed:
         say(

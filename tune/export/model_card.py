@@ -19,6 +19,7 @@ from trainer.conversion.usage import PLACE, how_to_use
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
 from tune.experiments.results import status_of
+from tune.search.records import listed
 from tune.util.console import short_source
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def model_card(
         base_model=source if _is_hub_id(source) else None,
         base_name=_short_name(source),
         standing=next((found for found in standings if trial.trial_id in found["runs"]), None),
+        averaged=listed(trial.members, most=len(trial.members)),
         is_best=state.best() is trial,
         normalizer_text=describe_normalizer(config)[1],
         unit=unit_note(config),

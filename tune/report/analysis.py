@@ -52,7 +52,7 @@ class Contender:
     """95 %; None where the clips' own errors are not known."""
     wers: tuple[float, ...]
     """Of each training; empty for the base model."""
-    kind: Literal["winner", "finalist", "recipe", "base"]
+    kind: Literal["winner", "finalist", "average", "recipe", "base"]
     trial_id: str | None = None
     unfinished: bool = False
     """Whether it was stopped before its full budget, so that it would have come further."""
@@ -149,6 +149,12 @@ class Analysis:
             found.append(self._contender("winner", winner.trial_id, [winner], [winner.best_wer]))
         if recipe is not None and all(one.trial_id != recipe.trial_id for one in found):
             found.append(self._contender("recipe", recipe.trial_id, [recipe], [recipe.best_wer or 0.0]))
+        best = experiment.state.best()
+        if best is not None and best.members and best.best_wer is not None:
+            known = self._clips([best])  # a model as it is: seeds are no noise of it
+            interval = wer_interval(known) if known else None
+            name = f"{best.trial_id} of {len(best.members)} runs"
+            found.append(Contender(name, best.best_wer, interval, (best.best_wer,), "average"))
         clips = baseline_clips(experiment.folder.path)
         interval = None if clips is None else wer_interval([clips])
         base = Contender(experiment.model, experiment.base_wer, interval, (), "base")
@@ -156,7 +162,7 @@ class Analysis:
 
     def _contender(
         self,
-        kind: Literal["winner", "finalist", "recipe"],
+        kind: Literal["winner", "finalist", "average", "recipe"],
         trial_id: str,
         runs: Sequence[TrialRecord],
         wers: Sequence[float],

@@ -18,7 +18,7 @@ OUTCOMES: dict[Status, str] = {
     "running": "running",
 }
 """How the ends of trials are told, in this order."""
-FINALISTS = "finalists again"
+FINALISTS, AVERAGES = "finalists again", "averages"
 _LONG = 2.0
 """Hours in all from which hours are told, and minutes below."""
 
@@ -47,8 +47,8 @@ class Costs:
 
     @property
     def trials(self) -> float:
-        """Hours of the trials, without the finalists' repeats."""
-        return sum(share.hours for share in self.shares if share.name != FINALISTS)
+        """Hours of the trials, without the finalists' repeats and their averages."""
+        return sum(share.hours for share in self.shares if share.name not in (FINALISTS, AVERAGES))
 
     @property
     def total(self) -> float:
@@ -84,7 +84,7 @@ def find_costs(experiment: Experiment) -> Costs:
     resources, trials = experiment.settings.resources, experiment.trials
     each = resources.gpus or resources.cpus
     groups = [(name, [t for t in trials if t.status == outcome]) for outcome, name in OUTCOMES.items()]
-    groups.append((FINALISTS, experiment.repeats))
+    groups += [(FINALISTS, experiment.repeats), (AVERAGES, experiment.averages)]
     shares = [
         Share(name, len(runs), each * sum(run.elapsed for run in runs) / 3600)
         for name, runs in groups

@@ -53,6 +53,11 @@ class Experiment(SavedExperiment):
         """Finalists trained again with other seeds."""
         return list(self.state.repeats.all())
 
+    @property
+    def averages(self) -> list[TrialRecord]:
+        """Means of the weights of repeats."""
+        return list(self.state.averages.all())
+
     @functools.cached_property
     def verdict(self) -> Verdict | None:
         """Which finalist won."""

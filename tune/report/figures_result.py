@@ -23,7 +23,7 @@ from tune.pages.figures import (
     whiskers,
 )
 from tune.report.analysis import Contender
-from tune.report.costs import FINALISTS, OUTCOMES, Costs
+from tune.report.costs import AVERAGES, FINALISTS, OUTCOMES, Costs
 from tune.report.experiment import Experiment
 from tune.report.scales import wer_axis
 from tune.search.records import Status, TrialRecord, best_rate
@@ -198,6 +198,7 @@ def draw_contenders(found: Sequence[Contender], *, won: bool) -> Picture:
     kinds = {
         "winner": (GREEN, "winner: " if won else "best so far: "),
         "finalist": (BLUE, "finalist: "),
+        "average": (ORANGE, "average "),
         "recipe": (PURPLE, "usual settings: "),
         "base": (MUTED, "base model "),
     }
@@ -255,7 +256,8 @@ def draw_costs(costs: Costs) -> Picture | None:
         bargap=0.45,
         showlegend=True,
     )
-    colours = {OUTCOMES[status]: colour for status, (colour, _) in _KINDS.items()} | {FINALISTS: PURPLE}
+    colours = {OUTCOMES[status]: colour for status, (colour, _) in _KINDS.items()}
+    colours |= {FINALISTS: PURPLE, AVERAGES: GREEN}
     bars = [
         (0, share.hours, colours[share.name], share.name, f"{share.runs} runs, {costs.tell(share.hours)}")
         for share in costs.shares

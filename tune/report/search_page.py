@@ -15,7 +15,8 @@ from tune.report.figures_settings import draw_importances, draw_map, draw_parall
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.search.finalists import describe_lowest
-from tune.search.records import TrialRecord, best_rate, trial_order
+from tune.search.records import TrialRecord, best_rate, listed, trial_order
+from tune.search.soup import describe_soup
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
@@ -69,6 +70,7 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
         usual_outcome=_usual_outcome(experiment),
         gain=analysis.gain,
         finalists=_finalists(analysis),
+        averages=_averages(experiment),
         advice=[
             (
                 title,
@@ -95,6 +97,10 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str]]:
     spent, unit = analysis.costs.tell(analysis.costs.total).split(" ")
     found = [(f"{winner.wer:.2f} %", _winner_words(experiment, winner)), base]
     found.append(gain_tile(experiment.base_wer, winner.wer))
+    best = experiment.state.best()
+    if best is not None and best.members:
+        what = f"WER of {best.trial_id}, the average of {listed(best.members)}, which is exported"
+        found.append((f"{best.best_wer:.2f} %", what))
     found += test_tiles(experiment)
     recipe = analysis.recipe
     if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
@@ -186,6 +192,30 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
     if len(verdict.standings) > 1:
         text += f" Trial {verdict.describe()}."
     strong = [i for i, standing in enumerate(verdict.standings) if standing.trial_id == verdict.winner]
+    return {"text": text, "rows": rows, "strong": strong}
+
+
+def _averages(experiment: Experiment) -> dict[str, Any] | None:
+    """What averaging the finalists' repeats came to, as far as it is."""
+    runs, judged = experiment.averages, experiment.state.soup_judged
+    if not runs and judged is None:
+        return None
+    chosen = judged.verdict["average"] if judged and judged.verdict else None
+    rows: list[list[Cell | str]] = []
+    for run in runs:
+        wer = "" if run.best_wer is None else f"{run.best_wer:.2f}"
+        ending = last_line(run.error) if run.error else ""
+        if judged is not None and run.trial_id in (judged.run, chosen):
+            ending = "exported" if judged.run else "the best"
+        rows.append([run.trial_id, wer, listed(run.members), Cell(ending, "words")])
+    text = (
+        "The weights of the finalists' trainings are averaged one after the other, the winner's first; each stays "
+        "in the average where that is then no worse. The average costs no more to use than one model."
+    )
+    if judged is not None:
+        told = describe_soup(judged.verdict, judged.text)
+        text += f" {told[0].upper()}{told[1:]}."
+    strong = [i for i, run in enumerate(runs) if judged and run.trial_id == judged.run]
     return {"text": text, "rows": rows, "strong": strong}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tune.experiments.events import BaselineMeasured
 from tune.experiments.object_stores.object_store import StorageError
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import Evaluation
     from tune.search.records import TrialRecord
+
+
+Result = TypeVar("Result")
 
 
 def measure_baseline(session: Session[Any]) -> Evaluation:
@@ -78,17 +82,27 @@ def _measure_base(session: Session[Any], split: str) -> tuple[Evaluation, bool]:
 
 
 def _measure(session: Session[Any], inputs: TrialInputs, split: str) -> Evaluation:
-    """In a process with what one worker of a trial has."""
-    import ray
-
-    remote = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(evaluate_shared)
     what = f"the base model {inputs.config.model}" if split == "validation" else "the test split"
     with session.console.status(f"measuring {what} ..."):
-        try:
-            found: Evaluation = ray.get(remote.remote(inputs, split))
-        except ray.exceptions.RayTaskError as error:
-            # A user's mistake that only shows in the worker (weights that do not load) is still told in one line.
-            if isinstance(error.cause, UserError):
-                raise error.cause from error
-            raise
+        return in_worker(session, evaluate_shared, inputs, split)
+
+
+def in_worker(
+    session: Session[Any], work: Callable[..., Result], inputs: TrialInputs, *arguments: object
+) -> Result:
+    """What `work(inputs, *arguments)` returns in a process with what one worker of a trial has.
+
+    Raises:
+        UserError: a mistake that only shows there, such as weights that do not load.
+        RayError: any other failure.
+    """
+    import ray
+
+    remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(work)
+    try:
+        found: Result = ray.get(remote.remote(inputs, *arguments))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from error
+        raise
     return found

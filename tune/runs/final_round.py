@@ -1,7 +1,7 @@
 """What comes after the trials: the best of them again with other seeds, the run that is exported, and what may go.
 
-The best weights of a run go only behind `ExportChosen`: never those that it names, never while repeats are open, never
-where failures ended the search. So something can be exported at any moment after the first evaluation.
+The best weights of a run go only behind `ExportChosen`: never those that it names, never while repeats or averages are
+open, never where failures ended the search. So something can be exported at any moment after the first evaluation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import parse_clips
-from tune.search.finalists import Repeat, judge_finalists, repeat_settings
+from tune.search.finalists import ClipErrors, Repeat, judge_finalists, repeat_settings
 from tune.search.records import trial_of
 from tune.util.cloud_errors import cloud_errors
 
@@ -55,18 +55,14 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
 def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
     """Compare the finalists, choose the run that is exported, and drop the weights of the others; again as often.
 
-    Nothing is chosen while trials or repeats are left, or where failures ended the trials.
+    Nothing is chosen while trials, repeats or averages are left, or where failures ended the trials.
 
     Args:
         experiment: its trials are over.
         say: told what could not be done.
     """
     log, state = experiment.log, experiment.log.state
-    if state.over is None or (state.end is not None and state.end.reason == "failures"):
-        return
-    if state.final_round is not None and state.compared is None and state.session and state.session.finalists:
-        log.append(compare_finalists(state, CheckpointFiles(experiment.folder)))
-    if state.open_repeats:
+    if not compare(experiment) or state.open_repeats or state.open_soup:
         return
     best = state.best()
     if best is None:
@@ -83,6 +79,16 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
     if going and not (state.session and state.session.keep_checkpoints == "all"):
         log.append(WeightsDropped(runs=going))
     remove_dropped(experiment, say)
+
+
+def compare(experiment: OpenExperiment) -> bool:
+    """Compare the finalists where there were any; whether the trials are over, and not by failures."""
+    log, state = experiment.log, experiment.log.state
+    if state.over is None or (state.end is not None and state.end.reason == "failures"):
+        return False
+    if state.final_round is not None and state.compared is None and state.session and state.session.finalists:
+        log.append(compare_finalists(state, CheckpointFiles(experiment.folder)))
+    return True
 
 
 def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
@@ -135,11 +141,17 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
 
 
 def _repeat(run: TrialRecord, files: CheckpointFiles) -> Repeat:
-    try:
-        clips = parse_clips(files.read(str(run.checkpoint), UTTERANCES_FILE))
-    except cloud_errors(StorageError, FileNotFoundError):
-        clips = None  # the interval then comes from the seeds alone
+    # Where the clips' errors cannot be read, the interval comes from the seeds alone.
+    clips = clips_of(run, files)
     return Repeat(run.trial_id, run.best_wer or 0.0, run.seconds, clips, run.samples_per_second)
+
+
+def clips_of(run: TrialRecord, files: CheckpointFiles) -> ClipErrors | None:
+    """The errors of each validation clip that a run's best checkpoint has; None where they cannot be read."""
+    try:
+        return parse_clips(files.read(str(run.checkpoint), UTTERANCES_FILE))
+    except cloud_errors(StorageError, FileNotFoundError):
+        return None
 
 
 def set_aside_leftovers(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tune.experiments.plan import Plan
 from tune.experiments.results import outcome
 from tune.search.finalists import Verdict
+from tune.search.soup import describe_soup
 
 if TYPE_CHECKING:
     from tune.experiments.events import FinalRoundCut, TrialsOver
@@ -47,6 +48,12 @@ class Outcome(Generic[PlanT]):
     def verdict(self) -> Verdict | None:
         """How the finalists compare."""
         return Verdict.from_dict(self.state.verdict) if self.state.verdict else None
+
+    @property
+    def soup(self) -> str:
+        """What averaging the finalists' repeats came to; empty where none were averaged."""
+        judged = self.state.soup_judged
+        return describe_soup(judged.verdict, judged.text) if judged else ""
 
     @property
     def not_compared(self) -> str:

@@ -16,7 +16,7 @@ from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
 from tune.experiments.warm_start import WarmStart
 from tune.runs.finish import is_owed
 from tune.search.budgets import Budgets
-from tune.util.errors import ExperimentError
+from tune.util.errors import ExperimentError, option_name
 
 if TYPE_CHECKING:
     from tune.experiments.events import SessionStarted
@@ -198,12 +198,14 @@ def _as_before(
     before: dict[str, Any] = {
         "finalists": asked.finalists,
         "repeats": asked.repeats,
+        "soup": asked.soup,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
         "track": tuple(name for name in settings.track if name in ASKABLE_TRACKERS),
         **{name: asked.asked_resources.get(name) for name in ASKED_RESOURCES},
     }
-    found = {name: value for name, value in before.items() if f"--{name.replace('_', '-')}" not in given}
+    options = {word.replace("--no-", "--") for word in given}
+    found = {name: value for name, value in before.items() if option_name(name) not in options}
     budgets = {
         name: getattr(request.budgets, name) if option in given else asked.budgets[name]
         for name, option in _BUDGET_OPTIONS.items()
@@ -216,4 +218,4 @@ def _left(state: SearchState, request: SearchRequest) -> bool:
     """Whether something that is asked for now is left to train."""
     if len(state.records) < request.trials or state.records.running():
         return True
-    return bool(state.repeats_left(request.n_finalists, request.repeats))
+    return bool(state.repeats_left(request.n_finalists, request.repeats)) or state.soup_left(request.soup)

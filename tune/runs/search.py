@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
+from tune.runs.averages import average_in_worker, make_soup
 from tune.runs.baseline import measure_baseline, measure_held_out
-from tune.runs.final_round import choose_export, plan_final_round, remove_dropped, set_aside_leftovers
+from tune.runs.final_round import (
+    choose_export,
+    compare,
+    plan_final_round,
+    remove_dropped,
+    set_aside_leftovers,
+)
 from tune.runs.finish import finish
 from tune.runs.gpu_sharing import share_gpus
 from tune.runs.outcome import Outcome
@@ -22,7 +30,7 @@ from tune.runs.trials import TrialRunner
 from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
 from tune.search.scheduler import describe_rungs
-from tune.util.console import say, say_notes
+from tune.util.console import ProgressBar, say, say_notes
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -138,7 +146,22 @@ class SearchStages:
             session.say(f"\n{describe_repeats(planned.repeats)}\n")
             with self._display(session.state.repeats, len(planned.repeats), "repeats") as display:
                 self._runner(self.base).run_repeats(planned, display)
+        self.make_soup()
         choose_export(session.experiment, session.say)
+
+    def make_soup(self) -> None:
+        """Averages of the repeats, where they are asked for and there are at least two."""
+        session, runner = self.session, self._runner(self.base)
+        if not compare(session.experiment) or not session.state.open_soup:
+            return
+
+        def over() -> str | None:
+            cut = runner.final_round_cut(time.time())
+            return cut.text if cut else None
+
+        with ProgressBar(session.console, "averaging") as bar:
+            measure = average_in_worker(session, self.base)
+            make_soup(session.experiment, measure, over, session.say, bar.show)
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""

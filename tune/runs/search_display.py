@@ -14,7 +14,7 @@ from rich.text import Text
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
 from tune.search.finalists import describe_lowest
-from tune.search.records import best_rate, trial_order
+from tune.search.records import best_rate, listed, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class SearchDisplay(LiveDisplay):
 def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:
     """At most `rows` trials by number: the running ones and the best first, then those that ended last."""
 
-    def rank(trial: TrialRecord) -> tuple[bool, bool, tuple[int, int, str]]:
+    def rank(trial: TrialRecord) -> tuple[bool, bool, tuple[int, str, int, str]]:
         is_best = best is not None and trial.trial_id == best.trial_id
         return trial.status == "running", is_best, trial_order(trial.trial_id)
 
@@ -214,7 +214,15 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         console.print(
             "[yellow]no trial beat the untouched base model[/]: keep it, or widen the space or the budget"
         )
-    if verdict is not None:
+    if outcome.soup:
+        say(console, f"soup      {outcome.soup}")
+    if best.members:
+        of = listed(best.members)
+        say(
+            console,
+            f"best      WER {best.best_wer:6.2f} %  {best.trial_id}, the average of {of}, to be exported",
+        )
+    elif verdict is not None:
         seeds = len(verdict.standing.wers)
         luck = f": the lowest of {seeds} seeds on the clips that chose it" if seeds > 1 else ""
         say(console, f"best      WER {best.best_wer:6.2f} %  repeat {best.trial_id}, to be exported{luck}")

@@ -1,6 +1,7 @@
 """What is known of every trial: made by folding the experiment's log, read by scheduler, searcher and screen.
 
-Trainings have names: `005` is a trial, `005-r1` a repeat of it.
+Trainings have names: `005` is a trial, `005-r1` a repeat of it. `005-a1` is an average of repeats, the best one of them
+a repeat of `005`: what is exported and evaluated as a training is, and was trained by none.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -68,7 +70,7 @@ class TrialRecord:
 
     trial_id: str
     config: dict[str, Any]
-    """The settings that the searcher chose."""
+    """The settings that the searcher chose; of an average those of the first of its members."""
     effective_batch: int = 0
     """Clips in one optimiser step: micro-batch x accumulation x workers."""
     status: Status = "running"
@@ -123,6 +125,8 @@ class TrialRecord:
     """Time in training steps, by that speed, of all samples seen."""
     begun: float = 0.0
     """When it first began to run, in seconds since the epoch; 0 where it never did."""
+    members: Sequence[str] = ()
+    """Of an average: the runs whose weights it is the mean of."""
     progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Where it stands between two evaluations (`samples_seen`, `epoch`, `loss`); not in the log."""
 
@@ -336,19 +340,38 @@ def best_rate(trial: TrialRecord) -> str:
     return f"{trial.best_wer:.2f}" + (f" ± {trial.best_wer_error:.2f}" if trial.best_is_partial else "")
 
 
+Role = Literal["trial", "repeat", "average"]
+_NAME = re.compile(r"(.*?)(?:-([ra])(\d+))?", re.DOTALL)
+"""A trial's name, and what follows it in those of its repeats and averages."""
+_ROLES: dict[str | None, Role] = {None: "trial", "r": "repeat", "a": "average"}
+
+
+def _parts(run: str) -> tuple[str, str | None, str]:
+    found = _NAME.fullmatch(run)
+    assert found is not None  # it fits any text
+    return found[1], found[2], found[3] or ""
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """`001, 002 and 003`; long lists are cut."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
 def trial_of(run: str) -> str:
-    """The trial that a repeat is of; a trial itself as it is."""
-    return run.split("-r", maxsplit=1)[0]
+    """The trial that a repeat is of, or the first of an average's members; a trial itself as it is."""
+    return _parts(run)[0]
 
 
-def role_of(run: str) -> str:
-    """What MLflow calls a training of this name: `trial` or `repeat`."""
-    return "trial" if trial_of(run) == run else "repeat"
+def role_of(run: str) -> Role:
+    """What MLflow calls a run of this name."""
+    return _ROLES[_parts(run)[1]]
 
 
 @functools.cache
-def trial_order(run: str) -> tuple[int, int, str]:
-    """Sorts trainings by number: `1000` comes after `999`, and repeats follow their trial."""
-    trial, _, repeat = run.partition("-r")
-    number, repeated = (int(part) if part.isdecimal() else 0 for part in (trial, repeat))
-    return number, repeated, run
+def trial_order(run: str) -> tuple[int, str, int, str]:
+    """Sorts runs by number: `1000` comes after `999`, repeats follow their trial, and averages its repeats."""
+    trial, kind, number = _parts(run)
+    after = {None: "", "r": "0", "a": "1"}[kind]
+    return int(trial) if trial.isdecimal() else 0, after, int(number or 0), run

@@ -35,6 +35,8 @@ EXPERIMENT_KEY = "tune_whisper.experiment"
 PARENT, TRIAL_ID, ROLE, STATUS = "mlflow.parentRunId", "trial_id", "role", "status"
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as a run's description."""
+MEMBERS = "members"
+"""Tag of an average: the runs whose weights it is the mean of."""
 WINNER, BEST = "winner", "best"
 """Tags of the trial whose settings won, and of the run whose weights are exported."""
 WER, LOSS = "wer", "loss"
@@ -48,6 +50,7 @@ TRAINING = {
 }
 """What a training reports of itself, and what MLflow calls it: `step` is an axis there."""
 BASELINE_WER, BEST_WER, WER_GAIN, WINNER_MEAN = "baseline_wer", "best_wer", "wer_gain", "winner_mean_wer"
+SOUP_GAIN = "soup_gain"
 TEST_WER, BASELINE_TEST_WER = "test_wer", "baseline_test_wer"
 SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
 TRAINING_TRIAL = "001"
@@ -101,11 +104,14 @@ def trial_run(record: TrialRecord, saved: SavedExperiment, *, new: bool) -> RunC
     state, status = saved.state, record.status
     if status == "running" and state.ended:
         status = "interrupted"
-    name = f"{record.trial_id} {key_settings(record.config)}"
+    what = f"average of {', '.join(record.members)}" if record.members else key_settings(record.config)
+    name = f"{record.trial_id} {what}"
     run = RunContent(name, record.begun, status, record.ended or state.heard)
     if new:
         run.params = _own_params(record, saved.settings.base)
         run.tags |= {**_about(saved.settings.base), ROLE: role_of(record.trial_id), TRIAL_ID: record.trial_id}
+        if record.members:
+            run.tags[MEMBERS] = " ".join(record.members)
     if record.status != "running":
         run.metrics = _results(record, saved)
         run.tags[NOTE] = trial_note(record)
@@ -154,6 +160,8 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
         if standing is not None and state.verdict is not None:
             metrics[WINNER_MEAN] = float(standing["mean"])
             run.tags["tie"] = str(bool(state.verdict.get("tie"))).lower()
+        if state.soup_judged is not None and state.soup_judged.verdict is not None:
+            metrics[SOUP_GAIN] = float(state.soup_judged.verdict["gain"])
         named = {
             "ended_by": state.end.reason if state.end else None,
             "best_trial": best.trial_id if best else None,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from trainer.scoring.normalizers import rates_note
 from tune.search.budgets import describe_duration
 from tune.search.finalists import Verdict, describe_lowest, describe_mean
+from tune.search.records import listed
+from tune.search.soup import describe_soup
 from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line
 
@@ -91,6 +93,8 @@ def trial_note(record: TrialRecord) -> str:
         word = "Diverged" if record.status == "diverged" else "Stopped early"
         return f"{word}: {record.stop.describe()}."
     word = "Completed" if record.status == "completed" else "Interrupted"
+    if record.members and record.best_wer is not None:
+        return f"The average of {listed(record.members)}: WER {record.best_wer:.2f} %."
     if record.wer is None or record.best_wer is None:
         return f"{word} after {record.samples_seen:,} samples, before any evaluation."
     best = ""
@@ -146,6 +150,8 @@ def _headline(saved: SavedExperiment) -> list[str]:
         lines.append(
             f"On the test split, which chose nothing: {held.rates['wer']:.2f} %, {held.baseline['wer']:.2f} % before."
         )
+    if state.soup_judged is not None:
+        lines.append(f"Averages: {describe_soup(state.soup_judged.verdict, state.soup_judged.text)}.")
     if verdict is not None:
         lines.append(f"Run {best.trial_id} is the one to be exported, with {best.best_wer:.2f} %.")
     return lines

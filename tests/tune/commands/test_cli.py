@@ -25,8 +25,13 @@ FROZEN = {
         **{"--max-concurrent": None, "--seed": 0, "--dry-run": False, "--resume": None, "--address": None},
         **{"--workers-per-trial": 1, "--deepspeed": None, "--max-failures": 2},
         **{"--time-budget": None, "--gpu-hours": None, "--plateau": None, "--plateau-points": 0.1},
-        **{"--finalists": None, "--repeats": 2, "--warm-start": None, "--optuna-storage": None},
-        **{"--keep-checkpoints": "best", "--track": ["mlflow"], "--take-over": False},
+        **{"--finalists": None, "--repeats": 2, "--soup": True, "--warm-start": None},
+        **{
+            "--optuna-storage": None,
+            "--keep-checkpoints": "best",
+            "--track": ["mlflow"],
+            "--take-over": False,
+        },
     },
     "export": {
         **{"experiment": None, "--output": None, "--storage": "experiments", "--trial": None},

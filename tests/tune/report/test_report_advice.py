@@ -11,11 +11,10 @@ from made_experiments import made_trial, write_experiment
 
 from trainer.data.clips import Drop
 from tune.report.advice import results, settings, trials
-from tune.report.advice.advice import listed
 from tune.report.advice.rules import RULES, advise
 from tune.report.analysis import Analysis
 from tune.report.experiment import load_experiment
-from tune.search.records import Stop, TrialRecord
+from tune.search.records import Stop, TrialRecord, listed
 
 Trials = Sequence[TrialRecord]
 

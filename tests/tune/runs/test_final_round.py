@@ -41,7 +41,7 @@ class Search:
     """A search whose trainings are one line each; its files are real."""
 
     def __init__(self, folder: Path, **asked: Any) -> None:
-        self.plan, self.experiment = made_search(folder, **{"trials": 2, **asked})
+        self.plan, self.experiment = made_search(folder, **{"trials": 2, "soup": False, **asked})
         self.storage, self.folder = self.plan.request.storage, self.plan.folder
         self.begin()
         self.experiment.log.append(*BEGUN)

@@ -13,7 +13,7 @@ import math
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +28,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import tune.experiments.log as log_module
+from trainer.report import Kept
 from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
@@ -40,9 +41,11 @@ from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs import session as session_module
+from tune.runs.averages import make_soup
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import (
     choose_export,
+    compare,
     plan_final_round,
     remove_dropped,
     set_aside_leftovers,
@@ -58,7 +61,8 @@ from tune.tracking.mlflow import MlflowTracker
 from tune.tracking.mlflow_connection import FoundRun
 from tune.tracking.optuna_study import OptunaTracker
 from tune.tracking.tracker import Orders
-from tune.util.errors import ExperimentError, TrackingError
+from tune.util.errors import ExperimentError, ModelError, TrackingError
+from tune.workers.averages import Measured
 from tune.workers.keeper import DECISION, PLACE, SAVED
 
 RUNGS = (400, 1200, 3200)
@@ -279,6 +283,7 @@ class SearchMachine(RuleBasedStateMachine):
         trials=st.integers(1, 6),
         finalists=st.integers(0, 2),
         repeats=st.integers(1, 2),
+        soup=st.booleans(),
         budgets=st.sampled_from(
             [
                 Budgets(),
@@ -288,8 +293,9 @@ class SearchMachine(RuleBasedStateMachine):
             ]
         ),
     )
-    def begin(self, trials: int, finalists: int, repeats: int, budgets: Budgets) -> None:
-        asked = {"trials": trials, "finalists": finalists, "repeats": repeats, "budgets": budgets}
+    def begin(self, trials: int, finalists: int, repeats: int, soup: bool, budgets: Budgets) -> None:
+        asked: dict[str, Any] = {"trials": trials, "finalists": finalists, "repeats": repeats, "soup": soup}
+        asked["budgets"] = budgets
         self.plan, self.experiment = made_search(self.folder, **asked)
         self.experiment.log._clock = self.clock.time
         self.experiment.log.append(self.session_started(), *BEGUN)
@@ -496,7 +502,37 @@ class SearchMachine(RuleBasedStateMachine):
                 ):
                     self.look()
                     return
+            self.average()
             self.end()
+
+    def average(self) -> None:
+        """The averages that are left; some are better than what they are of, some cannot be made."""
+        assert self.experiment is not None
+        if compare(self.experiment):
+            make_soup(self.experiment, self.measure_average, lambda: None, lambda _: None, lambda *_: None)
+            assert not self.state.open_soup
+
+    def measure_average(
+        self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
+    ) -> Measured:
+        if self.dies():
+            raise Killed
+        for path in checkpoints:
+            assert (self.plan.folder / path / "model.safetensors").is_file()
+        wer = {0: most_wer + 1, 1: most_wer - 2, 2: most_wer}.get(self.state.events % 4)
+        if wer is None:
+            raise ModelError("a model cannot be averaged: made up")
+        keep: Kept = "weights" if wer <= most_wer else "errors"
+        files = CheckpointFiles(self.plan.experiment_folder)
+        place = files.place(name)
+        place.mkdir(parents=True, exist_ok=True)
+        for file in ("config.json", *(["model.safetensors"] if keep == "weights" else [])):
+            (place / file).write_text("x")
+        (place / "utterances.json").write_text(json.dumps({"word_errors": [wer] * 10, "words": [100] * 10}))
+        files.complete(place, name, {})
+        if self.dies():  # between its name and the event
+            raise Killed
+        return Measured({"wer": wer, "cer": wer / 3, "loss": 0.5, "clips": 10.0}, keep)
 
     @precondition(lambda self: self.experiment is not None)
     @rule(wer=WERS, operations=st.integers(0, 5), torn=st.sampled_from([0.0, 0.5, 1.0]))
@@ -527,7 +563,11 @@ class SearchMachine(RuleBasedStateMachine):
         dropped = [run.trial_id for run in self.state.runs if run.weights_dropped]
         choose_export(self.experiment, self.refuse)
         finish(self.experiment, self.refuse)
-        if self.state.open_repeats or (self.state.over and self.state.over.reason == "failures"):
+        if (
+            self.state.open_repeats
+            or self.state.open_soup
+            or (self.state.over and self.state.over.reason == "failures")
+        ):
             assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
         results = json.loads((self.plan.folder / RESULTS_FILE).read_text())
         assert results == json.loads(json.dumps(self.results()))
@@ -707,6 +747,7 @@ class SearchMachine(RuleBasedStateMachine):
                 assert compared, "nothing goes before the trials of its session are over"
                 assert not (state.end and state.end.reason == "failures")
                 assert not state.open_repeats
+                assert not state.open_soup
                 assert not {state.chosen.run, *state.chosen.keep} & set(entry.event.runs)
             state.apply(entry)
 

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterator
 
 from trainer.scoring.intervals import LEAST
-from tune.report.advice.advice import FEW, Advice, counted, listed
+from tune.report.advice.advice import FEW, Advice, counted
 from tune.report.analysis import Analysis
-from tune.search.records import trial_order
+from tune.search.records import listed, trial_order
 from tune.util.console import short_value
 
 _FALL = 0.1

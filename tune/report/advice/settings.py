@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainer.config import ConfigError, check_value
-from tune.report.advice.advice import Advice, listed
+from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
 from tune.report.scales import number, tell
-from tune.search.records import TrialRecord
+from tune.search.records import TrialRecord, listed
 from tune.space.parameters import ChoiceParameter, Parameter, show
 
 _LEAST_TRIALS = 8

@@ -1,0 +1,141 @@
+"""An average's checkpoint: written whole, and measured on the same clips in the same way as the runs it is of."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from trainer.config import TrainConfig
+from trainer.data.prepared import PreparedData, prepare
+from trainer.errors import ModelError
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
+from trainer.train import evaluate, train
+from trainer.training.checkpoints import problem_of
+from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.experiments.folder import ExperimentFolder
+from tune.workers.averages import measure_average, measure_point
+
+RUNS = ("trials/001-r1/checkpoint_000000096", "trials/001-r2/checkpoint_000000096")
+AVERAGE = "trials/001-a1/checkpoint_000000096"
+
+
+@pytest.fixture(scope="module")
+def data(small_config: TrainConfig) -> PreparedData:
+    return prepare(small_config)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["whole window", "window of trainings"])
+def trained(
+    request: pytest.FixtureRequest,
+    small_config: TrainConfig,
+    data: PreparedData,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, TrainConfig]:
+    """An experiment's folder with two runs of other seeds."""
+    folder = tmp_path_factory.mktemp("experiment")
+    config = small_config.replace(
+        max_steps=4, evaluate_at=(96,), train_batch_size=24, full_window_evaluation=request.param
+    )
+    for seed, run in enumerate(RUNS):
+        result = train(config.replace(seed=seed), data=data, output_dir=folder / "scratch")
+        assert result.checkpoint is not None
+        shutil.move(result.checkpoint, folder / run)
+    return folder, config
+
+
+def measured(trained: tuple[Path, TrainConfig], data: PreparedData, *runs: str, most: float = 1e3) -> Any:
+    folder, config = trained
+    inputs: Any = SimpleNamespace(open=lambda: (config, data))
+    files = CheckpointFiles(ExperimentFolder("x", folder))
+    return measure_average(inputs, files, runs, AVERAGE, most)
+
+
+def test_the_average_of_one_run_has_its_errors_on_each_clip(
+    trained: tuple[Path, TrainConfig], data: PreparedData
+) -> None:
+    folder, _ = trained
+    measured(trained, data, RUNS[0])
+    errors = [json.loads((folder / path / "utterances.json").read_text()) for path in (RUNS[0], AVERAGE)]
+    assert errors[0] == errors[1]
+
+
+def test_an_average_is_a_whole_checkpoint_of_the_mean(
+    trained: tuple[Path, TrainConfig], data: PreparedData
+) -> None:
+    folder, config = trained
+    found = measured(trained, data, *RUNS)
+    assert found.keep == "weights"
+    assert problem_of(folder / AVERAGE) is None
+    first, second, mean = (load_file(folder / path / "model.safetensors") for path in (*RUNS, AVERAGE))
+    assert {name: weight.dtype for name, weight in mean.items()} == {
+        name: weight.dtype for name, weight in first.items()
+    }
+    for name, weight in mean.items():
+        assert weight.sub((first[name] + second[name]) / 2).abs().max() < 1e-6
+    again = evaluate(config.replace(model=str(folder / AVERAGE)), data=data, as_in_training=True)
+    assert again.wer == found.rates["wer"]
+
+
+def test_of_an_average_that_is_worse_only_what_compares_clips_is_kept(
+    trained: tuple[Path, TrainConfig], data: PreparedData
+) -> None:
+    folder, _ = trained
+    assert measured(trained, data, *RUNS, most=0.0).keep == "errors"
+    assert {path.name for path in (folder / AVERAGE).iterdir()} == {
+        *("manifest.json", "train_config.json", "utterances.json")
+    }
+
+
+def test_weights_that_are_no_numbers_leave_nothing_behind(
+    trained: tuple[Path, TrainConfig], data: PreparedData, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(trained[0], folder, ignore=shutil.ignore_patterns("001-a1", "scratch"))
+    weights = load_file(folder / RUNS[1] / "model.safetensors")
+    weights["model.encoder.conv1.bias"][0] = float("nan")
+    save_file(weights, folder / RUNS[1] / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="not finite"):
+        measured((folder, trained[1]), data, *RUNS)
+    assert sorted(path.name for path in (folder / "trials").iterdir()) == ["001-r1", "001-r2"]
+
+
+def test_a_point_lies_between_the_base_model_and_the_run(
+    trained: tuple[Path, TrainConfig], data: PreparedData
+) -> None:
+    folder, config = trained
+    inputs: Any = SimpleNamespace(open=lambda: (config, data))
+    files = CheckpointFiles(ExperimentFolder("x", folder))
+    ends = [
+        evaluate(config.replace(model=model), data=data, as_in_training=True).loss
+        for model in (config.model, str(folder / RUNS[0]))
+    ]
+    near = [measure_point(inputs, files, RUNS[0], point)["loss"] for point in (0.001, 0.999)]
+    assert near == pytest.approx(ends, rel=0.02)
+
+
+def test_adapters_are_averaged_as_the_whole_models_that_they_make(
+    small_config: TrainConfig, data: PreparedData, tmp_path: Path
+) -> None:
+    config = small_config.replace(max_steps=2, evaluate_at=(48,), train_batch_size=24, method="lora")
+    for seed, run in enumerate(RUNS):
+        result = train(config.replace(seed=seed), data=data, output_dir=tmp_path / "scratch")
+        assert result.checkpoint is not None
+        shutil.move(result.checkpoint, tmp_path / run)
+        assert not (tmp_path / run / "model.safetensors").exists()
+    assert measured((tmp_path, config), data, *RUNS).keep == "weights"
+    assert not (tmp_path / AVERAGE / "adapter_config.json").exists()
+    processor = load_processor(config)
+    first, second, mean = (
+        load_model(config.replace(model=str(tmp_path / path)), processor).state_dict()
+        for path in (*RUNS, AVERAGE)
+    )
+    assert any(not first[name].equal(second[name]) for name in first)
+    for name, weight in mean.items():
+        assert weight.sub((first[name] + second[name]) / 2).abs().max() < 1e-6

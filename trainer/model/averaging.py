@@ -1,0 +1,95 @@
+"""Averages of models of the same shape: model soups, and points between two models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from trainer.config import TrainConfig
+from trainer.errors import ModelError
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import WhisperForConditionalGeneration
+
+    from trainer.model.processor import Processor
+
+
+def load_mean(
+    config: TrainConfig, models: Iterable[tuple[str, float]]
+) -> tuple[WhisperForConditionalGeneration, Processor]:
+    """The weighted mean of models that are loaded one at a time, with the processor of the first one.
+
+    Args:
+        config: with which they were tuned: `model` is replaced by each of them.
+        models: hub ids or folders, each with its share; a folder is read before the next one is asked for.
+
+    Raises:
+        ModelError: as `average_models`, or one of them cannot be loaded.
+    """
+    processor = None
+
+    def loaded() -> Iterator[tuple[WhisperForConditionalGeneration, float]]:
+        nonlocal processor
+        for name, share in models:
+            own = config.replace(model=name)
+            processor = processor or load_processor(own)
+            yield load_model(own, processor), share
+
+    mean = average_models(loaded())
+    assert processor is not None  # as there was a model
+    return mean, processor
+
+
+def average_models(
+    models: Iterable[tuple[WhisperForConditionalGeneration, float]],
+) -> WhisperForConditionalGeneration:
+    """The first model with the weighted mean of all models' weights in place of its own.
+
+    With equal shares it is a uniform soup (Wortsman et al. 2022, arXiv:2203.05482; of fine-tuned Whispers:
+    arXiv:2505.20477), with a base model and one tuned from it a point between them (WiSE-FT, Wortsman et al. 2022,
+    arXiv:2109.01903). Sums are float32, and what comes out has the dtypes of the first model.
+
+    Args:
+        models: each with its share, a positive number; taken one at a time, so that of a lazy iterable two models are
+            in memory at a time, and the sum.
+
+    Raises:
+        ModelError: there are none, they have not the same weights, or some weight is no finite number.
+    """
+    import torch
+
+    mean, total = None, 0.0
+    sums: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        for model, share in models:
+            weights = dict(model.named_parameters())  # tied ones once
+            _check(weights, sums if mean is not None else weights)
+            if mean is None:
+                mean = model
+                sums = {name: weight.detach().float() * share for name, weight in weights.items()}
+            else:
+                for name, weight in weights.items():
+                    sums[name].add_(weight.detach().float(), alpha=share)
+            total += share
+        if mean is None:
+            raise ModelError("there are no models to average")
+        for name, weight in mean.named_parameters():
+            weight.copy_(sums.pop(name) / total)
+    return mean
+
+
+def _check(weights: Mapping[str, torch.Tensor], first: Mapping[str, torch.Tensor]) -> None:
+    if weights.keys() != first.keys():
+        name = min(weights.keys() ^ first.keys())
+        raise ModelError(f"models of different shapes cannot be averaged: not all of them have {name}")
+    for name, weight in weights.items():
+        if weight.shape != first[name].shape:
+            raise ModelError(
+                f"models of different shapes cannot be averaged: {name} is {tuple(first[name].shape)} in one "
+                f"and {tuple(weight.shape)} in another"
+            )
+        if not bool(weight.isfinite().all()):
+            raise ModelError(f"a model cannot be averaged: {name} has values that are not finite")

@@ -1,0 +1,161 @@
+"""Averages of what the final round has trained: greedy model soups, written and measured one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import ray.exceptions
+
+from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.experiments.events import (
+    CheckpointSaved,
+    Evaluated,
+    SoupJudged,
+    TrialEnded,
+    TrialProposed,
+    TrialStarted,
+)
+from tune.experiments.folder import TRIALS_FOLDER
+from tune.experiments.object_stores.object_store import StorageError
+from tune.runs.baseline import in_worker
+from tune.runs.final_round import clips_of
+from tune.runs.session import finite
+from tune.runs.trials import folder_suffix
+from tune.search.records import TrialRecord, listed, trial_of
+from tune.search.soup import Candidate, Soup, describe_soup, judge_soup
+from tune.util.cloud_errors import cloud_errors
+from tune.util.errors import UserError, error_line
+from tune.workers.averages import Measured, measure_average
+
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from tune.experiments.opened import OpenExperiment
+    from tune.experiments.plan import SearchPlan
+    from tune.runs.session import Session
+
+
+class MeasureAverage(Protocol):
+    """Writes and measures the average of checkpoints; see `tune.workers.averages.measure_average`."""
+
+    def __call__(
+        self, config: dict[str, object], checkpoints: Sequence[str], name: str, most_wer: float
+    ) -> Measured: ...
+
+
+def average_in_worker(session: Session[SearchPlan], base: TrainConfig) -> MeasureAverage:
+    """Averages are measured on the cluster, as repeats are: `base` are the settings of the final round."""
+    files = CheckpointFiles(session.experiment.folder)
+
+    def measure(
+        config: dict[str, object], checkpoints: Sequence[str], name: str, most_wer: float
+    ) -> Measured:
+        inputs = session.inputs(base).with_settings(config)
+        return in_worker(session, measure_average, inputs, files, checkpoints, name, most_wer)
+
+    return measure
+
+
+def make_soup(
+    experiment: OpenExperiment,
+    measure: MeasureAverage,
+    over: Callable[[], str | None],
+    say: Callable[[str], None],
+    show: Callable[[str, float, float], None],
+) -> None:
+    """Average the finalists' repeats greedily, and judge the best average; as far as the log says that it is left.
+
+    Args:
+        experiment: its finalists are compared.
+        measure: writes and measures an average.
+        over: what has ended the search meanwhile, such as its time budget, if anything.
+        say: told what comes of each average.
+        show: told what is done now, and how many of how many averages are.
+    """
+    log, state, done = experiment.log, experiment.log.state, 0
+    while state.open_soup:
+        soup = state.soup
+        assert soup is not None
+        ended = over() if soup.next else None
+        if soup.next is None or ended is not None:
+            judged = _judge(experiment, ended or "")
+            log.append(judged)
+            say(describe_soup(judged.verdict, judged.text))
+            return
+        show(f"averaging {listed(soup.next)}", done, done + soup.left)
+        _make_average(experiment, soup, measure, say)
+        done += 1
+
+
+def _make_average(
+    experiment: OpenExperiment, soup: Soup, measure: MeasureAverage, say: Callable[[str], None]
+) -> None:
+    log, members = experiment.log, soup.next or ()
+    runs = [log.state.run(name) for name in members]
+    record = _proposed(experiment, runs)
+    name, seen = record.trial_id, runs[0].best_samples_seen
+    log.append(TrialStarted(trial_id=name, folder=f"{name}{folder_suffix(experiment)}"))
+    path = CheckpointFiles(experiment.folder).name(f"{TRIALS_FOLDER}/{record.folder}", seen)
+    try:
+        found = measure(record.config, [str(run.checkpoint) for run in runs], path, soup.wer)
+        wer = found.rates["wer"]
+        if not math.isfinite(wer):
+            raise UserError("its WER is no finite number")
+    except cloud_errors(UserError, StorageError, ray.exceptions.RayError) as error:
+        log.append(TrialEnded(trial_id=name, status="failed", error=str(error)))
+        reason = error_line(str(error)).rstrip(".")
+        say(f"warning: {name}, the average of {listed(members)}, is left out: {reason}")
+        return
+    metrics: dict[str, float | None] = {
+        key: rate for key, rate in finite(found.rates).items() if key != "clips"
+    }
+    metrics["eval_loss"] = metrics.pop("loss", None)
+    log.append(
+        Evaluated(
+            trial_id=name,
+            samples_seen=seen,
+            epoch=runs[0].epoch,
+            metrics=metrics,
+            finished=True,
+            keep=found.keep,
+        ),
+        CheckpointSaved(trial_id=name, samples_seen=seen, checkpoint=path, keep=found.keep),
+        TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=runs[0].epoch),
+    )
+    without = f"{soup.wer:.2f} % without {members[-1]}"
+    ending = "" if wer <= soup.wer else ", which is left out"
+    say(f"{name}, the average of {listed(members)}: WER {wer:.2f} %, {without}{ending}")
+
+
+def _proposed(experiment: OpenExperiment, runs: Sequence[TrialRecord]) -> TrialRecord:
+    """The average of these runs: one that a killed process had begun, or a new one."""
+    state, members = experiment.log.state, [run.trial_id for run in runs]
+    begun = (run for run in state.averages.all() if sorted(run.members) == sorted(members))
+    found = next(begun, None)
+    if found is not None:
+        return found
+    trial = trial_of(members[0])
+    number = 1 + sum(trial_of(run.trial_id) == trial for run in state.averages.all())
+    name = f"{trial}-a{number}"
+    experiment.log.append(
+        TrialProposed(trial_id=name, config=runs[0].config, kind="average", members=members)
+    )
+    return state.run(name)
+
+
+def _judge(experiment: OpenExperiment, ended: str) -> SoupJudged:
+    """The best average beside the winner's best repeat, which would be exported without it."""
+    state, files = experiment.log.state, CheckpointFiles(experiment.folder)
+    soup, run = state.soup, state.soup_runs[0]
+    assert soup is not None
+    if len(soup.members) == 1:
+        text = ended or f"none has a WER as low as {run.trial_id}"
+        return SoupJudged(run=None, text=text)
+    average = next(each for each in state.averages.all() if set(each.members) == set(soup.members))
+    verdict = judge_soup(_candidate(average, files), soup.members, _candidate(run, files))
+    return SoupJudged(run=average.trial_id if verdict.better else None, verdict=verdict.to_dict(), text=ended)
+
+
+def _candidate(run: TrialRecord, files: CheckpointFiles) -> Candidate:
+    return Candidate(run.trial_id, run.best_wer or 0.0, clips_of(run, files))
