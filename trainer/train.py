@@ -151,7 +151,7 @@ def train(
     started = time.monotonic()
     check_world(config)
     if resume_from is not None:
-        check_resumable(resume_from)
+        check_resumable(resume_from, averaged=bool(config.ema_decay))
     data = data or prepare(config, waveforms=config.augments)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))

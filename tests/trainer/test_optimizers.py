@@ -1,17 +1,131 @@
-"""Optimisers: what they keep of each weight, and that a missing package is told."""
+"""Optimisers: each trains and goes on as if unbroken, what it keeps of each weight; the schedules' rates."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forks import run_workers
+from safetensors.torch import load_file
 from torch import nn
 from transformers.optimization import Adafactor
 
+from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.optimizers import check_installed, extra_of, optimizer_bytes
+from trainer.train import train
+
+EIGHT_BIT = pytest.param(
+    "adamw_8bit",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes, an extra"
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums over more threads differ in their last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def config(small_config: TrainConfig) -> TrainConfig:
+    """8 optimiser steps."""
+    return small_config.replace(
+        max_train_clips=32, max_eval_clips=8, epochs=2.0, train_batch_size=8, log_every_seconds=0.0
+    )
+
+
+def rows_of(config: TrainConfig, **kwargs: Any) -> list[dict[str, float]]:
+    """What is reported between evaluations: every optimiser step."""
+    rows: list[dict[str, float]] = []
+
+    def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        if checkpoint_dir is None:
+            rows.append(dict(metrics))
+
+    train(config, report, **kwargs)
+    return rows
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", EIGHT_BIT])
+def test_it_trains_and_goes_on_exactly(config: TrainConfig, tmp_path: Path, optimizer: str) -> None:
+    config = config.replace(optimizer=optimizer, dropout=0.1, weight_decay=0.01, evaluations=2)
+    whole = rows_of(config, output_dir=tmp_path / "whole")
+    losses = [row["loss"] for row in whole]
+    assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
+    again = rows_of(config, output_dir=tmp_path / "again", resume_from=tmp_path / "whole" / "checkpoint-4")
+    assert again == whole[4:]
+    found, expected = (
+        load_file(tmp_path / name / "checkpoint-8" / "model.safetensors") for name in ("again", "whole")
+    )
+    for name, weights in expected.items():
+        assert torch.equal(found[name], weights), name
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", EIGHT_BIT])
+def test_two_workers_agree_with_one(config: TrainConfig, tmp_path: Path, optimizer: str) -> None:
+    config = config.replace(optimizer=optimizer, max_grad_norm=0.5, log_every_seconds=3600.0)
+    run_workers("train", config, tmp_path / "one")
+    run_workers("train", config.replace(workers=2, train_batch_size=4), tmp_path / "two")
+    one, two = (
+        [
+            row
+            for row in json.loads((tmp_path / name / "rows-0.json").read_text())["rows"]
+            if row["evaluation"]
+        ]
+        for name in ("one", "two")
+    )
+    assert len(one) == len(two) == 4
+    for row, other in zip(two, one, strict=True):
+        for name in ("loss", "grad_norm", "eval_loss"):
+            assert row[name] == pytest.approx(other[name], rel=2e-3), name
+
+
+def test_warmup_stable_decay_has_its_rates_whatever_is_evaluated(config: TrainConfig, tmp_path: Path) -> None:
+    """20 steps: 4 of warmup, 11 at the peak, 5 in which the rate falls as 1 - sqrt."""
+    config = config.replace(
+        scheduler_type="warmup_stable_decay",
+        decay_ratio=0.25,
+        warmup_ratio=0.2,
+        train_batch_size=2,
+        epochs=None,
+        max_steps=20,
+        learning_rate=1e-3,
+    )
+    expected = [step / 4 for step in range(4)] + [1.0] * 11 + [1 - math.sqrt(step / 5) for step in range(5)]
+    one = rows_of(config.replace(evaluations=1))
+    assert [row["learning_rate"] for row in one] == pytest.approx([1e-3 * factor for factor in expected])
+    rungs = config.replace(evaluate_at=(12, 28, 40))
+    many = rows_of(rungs, output_dir=tmp_path / "run")
+    assert [row["learning_rate"] for row in many] == [row["learning_rate"] for row in one]
+    resumed = rows_of(rungs, resume_from=tmp_path / "run" / "checkpoint-14")
+    assert resumed == many[14:]
+
+
+def test_the_decay_takes_at_most_what_the_warmup_leaves(config: TrainConfig) -> None:
+    config = config.replace(
+        scheduler_type="warmup_stable_decay",
+        decay_ratio=1.0,
+        warmup_steps=6,
+        evaluations=1,
+        max_eval_clips=1,
+        learning_rate=1e-3,
+    )
+    factors = [step / 6 for step in range(6)] + [1.0, 1 - math.sqrt(1 / 2)]
+    assert [row["learning_rate"] for row in rows_of(config)] == pytest.approx(
+        [1e-3 * factor for factor in factors]
+    )
 
 
 def kept(optimizer: torch.optim.Optimizer) -> int:

@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 import torch
-from transformers import Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.deepspeed import engine_settings, join_on_cpu
@@ -37,7 +37,7 @@ def training_arguments(
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         max_steps=n_steps,
         learning_rate=config.learning_rate or 0.0,
-        optim=Seq2SeqTrainingArguments.default_optim if config.optimizer == "adamw" else config.optimizer,
+        optim=TrainingArguments.default_optim if config.optimizer == "adamw" else config.optimizer,
         adam_beta1=config.adam_beta1,
         adam_beta2=config.adam_beta2,
         adam_epsilon=config.adam_epsilon,

@@ -33,6 +33,7 @@ from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batch
 from trainer.training.collator import SplitDataset, WhisperCollator
 from trainer.training.distributed import any_says
 from trainer.training.early_evaluation import early_clips, is_early, wer_error
+from trainer.training.ema import AveragingCallback
 from trainer.training.encoder_cache import encode, part_of
 from trainer.training.loss import (
     IGNORED,
@@ -87,6 +88,9 @@ class WhisperTrainer(SavingTrainer):
         self._projection = Projection.put_into(kwargs["model"])
         super().__init__(eval_dataset=SplitDataset(evaluation), compute_metrics=self._error_rates, **kwargs)
         self.loss_is_scaled_for_ga = True
+        if plan is not None and config.ema_decay:
+            self.ema_decay = config.ema_decay
+            self.add_callback(AveragingCallback(self))
         self._writer, self._greedy = self.model, GreedyDecoder(self.model)
         self._batch_size = BatchSize(
             config.eval_batch_size,
@@ -153,6 +157,8 @@ class WhisperTrainer(SavingTrainer):
             SplitDataset(collator.split),
             batch_sampler=batches,
             collate_fn=collator,
+            # Else each evaluation would draw a number of the training's own, and so change its dropout.
+            generator=torch.Generator(),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
@@ -224,8 +230,8 @@ class WhisperTrainer(SavingTrainer):
         return not parts and is_large(labels, self._projection.out_features)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop, with adapters merged; in bf16 the decoder writes with weights that are cast once."""
-        with merged(self.model):
+        """The stock loop, with weights averaged and adapters merged; in bf16 the decoder's weights are cast once."""
+        with self.averaged(), merged(self.model):
             return self._evaluation_loop(*args, **kwargs)
 
     def _evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:

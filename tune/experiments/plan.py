@@ -37,7 +37,7 @@ ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_fa
 ASKABLE_TRACKERS = ("mlflow", "tensorboard")
 """What `--track` may name."""
 _AUGMENT = ("augment", "augment_strength")
-_OF_ENGINE = ("optimizer", "method")
+_OF_ENGINE = ("optimizer", "method", "ema_decay")
 """Settings of which DeepSpeed does not run all values."""
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

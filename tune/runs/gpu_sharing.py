@@ -46,6 +46,7 @@ _HEAVIEST = {
 _HEAVIER = (
     "lora_rank",
     "dropout",
+    "ema_decay",
     "label_smoothing",
     "audio_window",
     "augment",
