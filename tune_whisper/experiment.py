@@ -80,11 +80,14 @@ class Experiment:
         output: str | os.PathLike[str],
         *,
         trial: str | None = None,
+        point: float | None = None,
         formats: Sequence[str] = (),
         quantization: str | None = None,
         check: Literal["quick", "all"] | None = None,
     ) -> Path:
         """Write the best model, or another trial's, as a Hugging Face folder and in other formats; the folder.
+
+        All options are those of `tune-whisper export --help`.
 
         Raises:
             UserError: it cannot be written, or a format could not be made or drifted, as `tune-whisper export` tells.
@@ -94,7 +97,8 @@ class Experiment:
 
         words = [self.name, f"--output={os.fspath(output)}", f"--storage={self.storage}"]
         words += [f"--format={name}" for name in formats]
-        problems = run([*words, *option_words(trial=trial, quantization=quantization, check=check)]).problems
+        words += option_words(trial=trial, point=point, quantization=quantization, check=check)
+        problems = run(words).problems
         if problems:
             raise UserError("\n".join(problems))
         return Path(output).expanduser()

@@ -44,6 +44,7 @@ def search(
     finalists: int | None = None,
     repeats: int | None = None,
     soup: bool | None = None,
+    interpolate: bool = False,
     warm_start: str | None = None,
     experiment: str | None = None,
     storage: _Path | None = None,

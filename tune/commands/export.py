@@ -40,6 +40,13 @@ def export_parser() -> argparse.ArgumentParser:
     add_storage(parser)
     parser.add_argument("--trial", metavar="ID", help="another trial than the best")
     parser.add_argument(
+        "--point",
+        type=float,
+        metavar="P",
+        help="not the run as it is but its mean with the base model, of which it has the share P, above 0 and below 1: "
+        "keeps more of what the base model knows",
+    )
+    parser.add_argument(
         "--adapter", action="store_true", help="of a trial with LoRA: also write the adapters, to DIR/adapter"
     )
     formats = parser.add_argument_group("formats")
@@ -159,6 +166,7 @@ def run(words: list[str]) -> FormatsOutcome:
             targets=targets,
             every_clip=every_clip,
             adapter=arguments.adapter,
+            point=arguments.point,
             find=find_finished,
         )
     if arguments.register:
@@ -206,7 +214,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
         for name in ("data", "language"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"--{name}: goes with --from-model only; the experiment has its own")
-    elif arguments.trial is not None or arguments.adapter:
+    elif arguments.trial is not None or arguments.point is not None or arguments.adapter:
         option = "--adapter" if arguments.trial is None else f"--trial {arguments.trial}"
         raise ConfigError(f"{option}: goes with EXPERIMENT, not with --from-model")
     elif arguments.output is None and set(arguments.format) <= {"hf"}:

@@ -117,6 +117,12 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         help="average the finalists' repeats, and export an average that is better beyond noise (default: on)",
     )
     ends.add_argument(
+        "--interpolate",
+        action="store_true",
+        help="in the end, also measure points between the base model and the winner, for `export --point`; with "
+        "--resume also of a search that has ended",
+    )
+    ends.add_argument(
         "--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage"
     )
 

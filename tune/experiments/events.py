@@ -47,6 +47,8 @@ class SessionStarted(Event):
     """Fields of `Budgets`."""
     soup: bool = False
     """Whether repeats of the finalists are averaged."""
+    interpolate: bool = False
+    """Whether points between the base model and the run that is exported are measured."""
     keep_checkpoints: str = "best"
     asked_resources: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What a trial takes and how many run, as it was asked for."""
@@ -207,6 +209,19 @@ class SoupJudged(Event):
     """`SoupVerdict.to_dict()`; None where no average was as good as its first member, or none was measured."""
     text: str = ""
     """Why there is none, or what ended the averaging."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointMeasured(Event):
+    """A mean of the base model and a run, on the validation split."""
+
+    run: str
+    point: float
+    """Share of the run, from 0 to 1."""
+    rates: dict[str, float]
+    """In percent; empty where it could not be measured."""
+    text: str = ""
+    """Why it could not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,8 @@ class SearchRequest(RunRequest):
     """Seeds of each finalist."""
     soup: bool = True
     """Whether the finalists' repeats are averaged: an average that is better beyond noise is exported."""
+    interpolate: bool = False
+    """Whether points between the base model and the winner are measured in the end."""
     warm_start: str | None = None
     """A finished experiment of the same storage to learn from."""
     optuna_storage: str | None = None
@@ -248,6 +250,7 @@ class SearchPlan(Plan):
             "finalists": request.n_finalists,
             "repeats": request.repeats,
             "soup": request.soup,
+            "interpolate": request.interpolate,
             "budgets": dataclasses.asdict(request.budgets),
             "keep_checkpoints": request.keep_checkpoints,
             "asked_resources": {name: getattr(request, name) for name in ASKED_RESOURCES},

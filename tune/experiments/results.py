@@ -40,6 +40,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "finalists": verdict,
         "soup": state.soup_judged.verdict if state.soup_judged else None,
         "not_compared": state.compared.text if state.compared and verdict is None else None,
+        "interpolation": _interpolation(state, best),
         "test": _test(state, best),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
         "interrupted": state.something_is_left,
@@ -103,6 +104,16 @@ def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> di
         "checkpoint": _checkpoint(folder, best),
         "samples_seen": best.best_samples_seen,
     }
+
+
+def _interpolation(state: SearchState, best: TrialRecord | None) -> list[dict[str, Any]]:
+    """The points between the base model and the best run that were measured."""
+    found = state.points.get(best.trial_id, {}) if best else {}
+    return [
+        {"point": point, "wer": each.rates["wer"], "cer": each.rates.get("cer")}
+        for point, each in sorted(found.items())
+        if each.rates
+    ]
 
 
 def _test(state: SearchState, best: TrialRecord | None) -> dict[str, Any] | None:

@@ -107,7 +107,7 @@ def _command(plan: SearchPlan) -> str:
             shown = value if isinstance(value, str) else f"{value:g}"
             words += [f"--{name.replace('_', '-')}", shown]
     words += ["--finalists", str(request.n_finalists), "--repeats", str(request.repeats)]
-    words += [] if request.soup else ["--no-soup"]
+    words += [*([] if request.soup else ["--no-soup"]), *(["--interpolate"] if request.interpolate else [])]
     for option, value in _budget_words(request.budgets):
         words += [option, value]
     for key, value in request.settings.items():

@@ -16,6 +16,7 @@ from tune.experiments.events import (
     FinalRoundCut,
     FinalRoundPlanned,
     HeldOutMeasured,
+    PointMeasured,
     ResultsWritten,
     SearchEnded,
     SessionStarted,
@@ -30,7 +31,7 @@ from tune.experiments.events import (
 )
 from tune.search.finalists import choose_finalists
 from tune.search.records import Records, TrialRecord, rank, role_of, trial_of
-from tune.search.soup import Soup, greedy_soup
+from tune.search.soup import POINTS, Soup, greedy_soup
 
 
 class SearchState:
@@ -60,6 +61,8 @@ class SearchState:
         """What the final round came to; None once a trial was proposed or has ended since."""
         self.soup_judged: SoupJudged | None = None
         """What averaging its runs came to; None once the finalists are to be compared anew."""
+        self.points: dict[str, dict[float, PointMeasured]] = {}
+        """By run, the points between the base model and it."""
         self.chosen: ExportChosen | None = None
         """The run whose weights are safe."""
         self.beaten: frozenset[str] = frozenset()
@@ -178,12 +181,29 @@ class SearchState:
         """Whether averages that were asked for are left."""
         return self.session is not None and self.soup_left(self.session.soup)
 
+    def points_left(self, asked: bool) -> list[float]:
+        """The points between the base model and the best run that are not measured where they are asked for.
+
+        None while it may still be another run.
+        """
+        best = self.best()
+        if not asked or best is None or self.open_repeats or self.open_soup:
+            return []
+        if (self.over is None and not self.all_ended) or (self.over and self.over.reason == "failures"):
+            return []
+        return [point for point in POINTS if point not in self.points.get(best.trial_id, {})]
+
+    @property
+    def open_points(self) -> list[float]:
+        """Those that were asked for."""
+        return [] if self.session is None else self.points_left(self.session.interpolate)
+
     @property
     def something_is_left(self) -> bool:
         """Whether something that was asked for is left, and no budget, plateau or failures ended it."""
         if self.over is None and not self.all_ended:
             return True
-        return (bool(self.open_repeats) and self.cut is None) or self.open_soup
+        return (bool(self.open_repeats) and self.cut is None) or self.open_soup or bool(self.open_points)
 
     @property
     def all_ended(self) -> bool:
@@ -354,6 +374,11 @@ def _(event: FinalRoundPlanned, state: SearchState, now: float) -> None:
 @_fold.register
 def _(event: FinalistsCompared, state: SearchState, now: float) -> None:
     state.compared, state.soup_judged = event, None
+
+
+@_fold.register
+def _(event: PointMeasured, state: SearchState, now: float) -> None:
+    state.points.setdefault(event.run, {})[event.point] = event
 
 
 @_fold.register

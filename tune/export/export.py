@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ def export_trial(
     targets: Sequence[Target] = (),
     every_clip: bool = False,
     adapter: bool = False,
+    point: float | None = None,
     find: Find = find_experiment,
 ) -> FormatsOutcome:
     """Export a trial's best checkpoint to `output`, measure it on validation and test, and convert it.
@@ -69,6 +71,7 @@ def export_trial(
         targets: formats to make beside the Hugging Face one.
         every_clip: check them on all clips of validation and test.
         adapter: also write the adapters of a trial with LoRA, to a folder of their own.
+        point: share of the trial in its mean with the base model, above 0 and below 1; None for the trial itself.
         find: finds the experiment.
 
     Raises:
@@ -80,6 +83,7 @@ def export_trial(
     saved = load_saved(find(experiment, storage))
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
+    check_point(point, adapter=adapter)
     if adapter and trial.members:
         raise ConfigError(
             f"--adapter: {trial.trial_id} has none, it is an average of whole models; leave it out, or take one of "
@@ -95,29 +99,75 @@ def export_trial(
         saved.checkpoint(trial) as checkpoint,
     ):
         with console.status("writing and measuring the model ..."):
-            write_model(config, checkpoint, partial)
+            with _point_folder(config, checkpoint, point) as written:
+                write_model(config, written, partial)
             if adapter:
                 export_adapter(checkpoint, partial / ADAPTER_FOLDER, model_path(config))
             exported = config.replace(model=str(partial))
-            measured = _measured(saved, exported, trial, console)
+            measured = _measured(saved, exported, _reported(saved, trial, point), console)
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
         summary = {
             "experiment": experiment,
             "trial_id": trial.trial_id,
             **({"average_of": list(trial.members)} if trial.members else {}),
-            "reported_validation_wer": trial.best_wer,
+            **({} if point is None else {"point": point}),
+            "reported_validation_wer": _reported(saved, trial, point).rates.get("wer"),
             "evaluations": measured.rates,
             "changed_since_search": list(measured.changed),
             "formats": outcome.to_dict(),
         }
         _write_json(partial / EVALUATION_FILE, summary)
         write_exported_settings(config, partial)
-        facts = CardFacts(measured.changed, outcome.paths(), ADAPTER_FOLDER if adapter else None)
+        facts = CardFacts(measured.changed, outcome.paths(), ADAPTER_FOLDER if adapter else None, point)
         card = model_card(saved, trial, measured.rates, read_decoding(partial), facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
-    _print(console, output, trial, measured)
+    _print(console, output, trial, measured, _reported(saved, trial, point))
     print_formats(outcome, console, str(output))
     return outcome
+
+
+def check_point(point: float | None, *, adapter: bool = False) -> None:
+    """Raise `ConfigError` for a point that is none between base model and run, or cannot go with adapters."""
+    if point is not None and not 0.0 < point < 1.0:
+        raise ConfigError(f"--point {point:g}: must be above 0 (the base model) and below 1 (the run itself)")
+    if point is not None and adapter:
+        raise ConfigError(f"--adapter: a model at --point {point:g} has none; leave one of them out")
+
+
+@contextlib.contextmanager
+def _point_folder(config: TrainConfig, checkpoint: Path, point: float | None) -> Iterator[Path]:
+    """The checkpoint, or its mean with the base model."""
+    if point is None:
+        yield checkpoint
+        return
+    from trainer.conversion.quiet import quiet_libraries
+    from trainer.model.averaging import load_mean
+
+    quiet_libraries()
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        mean, processor = load_mean(config, [(config.model, 1.0 - point), (str(checkpoint), point)])
+        mean.save_pretrained(scratch)
+        processor.save_pretrained(Path(scratch))
+        yield Path(scratch)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reported:
+    """What the search measured of the model that is exported."""
+
+    run: str | None
+    """Whose rates on the test split are the model's; None for a point."""
+    rates: dict[str, Any]
+    """On validation, in percent; empty where it was not measured."""
+
+
+def _reported(saved: SavedExperiment, trial: TrialRecord, point: float | None) -> _Reported:
+    if point is None:
+        return _Reported(trial.trial_id, {"wer": trial.best_wer, "cer": trial.best_cer})
+    known = saved.state.points.get(trial.trial_id, {}).get(point)
+    return _Reported(
+        None, {name: known.rates.get(name) for name in ("wer", "cer")} if known and known.rates else {}
+    )
 
 
 @contextlib.contextmanager
@@ -162,7 +212,7 @@ class _Measured:
 
 
 def _measured(
-    saved: SavedExperiment, exported: TrainConfig, trial: TrialRecord, console: Console
+    saved: SavedExperiment, exported: TrainConfig, reported: _Reported, console: Console
 ) -> _Measured:
     """Measured now; or as the search did, where the data is gone, or nobody knows which clips were trained on."""
     from trainer.data.prepared import prepare
@@ -178,12 +228,16 @@ def _measured(
             "and some may have been trained on"
         )
     except DataError as error:
+        if not reported.rates:
+            raise
         reason = str(error)
+    if not reported.rates:
+        raise DataError(f"the model cannot be measured: {reason}")
     say(console, f"warning: not measured again, the figures are those of the search: {reason}")
-    reported = {"wer": trial.best_wer, "cer": trial.best_cer, "clips": baseline["clips"]}
-    rates: Rates = {"validation": {"before": baseline, "after": reported}}
+    after = {**reported.rates, "clips": baseline["clips"]}
+    rates: Rates = {"validation": {"before": baseline, "after": after}}
     held = saved.state.held_out
-    if held is not None and held.run == trial.trial_id:
+    if held is not None and held.run == reported.run:
         rates["test"] = {"before": _whole(held.baseline), "after": _whole(held.rates)}
     return _Measured(rates)
 
@@ -256,7 +310,9 @@ def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
     raise ExperimentError(f"trial {trial_id}: has no checkpoint: {reason}")
 
 
-def _print(console: Console, output: Path, trial: TrialRecord, measured: _Measured) -> None:
+def _print(
+    console: Console, output: Path, trial: TrialRecord, measured: _Measured, reported: _Reported
+) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("split", "clips", "WER before", "WER after", "CER before", "CER after"):
         table.add_column(name, justify="left" if name == "split" else "right")
@@ -264,7 +320,8 @@ def _print(console: Console, output: Path, trial: TrialRecord, measured: _Measur
         figures = [pair[when][rate] for rate in ("wer", "cer") for when in ("before", "after")]
         table.add_row(split, str(pair["after"]["clips"]), *(f"{figure:.2f} %" for figure in figures))
     of = f", the average of {listed(trial.members)}," if trial.members else ""
-    say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of} to {output}")
+    between = " at a point between the base model and it" if reported.run is None else ""
+    say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
     console.print(table)
     for split in measured.changed:
         say(
@@ -272,12 +329,12 @@ def _print(console: Console, output: Path, trial: TrialRecord, measured: _Measur
             f"warning: the {split} clips, texts or audio have changed since the search; both models were measured on "
             f"the {measured.rates[split]['after']['clips']:,} that are left of it",
         )
-    reported = float(trial.best_wer or 0.0)
-    drift = abs(measured.rates["validation"]["after"]["wer"] - reported)
+    wer = reported.rates.get("wer")
+    drift = 0.0 if wer is None else abs(measured.rates["validation"]["after"]["wer"] - wer)
     if drift > TOLERANCE and "validation" not in measured.changed:
         say(
             console,
-            f"warning: the search reported a validation WER of {reported:.2f} %; here it is {drift:.2f} "
+            f"warning: the search reported a validation WER of {wer:.2f} %; here it is {drift:.2f} "
             "points off, as other hardware or precision can make it",
         )
     say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')

@@ -85,6 +85,8 @@ class CardFacts:
     """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
     adapter: str | None = None
     """Folder with LoRA's adapters beside the model, if they are there."""
+    point: float | None = None
+    """Share of the run in its mean with the base model, where the model is not the run itself."""
 
 
 def model_card(

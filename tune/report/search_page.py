@@ -10,7 +10,13 @@ from tune.report.advice.advice import Advice
 from tune.report.analysis import LEAST_TRIALS, Analysis, Contender
 from tune.report.costs import OUTCOMES
 from tune.report.experiment import Experiment, last_line
-from tune.report.figures_result import draw_contenders, draw_costs, draw_curves, draw_history
+from tune.report.figures_result import (
+    draw_contenders,
+    draw_costs,
+    draw_curves,
+    draw_history,
+    draw_interpolation,
+)
 from tune.report.figures_settings import draw_importances, draw_map, draw_parallel, draw_slices
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
@@ -36,6 +42,7 @@ def draw_search(analysis: Analysis) -> dict[str, Any]:
     won, several = experiment.has_ended, len(experiment.parameters) > 1
     return {
         "contenders": draw_contenders(analysis.contenders, won=won) if analysis.winner else None,
+        "interpolation": draw_interpolation(experiment),
         "history": draw_history(experiment),
         "curves": draw_curves(experiment),
         "importances": draw_importances(analysis) if analysis.importances else None,

@@ -1,4 +1,7 @@
-"""Averages of what the final round has trained: greedy model soups, written and measured one after the other."""
+"""Averages of what the final round has trained: greedy model soups, written and measured one after the other.
+
+And means of the best run and the base model, which are only measured: `export --point` makes them again.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
     CheckpointSaved,
     Evaluated,
+    PointMeasured,
     SoupJudged,
     TrialEnded,
     TrialProposed,
@@ -27,7 +31,7 @@ from tune.search.records import TrialRecord, listed, trial_of
 from tune.search.soup import Candidate, Soup, describe_soup, judge_soup
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import UserError, error_line
-from tune.workers.averages import Measured, measure_average
+from tune.workers.averages import Measured, measure_average, measure_point
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -44,6 +48,12 @@ class MeasureAverage(Protocol):
     ) -> Measured: ...
 
 
+class MeasurePoint(Protocol):
+    """Measures a point between the base model and a checkpoint; see `tune.workers.averages.measure_point`."""
+
+    def __call__(self, config: dict[str, object], checkpoint: str, point: float) -> dict[str, float]: ...
+
+
 def average_in_worker(session: Session[SearchPlan], base: TrainConfig) -> MeasureAverage:
     """Averages are measured on the cluster, as repeats are: `base` are the settings of the final round."""
     files = CheckpointFiles(session.experiment.folder)
@@ -53,6 +63,17 @@ def average_in_worker(session: Session[SearchPlan], base: TrainConfig) -> Measur
     ) -> Measured:
         inputs = session.inputs(base).with_settings(config)
         return in_worker(session, measure_average, inputs, files, checkpoints, name, most_wer)
+
+    return measure
+
+
+def point_in_worker(session: Session[SearchPlan], base: TrainConfig) -> MeasurePoint:
+    """The same of points between the base model and a run."""
+    files = CheckpointFiles(session.experiment.folder)
+
+    def measure(config: dict[str, object], checkpoint: str, point: float) -> dict[str, float]:
+        inputs = session.inputs(base).with_settings(config)
+        return in_worker(session, measure_point, inputs, files, checkpoint, point)
 
     return measure
 
@@ -86,6 +107,41 @@ def make_soup(
         show(f"averaging {listed(soup.next)}", done, done + soup.left)
         _make_average(experiment, soup, measure, say)
         done += 1
+
+
+def measure_points(
+    experiment: OpenExperiment,
+    measure: MeasurePoint,
+    over: Callable[[], str | None],
+    say: Callable[[str], None],
+    show: Callable[[str, float, float], None],
+) -> None:
+    """Measure the points between the base model and the best run that are left; arguments as of `make_soup`.
+
+    The ends are known: they are the base model and the run.
+    """
+    log, state = experiment.log, experiment.log.state
+    run = state.best()
+    if run is None:
+        return
+    left = state.open_points
+    for done, point in enumerate(left):
+        show(f"between the base model and {run.trial_id}", done, len(left))
+        text, rates = "", {}
+        if point == 0.0 and state.baseline is not None:
+            rates = state.baseline.rates
+        elif point == 1.0:
+            rates = {"wer": run.best_wer or 0.0, **({} if run.best_cer is None else {"cer": run.best_cer})}
+        elif (ended := over()) is not None:
+            text = ended
+        else:
+            try:
+                rates = finite(measure(run.config, str(run.checkpoint), point))
+            except cloud_errors(UserError, StorageError, ray.exceptions.RayError) as error:
+                text = error_line(str(error))
+        log.append(PointMeasured(run=run.trial_id, point=point, rates=rates, text=text))
+        told = f"WER {rates['wer']:.2f} %" if "wer" in rates else f"not measured: {text}"
+        say(f"{100 * point:.0f} % {run.trial_id}, {100 * (1 - point):.0f} % base model: {told}")
 
 
 def _make_average(

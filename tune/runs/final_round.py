@@ -39,6 +39,8 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
     asked = state.session
     if asked is None or not asked.finalists or state.over is None or state.over.reason == "failures":
         return None
+    if state.verdict is not None and not state.open_repeats:
+        return state.final_round  # nothing has changed since they were compared
     finalists = state.finalists(asked.finalists)
     wanted = repeat_settings(finalists, asked.repeats, seed)
     if not wanted:
@@ -55,14 +57,14 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
 def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
     """Compare the finalists, choose the run that is exported, and drop the weights of the others; again as often.
 
-    Nothing is chosen while trials, repeats or averages are left, or where failures ended the trials.
+    Nothing is chosen while trials, repeats, averages or points are left, or where failures ended the trials.
 
     Args:
         experiment: its trials are over.
         say: told what could not be done.
     """
     log, state = experiment.log, experiment.log.state
-    if not compare(experiment) or state.open_repeats or state.open_soup:
+    if not compare(experiment) or state.open_repeats or state.open_soup or state.open_points:
         return
     best = state.best()
     if best is None:

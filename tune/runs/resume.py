@@ -199,6 +199,7 @@ def _as_before(
         "finalists": asked.finalists,
         "repeats": asked.repeats,
         "soup": asked.soup,
+        "interpolate": asked.interpolate,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
         "track": tuple(name for name in settings.track if name in ASKABLE_TRACKERS),
@@ -218,4 +219,6 @@ def _left(state: SearchState, request: SearchRequest) -> bool:
     """Whether something that is asked for now is left to train."""
     if len(state.records) < request.trials or state.records.running():
         return True
-    return bool(state.repeats_left(request.n_finalists, request.repeats)) or state.soup_left(request.soup)
+    if state.repeats_left(request.n_finalists, request.repeats) or state.soup_left(request.soup):
+        return True
+    return bool(state.points_left(request.interpolate))

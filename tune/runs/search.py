@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
-from tune.runs.averages import average_in_worker, make_soup
+from tune.runs.averages import average_in_worker, make_soup, measure_points, point_in_worker
 from tune.runs.baseline import measure_baseline, measure_held_out
 from tune.runs.final_round import (
     choose_export,
@@ -146,13 +146,13 @@ class SearchStages:
             session.say(f"\n{describe_repeats(planned.repeats)}\n")
             with self._display(session.state.repeats, len(planned.repeats), "repeats") as display:
                 self._runner(self.base).run_repeats(planned, display)
-        self.make_soup()
+        self.make_averages()
         choose_export(session.experiment, session.say)
 
-    def make_soup(self) -> None:
-        """Averages of the repeats, where they are asked for and there are at least two."""
+    def make_averages(self) -> None:
+        """Averages of the repeats, then of the best run and the base model, where they are asked for."""
         session, runner = self.session, self._runner(self.base)
-        if not compare(session.experiment) or not session.state.open_soup:
+        if not compare(session.experiment) or not (session.state.open_soup or session.state.open_points):
             return
 
         def over() -> str | None:
@@ -160,8 +160,9 @@ class SearchStages:
             return cut.text if cut else None
 
         with ProgressBar(session.console, "averaging") as bar:
-            measure = average_in_worker(session, self.base)
-            make_soup(session.experiment, measure, over, session.say, bar.show)
+            experiment, base = session.experiment, self.base
+            make_soup(experiment, average_in_worker(session, base), over, session.say, bar.show)
+            measure_points(experiment, point_in_worker(session, base), over, session.say, bar.show)
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""

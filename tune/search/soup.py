@@ -1,4 +1,7 @@
-"""Model soups: which runs of the final round are averaged, and whether an average is better than the best of them."""
+"""Model soups: which runs of the final round are averaged, and whether an average is better than the best of them.
+
+And the points between the base model and a run at which models are measured.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import Any
 from trainer.scoring.intervals import Interval, difference_interval
 from tune.search.finalists import ClipErrors
 from tune.search.records import listed
+
+POINTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Shares of a run in its mean with the base model (WiSE-FT, Wortsman et al. 2022, arXiv:2109.01903)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.experiments.events import BaselineMeasured, Entry, Evaluated, HeldOutMeasured, TrialProposed
+from tune.experiments.events import (
+    BaselineMeasured,
+    Entry,
+    Evaluated,
+    HeldOutMeasured,
+    PointMeasured,
+    TrialProposed,
+)
 from tune.experiments.results import REPORT_FOLDER
 from tune.search.records import TrialRecord, role_of
 from tune.tracking.mlflow_connection import RunStatus, milliseconds, system_tags
@@ -51,6 +58,8 @@ TRAINING = {
 """What a training reports of itself, and what MLflow calls it: `step` is an axis there."""
 BASELINE_WER, BEST_WER, WER_GAIN, WINNER_MEAN = "baseline_wer", "best_wer", "wer_gain", "winner_mean_wer"
 SOUP_GAIN = "soup_gain"
+INTERPOLATED_WER = "interpolated_wer"
+"""Over the share of the run, in percent, in its mean with the base model."""
 TEST_WER, BASELINE_TEST_WER = "test_wer", "baseline_test_wer"
 SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
 TRAINING_TRIAL = "001"
@@ -237,6 +246,8 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
         event, time = entry.event, entry.time
         if isinstance(event, BaselineMeasured):
             log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
+        elif isinstance(event, PointMeasured):
+            log(None, {INTERPOLATED_WER: event.rates.get("wer")}, round(100 * event.point))
         elif isinstance(event, TrialProposed):
             trials += event.kind == "trial"
         elif isinstance(event, HeldOutMeasured):

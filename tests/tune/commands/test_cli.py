@@ -25,7 +25,7 @@ FROZEN = {
         **{"--max-concurrent": None, "--seed": 0, "--dry-run": False, "--resume": None, "--address": None},
         **{"--workers-per-trial": 1, "--deepspeed": None, "--max-failures": 2},
         **{"--time-budget": None, "--gpu-hours": None, "--plateau": None, "--plateau-points": 0.1},
-        **{"--finalists": None, "--repeats": 2, "--soup": True, "--warm-start": None},
+        **{"--finalists": None, "--repeats": 2, "--soup": True, "--interpolate": False, "--warm-start": None},
         **{
             "--optuna-storage": None,
             "--keep-checkpoints": "best",
@@ -34,7 +34,14 @@ FROZEN = {
         },
     },
     "export": {
-        **{"experiment": None, "--output": None, "--storage": "experiments", "--trial": None},
+        **{
+            "experiment": None,
+            "--output": None,
+            "--storage": "experiments",
+            "--trial": None,
+            "--point": None,
+            "--adapter": False,
+        },
         **{"--format": [], "--quantization": None, "--check": "quick"},
         **{"--push-to-hub": None, "--private": False, "--register": None, "--alias": None},
         **{"--from-model": None, "--data": None, "--language": None},

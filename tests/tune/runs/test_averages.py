@@ -23,12 +23,12 @@ from tune.export.model_card import CardFacts, model_card
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
-from tune.runs.averages import make_soup
+from tune.runs.averages import make_soup, measure_points
 from tune.runs.final_round import choose_export, compare
 from tune.runs.finish import find_finished
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
-from tune.tracking.mlflow_runs import own_run, trial_run
+from tune.tracking.mlflow_runs import event_points, own_run, trial_run
 from tune.tracking.mlflow_texts import search_ended
 from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
@@ -79,6 +79,27 @@ class Kitchen:
         assert compare(experiment)
         make_soup(experiment, self.measure, lambda: over, self.told.append, lambda *_: None)
         choose_export(experiment, pytest.fail)
+
+
+class Road:
+    """Points between the base model and a run: their WER falls evenly to the run's."""
+
+    def __init__(self) -> None:
+        self.made: list[float] = []
+        self.told: list[str] = []
+        self.killed_at = 2.0
+
+    def measure(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
+        if point >= self.killed_at:
+            raise Killed
+        self.made.append(point)
+        return {"wer": 60.0 - 30.0 * point, "cer": 20.0, "loss": 0.5, "clips": 10.0}
+
+    def go(self, search: Search, over: str | None = None) -> None:
+        """As `SearchStages` does it."""
+        assert compare(search.experiment)
+        measure_points(search.experiment, self.measure, lambda: over, self.told.append, lambda *_: None)
+        choose_export(search.experiment, pytest.fail)
 
 
 def final_round(folder: Path, **asked: Any) -> Search:
@@ -242,3 +263,60 @@ def test_all_that_is_made_from_the_log_tells_of_the_average(tmp_path: Path) -> N
     found = tune_whisper.load_experiment("x", storage=search.storage.text)
     assert found.best is not None
     assert (found.best.id, len(found.averages), found.wer) == ("001-a3", 3, 31.5)
+
+
+def test_points_between_base_and_winner_are_measured_of_a_search_that_has_ended(tmp_path: Path) -> None:
+    search = final_round(tmp_path)
+    Kitchen(search, BETTER).cook()
+    before = search.end()
+    search.resume("--interpolate", trials=2, interpolate=True)
+    search.trials_over()
+    road = Road()
+    road.killed_at = 0.6
+    with pytest.raises(Killed):
+        road.go(search)
+    search.experiment.close()
+    search.resume(trials=2)
+    search.trials_over()
+    again = Road()
+    again.go(search)
+    assert (road.made, again.made) == ([0.2, 0.4], [0.6, 0.8]), (
+        "the ends are known, and nothing is measured twice"
+    )
+    after = search.end()
+    points = {each["point"]: each["wer"] for each in after["interpolation"]}
+    assert points == pytest.approx({0.0: 60.0, 0.2: 54.0, 0.4: 48.0, 0.6: 42.0, 0.8: 36.0, 1.0: 24.0})
+    same = ("best", "finalists", "soup", "averages", "trials", "repeats")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    page = make_report(load_experiment(search.plan.experiment_folder)).html
+    assert "Between the base model and the exported one" in page
+    log = (search.folder / EVENTS_FILE).read_bytes()
+    (own,) = event_points(list(parse(log, Path())), load_saved(search.plan.experiment_folder)).keys() & {None}
+    values = event_points(list(parse(log, Path())), load_saved(search.plan.experiment_folder))[own]
+    assert [point[3] for point in values if point[0] == "interpolated_wer"] == [0, 20, 40, 60, 80, 100]
+    with pytest.raises(ExperimentError, match="have ended"):
+        search.resume("--interpolate", trials=2, interpolate=True)
+
+
+def test_points_come_after_the_soup_and_before_the_choice(tmp_path: Path) -> None:
+    search = final_round(tmp_path, interpolate=True)
+    assert compare(search.experiment)
+    assert search.state.open_points == [], "it may still be another run"
+    choose_export(search.experiment, pytest.fail)
+    assert search.state.chosen is None
+    make_soup(search.experiment, Kitchen(search, BETTER).measure, lambda: None, str, lambda *_: None)
+    choose_export(search.experiment, pytest.fail)
+    assert search.state.chosen is None
+    Road().go(search)
+    assert list(search.state.points) == ["001-a3"]
+    assert search.end()["best"]["run"] == "001-a3"
+
+
+def test_points_that_cannot_be_measured_are_told_and_hold_up_nothing(tmp_path: Path) -> None:
+    search = final_round(tmp_path, interpolate=True, soup=False)
+    road = Road()
+    road.go(search, over="its time budget of 1h is spent")
+    assert "20 % 001-r2, 80 % base model: not measured: its time budget of 1h is spent" in road.told
+    found = search.end()
+    assert [each["point"] for each in found["interpolation"]] == [0.0, 1.0]
+    assert not found["interrupted"]

@@ -41,7 +41,7 @@ from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs import session as session_module
-from tune.runs.averages import make_soup
+from tune.runs.averages import make_soup, measure_points
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import (
     choose_export,
@@ -284,6 +284,7 @@ class SearchMachine(RuleBasedStateMachine):
         finalists=st.integers(0, 2),
         repeats=st.integers(1, 2),
         soup=st.booleans(),
+        interpolate=st.booleans(),
         budgets=st.sampled_from(
             [
                 Budgets(),
@@ -293,9 +294,11 @@ class SearchMachine(RuleBasedStateMachine):
             ]
         ),
     )
-    def begin(self, trials: int, finalists: int, repeats: int, soup: bool, budgets: Budgets) -> None:
+    def begin(
+        self, trials: int, finalists: int, repeats: int, soup: bool, interpolate: bool, budgets: Budgets
+    ) -> None:
         asked: dict[str, Any] = {"trials": trials, "finalists": finalists, "repeats": repeats, "soup": soup}
-        asked["budgets"] = budgets
+        asked |= {"interpolate": interpolate, "budgets": budgets}
         self.plan, self.experiment = made_search(self.folder, **asked)
         self.experiment.log._clock = self.clock.time
         self.experiment.log.append(self.session_started(), *BEGUN)
@@ -511,6 +514,16 @@ class SearchMachine(RuleBasedStateMachine):
         if compare(self.experiment):
             make_soup(self.experiment, self.measure_average, lambda: None, lambda _: None, lambda *_: None)
             assert not self.state.open_soup
+            measure_points(self.experiment, self.measure_point, lambda: None, lambda _: None, lambda *_: None)
+            assert not self.state.open_points
+
+    def measure_point(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
+        if self.dies():
+            raise Killed
+        assert (self.plan.folder / checkpoint / "model.safetensors").is_file()
+        if self.state.events % 3 == 0:
+            raise ModelError("a model cannot be averaged: made up")
+        return {"wer": 30.0, "cer": 10.0, "loss": 0.5, "clips": 10.0}
 
     def measure_average(
         self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
@@ -563,11 +576,8 @@ class SearchMachine(RuleBasedStateMachine):
         dropped = [run.trial_id for run in self.state.runs if run.weights_dropped]
         choose_export(self.experiment, self.refuse)
         finish(self.experiment, self.refuse)
-        if (
-            self.state.open_repeats
-            or self.state.open_soup
-            or (self.state.over and self.state.over.reason == "failures")
-        ):
+        failed = self.state.over is not None and self.state.over.reason == "failures"
+        if self.state.open_repeats or self.state.open_soup or self.state.open_points or failed:
             assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
         results = json.loads((self.plan.folder / RESULTS_FILE).read_text())
         assert results == json.loads(json.dumps(self.results()))
@@ -748,6 +758,7 @@ class SearchMachine(RuleBasedStateMachine):
                 assert not (state.end and state.end.reason == "failures")
                 assert not state.open_repeats
                 assert not state.open_soup
+                assert not state.open_points
                 assert not {state.chosen.run, *state.chosen.keep} & set(entry.event.runs)
             state.apply(entry)
 
