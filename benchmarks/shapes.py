@@ -16,7 +16,24 @@ from transformers import (
 DEMO = Path(__file__).resolve().parent.parent / "trainer" / "demo"
 SHAPES = {
     "tiny": {"width": 384, "layers": 4, "decoder_layers": 4, "heads": 6, "mels": 80, "vocabulary": 51865},
+    "base": {"width": 512, "layers": 6, "decoder_layers": 6, "heads": 8, "mels": 80, "vocabulary": 51865},
     "small": {"width": 768, "layers": 12, "decoder_layers": 12, "heads": 12, "mels": 80, "vocabulary": 51865},
+    "medium": {
+        "width": 1024,
+        "layers": 24,
+        "decoder_layers": 24,
+        "heads": 16,
+        "mels": 80,
+        "vocabulary": 51865,
+    },
+    "large-v3-turbo": {
+        "width": 1280,
+        "layers": 32,
+        "decoder_layers": 4,
+        "heads": 20,
+        "mels": 128,
+        "vocabulary": 51866,
+    },
     "large-v3": {
         "width": 1280,
         "layers": 32,
@@ -31,6 +48,15 @@ SHAPES = {
 def make_model(folder: Path, shape: str, seed: int = 0) -> Path:
     """A random Whisper of a real shape in `folder`, with the demo's tokenizer: ids above its 729 do not occur."""
     torch.manual_seed(seed)
+    model = WhisperForConditionalGeneration(config_of(shape))
+    model.generation_config = type(model.generation_config).from_pretrained(DEMO / "model")
+    model.save_pretrained(folder)
+    _processor(SHAPES[shape]["mels"]).save_pretrained(folder)
+    return folder
+
+
+def config_of(shape: str) -> WhisperConfig:
+    """The configuration of a real shape."""
     what = SHAPES[shape]
     values = WhisperConfig.from_pretrained(DEMO / "model").to_dict() | {
         "vocab_size": what["vocabulary"],
@@ -45,11 +71,7 @@ def make_model(folder: Path, shape: str, seed: int = 0) -> Path:
         "max_source_positions": 1500,
         "max_target_positions": 448,
     }
-    model = WhisperForConditionalGeneration(WhisperConfig.from_dict(values))
-    model.generation_config = type(model.generation_config).from_pretrained(DEMO / "model")
-    model.save_pretrained(folder)
-    _processor(what["mels"]).save_pretrained(folder)
-    return folder
+    return WhisperConfig.from_dict(values)
 
 
 def lengthen_demo(folder: Path) -> Path:
