@@ -248,7 +248,8 @@ def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, usual:
             f"note: the effective batch is {base.effective_batch_size} here, it was {batch} in {request.origin}; "
             "--set gradient_accumulation_steps=N or train_batch_size=N changes it"
         )
-    own = "model" in request.settings and "learning_rate" not in request.settings
+    asked = request.settings
+    own = ("model" in asked or "method" in asked) and "learning_rate" not in asked
     if own and base.learning_rate != usual:
         notes.append(
             f"note: learning_rate {base.learning_rate:g} is {request.origin}'s; {base.model} usually takes about "

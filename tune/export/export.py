@@ -17,7 +17,7 @@ from rich.table import Table
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
-from trainer.model.adapters import export_adapter
+from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.plan import usual_learning_rate
@@ -426,6 +426,10 @@ def _target_folder(
                 if model in MODEL_SHORT_NAMES or "/" in model
                 else f", and one of {', '.join(MODEL_SHORT_NAMES)}"
             )
+        )
+    if has_adapter(folder):
+        raise ConfigError(
+            f"--from-model {model}: holds adapters alone, to be merged into their base model; give --output DIR"
         )
     for target in targets:
         if target.name != "hf" and (folder / target.name).exists():

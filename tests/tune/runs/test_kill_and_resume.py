@@ -37,6 +37,16 @@ searcher: {startup_trials: 2}
 """
 WORDS = ["--space", "space.yaml", "--experiment", "x", "--trials", "5", "--epochs", "4", "--seed", "11"]
 WORDS += ["--finalists", "1", "--repeats", "2"]
+METHODS = """\
+method: {type: choice, values: [full, lora]}
+learning_rate:
+  - {type: float, low: auto, high: auto, log: true, when: {method: full}}
+  - {type: float, low: auto, high: auto, log: true, when: {method: lora}}
+lora_rank: {type: choice, values: [4, 8], when: {method: lora}}
+scheduler: {rungs: 2, reduction_factor: 2}
+"""
+METHOD_WORDS = ["--space", "space.yaml", "--experiment", "x", "--trials", "4", "--epochs", "2", "--seed", "3"]
+METHOD_WORDS += ["--finalists", "0", "--keep-checkpoints", "all"]
 QUICK = ["max_train_clips=48", "max_eval_clips=12", "generation_max_length=24"]
 ALONE = ["--max-concurrent", "1"]
 DEADLINE = 500.0
@@ -61,10 +71,10 @@ SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(10_000))))
 class Search:
     """One search in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, space: str = SPACE, words: list[str] = WORDS) -> None:
         folder.mkdir(exist_ok=True)
-        (folder / "space.yaml").write_text(SPACE)
-        self.folder = folder
+        (folder / "space.yaml").write_text(space)
+        self.folder, self.words = folder, words
         self.events: list[float] = []
         """When each event was seen in the log."""
 
@@ -80,7 +90,7 @@ class Search:
             )
 
     def begin(self) -> Command:
-        return self.start(*WORDS, *ALONE, *(word for text in QUICK for word in ("--set", text)))
+        return self.start(*self.words, *ALONE, *(word for text in QUICK for word in ("--set", text)))
 
     def run(self, *words: str) -> None:
         process = self.start(*words) if words else self.begin()
@@ -129,6 +139,12 @@ class Search:
         """The names of all events."""
         lines = self.events_file.read_bytes().splitlines()
         return [json.loads(line)["event"] for line in lines]
+
+    def place(self, event: str, trial: str) -> int:
+        """How many events there were when the first of this kind had come from a trial."""
+        told = [json.loads(line) for line in self.events_file.read_bytes().splitlines()]
+        kinds = [(each["event"], each["data"].get("trial_id")) for each in told]
+        return kinds.index((event, trial)) + 1
 
     @property
     def results(self) -> dict[str, Any]:
@@ -281,3 +297,35 @@ def test_trials_can_be_added_to_a_finished_search(unbroken: Search, tmp_path: Pa
     best = min(after["trials"], key=lambda trial: trial["best_wer"])
     assert {run["trial_id"] for run in after["repeats"]} >= {f"{best['trial_id']}-r{n}" for n in (1, 2)}
     assert (Path(search.results["best"]["checkpoint"]) / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_search_over_the_method_is_killed_in_a_trial_with_adapters(tmp_path: Path) -> None:
+    whole = Search(tmp_path / "whole", METHODS, METHOD_WORDS)
+    whole.run()
+    trials = whole.results["trials"]
+    adapted = [trial["trial_id"] for trial in trials if trial["config"]["method"] == "lora"]
+    assert 0 < len(adapted) < len(trials)
+    search = Search(tmp_path / "killed", METHODS, METHOD_WORDS)
+    search.kill_at(Moment(whole.place("CheckpointSaved", adapted[0]), 0.0))
+    search.run("--resume", "x")
+    assert decided(search.results) == decided(whole.results)
+    assert studied(search.folder) == studied(whole.folder)
+    for _, _, params, *_ in studied(search.folder):
+        method = params["method"]
+        rank = {"lora_rank@method=lora"} if method == "lora" else set()
+        assert set(params) == {"method", f"learning_rate@method={method}"} | rank
+    sizes = {}
+    for trial in search.results["trials"]:
+        name = "adapter_model" if trial["trial_id"] in adapted else "model"
+        (weights,) = Path(trial["checkpoint"]).glob("*.safetensors")
+        assert weights.name == f"{name}.safetensors"
+        sizes[name] = weights.stat().st_size
+    assert sizes["adapter_model"] < sizes["model"] / 10
+    search.run("export", "x", "--trial", adapted[0], "--adapter", "--output", "model")
+    summary = json.loads((search.folder / "model" / "evaluation.json").read_text())
+    found = summary["evaluations"]["validation"]["after"]["wer"]
+    assert found == pytest.approx(summary["reported_validation_wer"], abs=0.1)
+    assert {path.name for path in (search.folder / "model" / "adapter").iterdir()} == {
+        *("adapter_config.json", "adapter_model.safetensors")
+    }
