@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trainer.command import run_command
 from trainer.errors import ConfigError
 from trainer.files import check_room
+from trainer.optimizers import check_installed
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -70,6 +71,7 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def _run(config: TrainConfig) -> int:
+    check_installed(config.optimizer)
     output = Path(config.output_dir)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(

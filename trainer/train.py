@@ -17,6 +17,7 @@ from trainer.imports import import_trainer
 from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
 from trainer.model.whisper import default_learning_rate, limit_training, load_model, load_model_config
+from trainer.optimizers import check_installed
 from trainer.report import Keeper, Report, ignore
 from trainer.scoring.normalizers import make_normalizer
 from trainer.training.batches import BatchPlan, Frames, plan_points
@@ -140,7 +141,8 @@ def train(
 
     Raises:
         DataError, ModelError: the data or the model cannot be used.
-        CheckpointError: `resume_from` is not whole.
+        ConfigError: the optimiser's package is not installed.
+        CheckpointError: `resume_from` is not whole, or its training averaged its weights and this one does not.
         DiskFullError: a checkpoint does not fit on the disk.
     """
     import_trainer()
@@ -150,6 +152,7 @@ def train(
 
     started = time.monotonic()
     check_world(config)
+    check_installed(config.optimizer)
     if resume_from is not None:
         check_resumable(resume_from, averaged=bool(config.ema_decay))
     data = data or prepare(config, waveforms=config.augments)

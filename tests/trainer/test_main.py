@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,15 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
         ("model: nonsense\n", ["nonsense"]),
         ("model: demo\ndata: missing.csv\n", ["missing.csv"]),
         ("language: null\n", ["language=None"]),
+        ("optimizer: adafactor\ndeepspeed: ds_config.json\n", ["DeepSpeed runs AdamW"]),
+        ("ema_decay: 0.9\ndeepspeed: ds_config_zero3.json\n", ["ema_decay=0.9: ZeRO 3"]),
+        pytest.param(
+            "optimizer: adamw_8bit\n",
+            ["bitsandbytes is not installed; pip install 'tune-whisper[8bit]'"],
+            marks=pytest.mark.skipif(
+                bool(importlib.util.find_spec("bitsandbytes")), reason="is installed here"
+            ),
+        ),
     ],
 )
 def test_mistakes_are_a_line_each(

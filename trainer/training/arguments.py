@@ -11,7 +11,6 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from trainer.config import ConfigError, TrainConfig
 from trainer.deepspeed import engine_settings, join_on_cpu
 from trainer.model.whisper import resolve_precision
-from trainer.optimizers import check_installed
 from trainer.training.batches import BatchPlan
 from trainer.training.distributed import TIMEOUT_SECONDS
 
@@ -22,8 +21,6 @@ def training_arguments(
     """The stock trainer's arguments for `config`: evaluation, saving and logging are left to our callback."""
     precision = resolve_precision(config.precision)
     n_steps = plan.n_steps if plan else 1
-    if plan is not None:
-        check_installed(config.optimizer)
     if config.deepspeed and precision == "bf16" and not torch.cuda.is_available():
         raise ConfigError(
             "precision='bf16': DeepSpeed trains in fp32 where there is no GPU; use auto or fp32"
