@@ -104,7 +104,7 @@ def make_soup(
             log.append(judged)
             say(describe_soup(judged.verdict, judged.text))
             return
-        show(f"averaging {listed(soup.next)}", done, done + soup.left)
+        show("averaging the finalists' trainings", done, done + soup.left)
         _make_average(experiment, soup, measure, say)
         done += 1
 
@@ -112,13 +112,13 @@ def make_soup(
 def measure_points(
     experiment: OpenExperiment,
     measure: MeasurePoint,
-    over: Callable[[], str | None],
     say: Callable[[str], None],
     show: Callable[[str, float, float], None],
 ) -> None:
     """Measure the points between the base model and the best run that are left; arguments as of `make_soup`.
 
-    The ends are known: they are the base model and the run.
+    The ends are known: they are the base model and the run. No budget ends this: it is asked for by itself, and takes a
+    few evaluations.
     """
     log, state = experiment.log, experiment.log.state
     run = state.best()
@@ -132,8 +132,6 @@ def measure_points(
             rates = state.baseline.rates
         elif point == 1.0:
             rates = {"wer": run.best_wer or 0.0, **({} if run.best_cer is None else {"cer": run.best_cer})}
-        elif (ended := over()) is not None:
-            text = ended
         else:
             try:
                 rates = finite(measure(run.config, str(run.checkpoint), point))

@@ -162,7 +162,7 @@ class SearchStages:
         with ProgressBar(session.console, "averaging") as bar:
             experiment, base = session.experiment, self.base
             make_soup(experiment, average_in_worker(session, base), over, session.say, bar.show)
-            measure_points(experiment, point_in_worker(session, base), over, session.say, bar.show)
+            measure_points(experiment, point_in_worker(session, base), session.say, bar.show)
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""

@@ -14,6 +14,7 @@ from test_final_round import Search
 
 import tune_whisper
 from trainer.conversion.decoding import read_decoding
+from trainer.errors import DiskFullError
 from trainer.model.pretrained import DEMO_MODEL
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import TrialProposed
@@ -88,17 +89,20 @@ class Road:
         self.made: list[float] = []
         self.told: list[str] = []
         self.killed_at = 2.0
+        self.fails = False
 
     def measure(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
         if point >= self.killed_at:
             raise Killed
+        if self.fails:
+            raise DiskFullError("the disk is full")
         self.made.append(point)
         return {"wer": 60.0 - 30.0 * point, "cer": 20.0, "loss": 0.5, "clips": 10.0}
 
-    def go(self, search: Search, over: str | None = None) -> None:
+    def go(self, search: Search) -> None:
         """As `SearchStages` does it."""
         assert compare(search.experiment)
-        measure_points(search.experiment, self.measure, lambda: over, self.told.append, lambda *_: None)
+        measure_points(search.experiment, self.measure, self.told.append, lambda *_: None)
         choose_export(search.experiment, pytest.fail)
 
 
@@ -315,8 +319,9 @@ def test_points_come_after_the_soup_and_before_the_choice(tmp_path: Path) -> Non
 def test_points_that_cannot_be_measured_are_told_and_hold_up_nothing(tmp_path: Path) -> None:
     search = final_round(tmp_path, interpolate=True, soup=False)
     road = Road()
-    road.go(search, over="its time budget of 1h is spent")
-    assert "20 % 001-r2, 80 % base model: not measured: its time budget of 1h is spent" in road.told
+    road.fails = True
+    road.go(search)
+    assert "20 % 001-r2, 80 % base model: not measured: the disk is full" in road.told
     found = search.end()
     assert [each["point"] for each in found["interpolation"]] == [0.0, 1.0]
     assert not found["interrupted"]

@@ -37,7 +37,7 @@ scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 2}
 searcher: {startup_trials: 2}
 """
 WORDS = ["--space", "space.yaml", "--experiment", "x", "--trials", "5", "--epochs", "4", "--seed", "11"]
-WORDS += ["--finalists", "1", "--repeats", "2"]
+WORDS += ["--finalists", "1", "--repeats", "2", "--interpolate"]
 METHODS = """\
 method: {type: choice, values: [full, lora]}
 learning_rate:
@@ -158,14 +158,18 @@ def decided(results: dict[str, Any]) -> dict[str, Any]:
     passing = {"seconds", "mlflow_run_id", "checkpoint", "samples_per_second"}
     runs = [
         [{key: value for key, value in run.items() if key not in passing} for run in results[kind]]
-        for kind in ("trials", "repeats")
+        for kind in ("trials", "repeats", "averages")
     ]
     best = {key: value for key, value in results["best"].items() if key != "checkpoint"}
     return {
         "trials": runs[0],
         "repeats": runs[1],
+        "averages": runs[2],
         "best": best,
-        **{key: results[key] for key in ("baseline", "interrupted", "ended_by", "test")},
+        **{
+            key: results[key]
+            for key in ("baseline", "interrupted", "ended_by", "test", "soup", "interpolation")
+        },
     }
 
 
@@ -254,7 +258,7 @@ def test_killed_and_resumed_is_unbroken(number: int, unbroken: Search, tmp_path:
     print(search.log)
     after = search.results
     assert decided(after) == decided(unbroken.results), told
-    for run in (*after["trials"], *after["repeats"]):
+    for run in (*after["trials"], *after["repeats"], *after["averages"]):
         known = next((each for each in before.runs if each.trial_id == run["trial_id"]), None)
         if known is not None and known.status != "running":
             assert run["seconds"] == pytest.approx(known.seconds, abs=1e-3), "it was trained again"
@@ -273,6 +277,8 @@ def test_the_unbroken_search_has_what_a_kill_can_spoil(unbroken: Search) -> None
     assert {trial["status"] for trial in trials} == {"completed", "early_stopped"}
     assert {trial["stop"]["reason"] for trial in trials if trial["stop"]} >= {"asha"}
     assert len({trial["best_wer"] for trial in trials}) > 2
+    assert [len(average["members"]) for average in unbroken.results["averages"]] == [2]
+    assert len(unbroken.results["interpolation"]) == 6
 
 
 @pytest.mark.slow

@@ -514,7 +514,7 @@ class SearchMachine(RuleBasedStateMachine):
         if compare(self.experiment):
             make_soup(self.experiment, self.measure_average, lambda: None, lambda _: None, lambda *_: None)
             assert not self.state.open_soup
-            measure_points(self.experiment, self.measure_point, lambda: None, lambda _: None, lambda *_: None)
+            measure_points(self.experiment, self.measure_point, lambda _: None, lambda *_: None)
             assert not self.state.open_points
 
     def measure_point(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
