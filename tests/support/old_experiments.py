@@ -24,7 +24,7 @@ _NEW_RESULTS = ("test", "not_compared")
 _NEW_OF_RUNS = ("samples_per_second",)
 _NEW_OF_BEST = ("mean_wer", "mean_interval")
 _NEW_OF_STANDINGS = ("samples_per_second", "mean_interval")
-_NEW_OF_RECORDS = ("progress", "samples_per_second", "train_seconds", "session", "started")
+_NEW_OF_RECORDS = ("progress", "samples_per_second", "train_seconds", "session", "started", "first_heard")
 
 
 def to_old_form(

@@ -27,18 +27,29 @@ class Nodes:
     def __init__(self, *, cpus: int = 0, gpus: int = 0, folder: str = "/tmp") -> None:
         # Ray's sockets lie below: their paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="rc", dir=folder))
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
         self.nodes: list[subprocess.Popen[bytes]] = []
         # Newer Ray wants its token, of all nodes and of whoever joins: searches that tests start inherit it.
         self._token_before = os.environ.get("RAY_AUTH_TOKEN")
         os.environ["RAY_AUTH_TOKEN"] = self._token = secrets.token_hex(32)
-        head = ["--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false"]
         try:
-            self._start([*head, f"--ray-client-server-port={free_port()}"], cpus, gpus)
+            self._start_head(cpus, gpus)
         except BaseException:
             self.close()
             raise
+
+    def _start_head(self, cpus: int, gpus: int) -> None:
+        for tries_left in (1, 0):
+            self.port = free_port()
+            self.address = f"127.0.0.1:{self.port}"
+            head = ["--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false"]
+            try:
+                self._start([*head, f"--ray-client-server-port={free_port()}"], cpus, gpus)
+                return
+            except AssertionError:
+                (log,) = self.folder.glob("node-*.log")
+                if not tries_left or b"grpc server" not in log.read_bytes():
+                    raise  # else another process had taken the port before Ray did
+                self.kill(self.nodes.pop())
 
     def __enter__(self) -> Nodes:
         return self

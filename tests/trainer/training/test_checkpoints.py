@@ -179,17 +179,22 @@ def test_a_process_killed_while_it_saves_leaves_no_whole_checkpoint(
     short: TrainConfig, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoint-1"
-    folder.mkdir()
-    os.mkfifo(folder / "optimizer.pt")  # nobody reads it, so that the save stands still here
     config = short.replace(max_steps=1, max_eval_clips=2)
     code = (
-        "import json, sys; from pathlib import Path\n"
+        "import json, sys, time; from pathlib import Path\n"
+        "import torch\n"
         "from trainer.config import TrainConfig; from trainer.train import train\n"
+        "save = torch.save\n"
+        "def stand_still(value, path, *args, **kwargs):\n"
+        "    while Path(path).name == 'optimizer.pt':\n"
+        "        Path(sys.argv[2], 'saving').touch(); time.sleep(0.1)\n"
+        "    save(value, path, *args, **kwargs)\n"
+        "torch.save = stand_still\n"
         "train(TrainConfig.from_dict(json.loads(sys.argv[1])), output_dir=Path(sys.argv[2]))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, json.dumps(config.to_dict()), str(tmp_path)])
     try:
-        while not (folder / "training_args.bin").exists():
+        while not (tmp_path / "saving").exists():
             assert process.poll() is None, "it ended before it was killed"
             time.sleep(0.05)
     finally:

@@ -244,7 +244,7 @@ def test_splits_with_the_same_texts_are_told_apart(
 @pytest.mark.parametrize(
     "settings",
     [
-        {"freeze_encoder": False},
+        {"method": "full"},
         {"encoder_cache": False},
         {"spec_augment": True},
         {"dropout": 0.1},
