@@ -31,24 +31,6 @@ _PREFIX = "base_model.model."
 """What PEFT's own wrapper puts before the names of weights."""
 
 
-def adapter_parameters(config: TrainConfig, model: WhisperConfig) -> int:
-    """How many numbers the adapters that `config` asks for have: rank x (inputs + outputs) of each weight.
-
-    With width d and feed-forward width f an encoder layer has 8 x rank x d, a decoder layer, which attends twice,
-    16 x rank x d, and with the feed-forward layers each has 2 x rank x (d + f) more.
-    """
-    forward = config.lora_targets == "attention and feed-forward"
-    encoder_layers = max(0, model.encoder_layers - config.freeze_encoder_layers)
-
-    def layer(attentions: int, wide: int) -> int:
-        width = int(model.d_model)
-        return attentions * len(_ATTENTION) * 2 * width + forward * 2 * (width + wide)
-
-    encoder = encoder_layers * layer(1, model.encoder_ffn_dim)
-    decoder = model.decoder_layers * layer(2, model.decoder_ffn_dim)
-    return int(config.lora_rank * (encoder + decoder))
-
-
 def add_adapters(model: WhisperForConditionalGeneration, config: TrainConfig) -> None:
     """Put the adapters into the model that `config` asks for; nothing else of it is trained then.
 

@@ -97,11 +97,6 @@ def write_errors(folder: Path, config: TrainConfig, utterances: UtteranceErrors)
     (folder / UTTERANCES_FILE).write_text(json.dumps(dataclasses.asdict(utterances)) + "\n")
 
 
-def unseal(folder: Path) -> None:
-    """Take the manifest away, before anything in the checkpoint is written anew."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-
-
 def problem_of(folder: Path) -> str | None:
     """What is wrong with a checkpoint, in one line; `None` where all that its manifest lists is there.
 
