@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.methods import method_of
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.searcher import EarlierTrial
 from tune.util.errors import ExperimentError
@@ -105,6 +106,8 @@ def read_warm_start(
         if trial.status not in ("completed", "early_stopped"):
             continue
         config = {**theirs, **trial.config}
+        frozen = bool(config.get("freeze_encoder"))  # as trials of earlier versions have it
+        config["method"] = method_of(config.get("method", "full"), frozen)
         params = space.draw(lambda key, _, config=config: config.get(key))  # type: ignore[misc]
         wrong = space.outside(params)
         outside.update(wrong)

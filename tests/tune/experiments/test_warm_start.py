@@ -104,6 +104,18 @@ def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path
     ]
 
 
+def test_a_frozen_encoder_is_the_method_of_the_decoder(tmp_path: Path) -> None:
+    frozen = "freeze_encoder: {type: choice, values: [false, true]}\n"
+    trials = [
+        trial(1, {"learning_rate": 1e-3, "freeze_encoder": True}, 40.0, 20.0, 21.0),
+        trial(2, {"learning_rate": 1e-4, "freeze_encoder": False}, 50.0, 30.0, 31.0),
+    ]
+    storage = finished(tmp_path, RATE + frozen, trials)
+    space = space_of(tmp_path, RATE + "method: {type: choice, values: [full, decoder]}\n")
+    warm = read_warm_start("other", storage, space, TrainConfig().to_dict())
+    assert [each.params["method"] for each in warm.trials] == ["decoder", "full"]
+
+
 def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
     space = space_of(tmp_path, RATE.replace("1e-5", "5e-4") + BATCH)
     found = read_warm_start("other", finished(tmp_path), space, ours())
