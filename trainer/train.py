@@ -71,11 +71,13 @@ class Evaluation:
     predictions: list[str]
     utterances: UtteranceErrors | None = None
     """Word errors of each clip, where they are known."""
+    seconds: float = 0.0
+    """Wall time, once the model was loaded; 0 where it was measured before."""
 
     def rates(self) -> dict[str, float]:
-        """The figures without the transcripts."""
+        """The figures without the transcripts and the time."""
         values = dataclasses.asdict(self)
-        del values["predictions"], values["utterances"]
+        del values["predictions"], values["utterances"], values["seconds"]
         return values
 
 
@@ -222,6 +224,7 @@ def evaluate(
         # Where nothing is trained the model is measured as it will be used, unless told otherwise.
         whole = config.full_window_evaluation or not as_in_training
         trainer = _make_trainer(config, data, data.splits[split], None, Path(scratch), whole=whole)
+        began = time.monotonic()
         metrics = trainer.evaluate()
     return Evaluation(
         wer=metrics["eval_wer"],
@@ -232,6 +235,7 @@ def evaluate(
         clips=len(data.splits[split]),
         predictions=trainer.predictions,
         utterances=trainer.utterances,
+        seconds=time.monotonic() - began,
     )
 
 

@@ -22,6 +22,7 @@ from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.scheduler import LEAST_STEPS, rung_grid
+from tune.search.soup import POINTS
 from tune.space.parameters import FloatParameter, Parameter
 from tune.space.space import load_space
 from tune.util.console import short_path
@@ -94,6 +95,16 @@ class SearchRequest(RunRequest):
         if self.finalists is None:
             return DEFAULT_COUNT if self.trials >= LEAST_TRIALS else 0
         return self.finalists
+
+    @property
+    def n_averages(self) -> int:
+        """How many averages of the repeats are measured at most."""
+        return max(0, self.n_finalists * self.repeats - 1) if self.soup else 0
+
+    @property
+    def measured_after(self) -> int:
+        """How many models are measured at most once all repeats have ended."""
+        return self.n_averages + (len(POINTS) - 2 if self.interpolate else 0)
 
     @property
     def resources(self) -> ResourceRequest:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -20,12 +20,13 @@ from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
+from tune.search.soup import POINTS
 from tune.util.console import key_settings, say, say_notes
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from tune.cluster.resources import TrialResources
-    from tune.experiments.plan import SearchPlan
+    from tune.experiments.plan import SearchPlan, SearchRequest
     from tune.space.settings import SchedulerSettings
 
 _SHOWN_TRIALS = 3
@@ -151,17 +152,22 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     own = [math.inf] if steps is None else [steps * batch for batch in plan.batch_sizes]
     estimate = estimate_samples(plan.space.scheduler, rungs, trials, own)
     say(console, f"estimate: {estimate.describe()}")
-    _show_cost(plan, estimate, resources, console)
+    _show_cost(plan, estimate, resources, counts, console)
     say(console, "nothing was run")
 
 
 def _show_cost(
-    plan: SearchPlan, estimate: Estimate, resources: TrialResources | None, console: Console
+    plan: SearchPlan,
+    estimate: Estimate,
+    resources: TrialResources | None,
+    counts: Mapping[str, int],
+    console: Console,
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
     from trainer.data.prepared import is_prepared
     from trainer.training.checkpoints import estimated_checkpoint_bytes
 
+    measured, took = plan.request.measured_after, ""
     if resources is None:
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
@@ -179,14 +185,34 @@ def _show_cost(
                 console,
                 f"time: {cost}, evaluations not counted ({1000 * seconds:.1f} ms a sample measured here)",
             )
-    whole, trials = estimated_checkpoint_bytes(heaviest(plan)), plan.request.trials
+            if measured:
+                alone = (
+                    measured * counts["validation"] * seconds_per_clip(plan.base, resources.cpus_per_worker)
+                )
+                took = f", about {_roughly(alone)}"
+    if measured:
+        say(console, f"then: up to {_measured_after(plan.request, counts['validation'])}{took}")
+    whole, request = estimated_checkpoint_bytes(heaviest(plan)), plan.request
+    average = estimated_checkpoint_bytes(plan.base.replace(method="full", ema_decay=None), "weights")
     slots = resources.concurrent if resources else 1
-    most = 2 * slots * whole + trials * whole // 3
+    runs = request.trials + request.n_finalists * request.repeats
+    most = 2 * slots * whole + runs * whole // 3 + request.n_averages * average
+    averages = f", averages of {average / 1e9:.2g} GB" if request.n_averages else ""
     say(
         console,
         f"disk: up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
-        "trials, the best weights of ended ones until the search ends)",
+        f"trials, the best weights of ended ones{averages} until the search ends)",
     )
+
+
+def _measured_after(request: SearchRequest, clips: int) -> str:
+    """What is measured after the final round, one after the other."""
+    told = []
+    if request.n_averages:
+        told.append(f"{request.n_averages} averages of the {request.n_finalists * request.repeats} repeats")
+    if request.interpolate:
+        told.append(f"{len(POINTS) - 2} points between the base model and the winner")
+    return f"{' and '.join(told)}, each measured on {clips:,} validation clips"
 
 
 def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
@@ -206,6 +232,21 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
     data = prepare(config, waveforms=config.augments)
     (found,) = probe_step(config, data, micro_batches=sizes, seconds=_SECONDS, evaluated=False)
     return 1 / found.samples_per_second if found.samples_per_second else None
+
+
+def seconds_per_clip(config: TrainConfig, cpus: float) -> float:
+    """Seconds in which a validation clip is measured on this machine, from a few of them; arguments as above."""
+    import torch
+
+    from trainer.data.prepared import prepare
+    from trainer.train import evaluate
+
+    torch.set_num_threads(max(1, int(cpus)))
+    data = prepare(config)
+    whole = data.splits["validation"]
+    some = whole.only(range(0, len(whole), max(1, len(whole) // (64 if torch.cuda.is_available() else 8))))
+    found = evaluate(config, data=dataclasses.replace(data, splits={**data.splits, "validation": some}))
+    return found.seconds / found.clips
 
 
 def _show_trials(plan: SearchPlan, console: Console) -> None:

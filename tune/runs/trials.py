@@ -93,7 +93,9 @@ class TrialRunner:
         request, state = self.session.plan.request, self.session.state
         runs = request.n_finalists * request.repeats
         slots = self.session.resources.concurrent
-        seconds, hours = final_round_cost(state.records, runs, slots, self.window_ratio)
+        seconds, hours = final_round_cost(
+            state.records, runs, slots, self.window_ratio, request.measured_after
+        )
         spent = self._spent(now, reserved_seconds=seconds, reserved_hours=hours)
         end = reached(request.budgets, spent, state.records, state.repeats)
         return TrialsOver(reason=end.reason, text=end.text) if end else None
@@ -112,6 +114,7 @@ class TrialRunner:
             gpus_per_trial=self.session.resources.gpus,
             session=state.session.session if state.session else 1,
             plateau_since=state.plateau_since,
+            measured_hours=sum(run.elapsed for run in state.averages.all()) / 3600,
             **reserved,
         )
 

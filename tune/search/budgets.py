@@ -54,6 +54,8 @@ class Spent:
     """Wall time that the final round will take."""
     reserved_hours: float = 0.0
     """Hours of all its trainings together."""
+    measured_hours: float = 0.0
+    """Hours in which averages were measured."""
 
 
 def reached(
@@ -76,8 +78,10 @@ def reached(
     )
 
 
-def final_round_cost(trials: Records, runs: int, slots: int, window_ratio: float) -> tuple[float, float]:
-    """Wall seconds and training hours that the final round will take, from the trials that had their whole budget.
+def final_round_cost(
+    trials: Records, runs: int, slots: int, window_ratio: float, measured: int = 0
+) -> tuple[float, float]:
+    """Wall seconds and hours of devices that the final round will take, from the trials that had their whole budget.
 
     Args:
         trials: all trials.
@@ -85,9 +89,10 @@ def final_round_cost(trials: Records, runs: int, slots: int, window_ratio: float
         slots: trainings at a time.
         window_ratio: how much longer an evaluation takes there than in a trial: repeats are measured on whole
             windows, trials on those that they train with.
+        measured: models to measure besides, one after the other, such as averages of the repeats.
     """
     full = [record for record in trials.all() if record.status == "completed"]
-    if not full or not runs:
+    if not full:
         return 0.0, 0.0
     # What is not training is evaluation, but for the start of the process; where the speed is not known, all counts.
     costs = [
@@ -96,7 +101,11 @@ def final_round_cost(trials: Records, runs: int, slots: int, window_ratio: float
         for record in full
     ]
     mean = sum(costs) / len(costs)
-    return mean * -(-runs // max(1, slots)), mean * runs / 3600
+    timed = [record for record in full if record.train_seconds and record.evaluations]
+    evaluations = sum(len(record.evaluations) for record in timed)
+    measuring = sum(max(0.0, record.seconds - record.train_seconds) for record in timed)
+    alone = measured * window_ratio * measuring / max(1, evaluations)
+    return mean * -(-runs // max(1, slots)) + alone, (mean * runs + alone) / 3600
 
 
 def _budget(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -> End | None:
@@ -106,6 +115,7 @@ def _budget(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -
     if budgets.gpu_hours is None:
         return None
     hours = sum(record.elapsed for records in (trials, repeats) for record in records.all()) / 3600
+    hours += spent.measured_hours
     if (hours + spent.reserved_hours) * spent.gpus_per_trial >= budgets.gpu_hours:
         return End("gpu_hours", f"the budget of {budgets.gpu_hours:g} GPU-hours is spent{kept}")
     return None

@@ -123,16 +123,19 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         told, _ = refused.communicate(timeout=200)
         assert refused.returncode == 2, told
         assert "has its lease" in told
-        process = start(tmp_path / "second", ["--resume", "killed", "--take-over", *place], **environment)
+        again = ["--resume", "killed", "--take-over", "--finalists", "1", "--repeats", "2", *place]
+        process = start(tmp_path / "second", again, **environment)
         output, _ = process.communicate(timeout=560)
         assert process.returncode == 0, output
         results = json.loads(folder.store.read("killed/results.json"))
         check(before, results, output)
         folder.download()
         runs = mlflow.MlflowClient(f"sqlite:///{folder.path}/mlflow.db").search_runs(["1"])
-        assert len(runs) == 4, "runs were made twice"
+        assert len(runs) == 7, "a search, three trials, two repeats, an average; or runs were made twice"
         assert {run.info.status for run in runs} <= {"FINISHED", "KILLED"}
-        assert results["best"]["wer"] == min(trial["best_wer"] for trial in results["trials"])
+        models = {run["trial_id"]: run["best_wer"] for run in [*results["repeats"], *results["averages"]]}
+        assert [average["error"] for average in results["averages"]] == [None]
+        assert results["best"]["wer"] == models[results["best"]["run"]]
         words = ["export", "killed", "--output", str(tmp_path / "model"), "--storage", storage.address]
         assert main(words) == 0
         other = next(t["trial_id"] for t in results["trials"] if t["trial_id"] != results["best"]["trial_id"])

@@ -181,6 +181,19 @@ def test_repeats_are_measured_on_whole_windows_and_take_longer() -> None:
     assert hours == pytest.approx(4 * 6000.0 / 3600, rel=1e-3)
 
 
+def test_what_is_measured_after_the_repeats_is_kept_too_and_counts_for_the_gpu_hours() -> None:
+    """Of an hour 40 minutes were training, the other 20 two evaluations."""
+    search = Search(gpus=2.0, gpu_hours=3.0)
+    trial = search.trial(30.0)
+    trial.train_seconds, trial.evaluations = 2400.0, [(100, 40.0), (200, 30.0)]
+    trainings, all_ = (final_round_cost(search.records, 4, 2, 3.0, measured) for measured in (0, 5))
+    assert all_[0] - trainings[0] == pytest.approx(5 * 1800.0, rel=1e-3), "one after the other"
+    assert all_[1] - trainings[1] == pytest.approx(5 * 0.5, rel=1e-3)
+    assert search.reason is None
+    search.spent["measured_hours"] = 0.6
+    assert search.reason == "gpu_hours"
+
+
 def test_repeats_count_for_the_gpu_hours_and_their_failures_end_the_final_round() -> None:
     search = Search(gpu_hours=3.0)
     search.trial(30.0)
