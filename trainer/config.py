@@ -303,9 +303,7 @@ class TrainConfig:
                 "deepspeed=ds_config.json (ZeRO 2), or leave ema_decay out"
             )
         if not problems:
-            problems += method_problems(
-                self.method, self.freeze_encoder, deepspeed=self.deepspeed is not None
-            )
+            problems += method_problems(self.method, self.freeze_encoder)
         if problems:
             raise ConfigError("\n".join(problems))
         method: Any = method_of(self.method, self.freeze_encoder)

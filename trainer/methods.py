@@ -21,17 +21,12 @@ def method_of(method: str, freeze_encoder: bool) -> str:
     return "decoder" if freeze_encoder else method
 
 
-def method_problems(method: str, freeze_encoder: bool, *, deepspeed: bool) -> list[str]:
+def method_problems(method: str, freeze_encoder: bool) -> list[str]:
     """What of these settings does not go together, in a line each."""
     if freeze_encoder and method == "lora":
         return [
             "freeze_encoder=True: is read as method: decoder, and method is lora; remove it "
             "(freeze_encoder_layers keeps adapters out of the encoder)"
-        ]
-    if method == "lora" and deepspeed:
-        return [
-            "method='lora': trains without DeepSpeed, which has hardly anything to share out of adapters; leave "
-            "deepspeed out, or take method: full"
         ]
     return []
 

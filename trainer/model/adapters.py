@@ -82,12 +82,17 @@ def is_adapted(model: Any) -> bool:
     return hasattr(model, "peft_config")
 
 
-def adapter_state(model: Any) -> dict[str, torch.Tensor]:
-    """The adapters' own tensors in the model, not copied, by the names that PEFT gives them in files."""
+def adapter_state(model: Any, state: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    """The adapters' own tensors in the model, not copied, by the names that PEFT gives them in files.
+
+    Args:
+        model: with adapters.
+        state: of the whole model, where it does not have its own weights (ZeRO 3).
+    """
     from peft import get_peft_model_state_dict
 
     # Without the look at the hub for whether the embeddings have changed, which are never trained here.
-    found = get_peft_model_state_dict(model, save_embedding_layers=False)
+    found = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
     return {f"{_PREFIX}{name}": tensor for name, tensor in found.items()}
 
 
@@ -219,9 +224,10 @@ def merged(model: Any) -> Iterator[None]:
     """Within the block the model has plain layers with the adapters merged, as an export has them.
 
     Its own layers are put aside and come back as they were: to take away again what was added would not give the same
-    numbers. Nothing happens to a model without adapters.
+    numbers. Nothing happens to a model without adapters, nor with ZeRO 3, whose weights are whole only while a layer
+    is called.
     """
-    if not is_adapted(model):
+    if not is_adapted(model) or any(hasattr(weight, "ds_id") for weight in model.parameters()):
         yield
         return
     import torch

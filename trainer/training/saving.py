@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import shutil
 import threading
 import time
@@ -83,8 +84,24 @@ class SavingTrainer(Seq2SeqTrainer):
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
-            _write_adapted(self.model, folder, None)
+            _write_adapted(self.model, folder, state_dict and adapter_state(self.model, state_dict))
             self.processing_class.save_pretrained(str(folder))
+
+    def _prepare_for_training(self, max_steps: int, loader: Any, checkpoint: str | None) -> Any:
+        """The stock method; of a model with adapters DeepSpeed's engine writes and reads what is trained alone.
+
+        The stock trainer asks the engine for that only where the model has PEFT's own wrapper.
+        """
+        apart = self.is_deepspeed_enabled and is_adapted(self.model)
+        prepared = super()._prepare_for_training(max_steps, loader, None if apart else checkpoint)
+        if apart:
+            engine = self.model_wrapped
+            engine.save_checkpoint = functools.partial(engine.save_checkpoint, exclude_frozen_parameters=True)
+            if checkpoint is not None:
+                engine.load_checkpoint(checkpoint, load_module_strict=False)
+                self._load_optimizer_and_scheduler(checkpoint)
+                self._load_scaler(checkpoint)
+        return prepared
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """The stock method, which knows only PEFT's own wrapper of models with adapters."""

@@ -126,8 +126,6 @@ def test_the_older_name_is_read_as_the_method() -> None:
         ConfigError, match=r"^freeze_encoder=True: is read as method: decoder, and method is lora"
     ):
         TrainConfig(freeze_encoder=True, method="lora")
-    with pytest.raises(ConfigError, match=r"^method='lora': trains without DeepSpeed"):
-        TrainConfig(deepspeed="ds_config.json", method="lora")
 
 
 def test_the_default_learning_rate_is_higher(tmp_path: Path) -> None:
