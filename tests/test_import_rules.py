@@ -24,10 +24,10 @@ ROWS = {
         {"__main__", "job_driver"},
     ],
     "trainer": [
-        {"bounds", "errors", "files", "report", "threads"},
+        {"bounds", "errors", "files", "report", "threads", "yaml_nodes"},
         {"languages", "deepspeed", "command", "methods", "optimizers"},
         {"config"},
-        {"imports", "memory"},
+        {"imports", "memory", "mix"},
         {"model"},
         {"data"},
         {"augmentation", "scoring"},
@@ -45,7 +45,10 @@ FILES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 OF_TRAINER: dict[str, tuple[str, ...]] = {
-    "space": ("trainer.bounds", "trainer.config", "trainer.errors", "trainer.methods", "trainer.optimizers"),
+    "space": tuple(
+        f"trainer.{room}"
+        for room in ("bounds", "config", "errors", "methods", "mix", "optimizers", "yaml_nodes")
+    ),
     "search": ("trainer.config", "trainer.errors", "trainer.report", "trainer.scoring", "trainer.threads"),
 }
 """What these rooms, which decide and do nothing else, may import of the training."""

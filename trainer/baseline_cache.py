@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
+from trainer.data.columns import PLAIN
 from trainer.model.pretrained import fetch_model, model_path
 from trainer.scoring.alignment import UtteranceErrors
 
@@ -60,7 +61,7 @@ def keep_rates(config: TrainConfig, data: PreparedData, device: str, split: str,
     path = _file(config, data, device, split)
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    content = {**found.rates(), "utterances": dataclasses.asdict(found.utterances)}
+    content = {**found.rates(), "sources": found.sources, "utterances": dataclasses.asdict(found.utterances)}
     temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
     temporary.replace(path)
 
@@ -72,6 +73,8 @@ def _file(config: TrainConfig, data: PreparedData, device: str, name: str) -> Pa
     parts: list[Any] = [CODE_VERSION, device, data.folder.name, clips, _fingerprint(config)]
     parts += [getattr(config, name) for name in _SETTINGS]
     parts += [importlib.metadata.version(package) for package in _PACKAGES]
+    if (origins := split.origins).kinds != (PLAIN,):
+        parts += [config.objective, [origins.kinds[number].source for number in origins.numbers]]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
     return data.folder.parent / "baselines" / f"{key}.json"
 

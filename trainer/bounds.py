@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 #: Least and greatest value, both allowed; `None` is open.
@@ -86,3 +87,30 @@ def in_bounds(name: str, value: Any) -> bool:
         return bool(value > 0)
     low, high = BOUNDS.get(name, (None, None))
     return (low is None or value >= low) and (high is None or value <= high)
+
+
+WEIGHT_OF = "weight."
+"""Begins the name under which the weight of one source is searched: `weight.fleurs`."""
+
+
+def read_weights(text: str | None) -> dict[str, float] | None:
+    """Weights by source of a text such as `fleurs=0.5,own=2`; None where it is written otherwise."""
+    found: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = (word.strip() for word in part.partition("="))
+        weight = convert(float, value)
+        if not name or name in found or weight is None or weight < 0:
+            return None
+        found[name] = weight
+    return found
+
+
+def with_weights(before: str | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which weights of single sources (`weight.fleurs`) are put into `source_weights`, as it was before."""
+    rest = {key: value for key, value in changes.items() if not key.startswith(WEIGHT_OF)}
+    single = {key.removeprefix(WEIGHT_OF): changes[key] for key in changes if key not in rest}
+    if not single:
+        return rest
+    weights = {**(read_weights(rest.get("source_weights", before)) or {}), **single}
+    text = ",".join(f"{name}={weight!r}" for name, weight in sorted(weights.items()))
+    return {**rest, "source_weights": text}

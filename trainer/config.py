@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds
+from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds, read_weights, with_weights
 from trainer.deepspeed import resolve_deepspeed, zero_stage
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
@@ -170,8 +170,15 @@ class TrainConfig:
     """Column that holds the audio or its path; found by the usual names when `null`."""
     text_column: str | None = None
     """Column that holds the transcript; found by the usual names when `null`."""
+    language_column: str | None = None
+    """Column with the language of each clip, as a name or code, where the data has several to be learned."""
+    task_column: str | None = None
+    """Column with the task of each clip, `transcribe` or `translate`."""
     row_filter: str | None = None
     """Keep only rows with these values, as `column=value` or `a=x,b=y`."""
+    source_weights: str | None = None
+    """Of data with several sources: how often the clips of some come in an epoch, as `fleurs=0.5,own=2`, in place of
+    the weights in the data file."""
     max_train_clips: int | None = None
     """Use at most this many training clips, chosen by `data_seed`."""
     max_eval_clips: int | None = None
@@ -257,6 +264,9 @@ class TrainConfig:
     """DeepSpeed settings: `ds_config.json` (ZeRO 2), `ds_config_zero3.json`, a JSON file of your own, or its text."""
 
     # Evaluation
+    objective: Literal["clips", "sources", "worst_source"] = "clips"
+    """Of data with several sources: the error rates that decide are those of all clips together (`clips`), the mean of
+    the sources' own (`sources`), or the highest of them (`worst_source`)."""
     early_eval_clips: int | None = None
     """Validation clips, always the same, measured before half of the budget; 0: all; `null` or `auto`: in a search
     as many as its decisions need, else all."""
@@ -317,6 +327,7 @@ class TrainConfig:
         Raises:
             ConfigError: keys are unknown (the nearest right name is given) or values not allowed; a line each.
         """
+        values = with_weights(values.get("source_weights"), values)
         problems = [unknown_field_message(key) for key in values if key not in _HINTS]
         known = {key: value for key, value in values.items() if key in _HINTS}
         try:
@@ -328,8 +339,8 @@ class TrainConfig:
         return config
 
     def replace(self, **changes: Any) -> TrainConfig:
-        """A copy with some fields changed, validated again."""
-        return dataclasses.replace(self, **changes)
+        """A copy with some fields changed, validated again; `weight.NAME` changes one of `source_weights`."""
+        return dataclasses.replace(self, **with_weights(self.source_weights, changes))
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values (JSON, YAML)."""
@@ -350,6 +361,11 @@ class TrainConfig:
         """The normaliser as reports name it: `auto` with the code of the language that is written, as `auto-be`."""
         written = "en" if self.task == "translate" or self.language is None else self.language
         return f"auto-{written}" if self.normalizer == "auto" else self.normalizer
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """`source_weights` by source."""
+        return read_weights(self.source_weights) or {}
 
     @property
     def model_source(self) -> str:
@@ -411,6 +427,8 @@ def check_value(name: str, value: Any) -> Any:
         raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
     if name == "language":
         return resolve_language(converted)
+    if name == "source_weights" and read_weights(converted) is None:
+        raise ConfigError(f"{name}={value!r}: must be weights of at least 0, each once, as fleurs=0.5,own=2")
     if name == "deepspeed":
         return resolve_deepspeed(converted)
     if name in ("model", "data", "cache_dir", "output_dir") and not converted:

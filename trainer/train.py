@@ -19,7 +19,8 @@ from trainer.model.processor import load_processor
 from trainer.model.whisper import default_learning_rate, limit_training, load_model, load_model_config
 from trainer.optimizers import check_installed
 from trainer.report import Keeper, Report, ignore
-from trainer.scoring.normalizers import make_normalizer
+from trainer.scoring.normalizers import make_normalizers
+from trainer.scoring.objectives import rates_by_source
 from trainer.training.batches import BatchPlan, Frames, plan_points
 from trainer.training.checkpoints import check_resumable
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
@@ -73,30 +74,42 @@ class Evaluation:
     """Word errors of each clip, where they are known."""
     seconds: float = 0.0
     """Wall time, once the model was loaded; 0 where it was measured before."""
+    sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """Rates by the source of the clips, where there are several."""
 
     def rates(self) -> dict[str, float]:
-        """The figures without the transcripts and the time."""
-        values = dataclasses.asdict(self)
-        del values["predictions"], values["utterances"], values["seconds"]
+        """The figures of all clips, without the transcripts and the time."""
+        left_out = ("predictions", "utterances", "seconds", "sources")
+        values = {name: value for name, value in vars(self).items() if name not in left_out}
         return values
 
 
-def budget_samples(config: TrainConfig, n_train: int) -> int:
-    """The budget in samples seen, from `max_steps` or `epochs` over `n_train` training clips."""
+def budget_samples(config: TrainConfig, n_train: float) -> int:
+    """The budget in samples seen, from `max_steps` or `epochs` of `n_train` samples, an epoch of the training clips."""
     if config.max_steps is not None:
         return config.max_steps * config.effective_batch_size
     epochs = config.epochs or (DEMO_EPOCHS if config.data == "demo" else DEFAULT_EPOCHS)
     return max(1, round(epochs * n_train))
 
 
-def plan_batches(config: TrainConfig, n_train: int, frames: Frames | None = None) -> BatchPlan:
-    """The batches of a whole training on `n_train` clips, at most `max_steps` of them where that is the budget.
+def plan_batches(
+    config: TrainConfig, n_train: int | PreparedSplit, frames: Frames | None = None
+) -> BatchPlan:
+    """The batches of a whole training on so many clips, at most `max_steps` of them where that is the budget.
 
-    Where `frames` are given, each step has the window of its longest clip.
+    Where `frames` are given, each step has the window of its longest clip. The clips of a split with weights come as
+    often as these say; an epoch, and so the budget, is as long as the data's own weights make it, whatever
+    `source_weights` a trial has.
 
     Cutting the steps at the evaluation points can take a few more of them for the same samples; a budget in
     steps then ends at the last step that it allows.
+
+    Raises:
+        DataError: every weight is 0.
     """
+    weights, epoch = None, float(n_train if isinstance(n_train, int) else n_train.epoch_samples)
+    if not isinstance(n_train, int):
+        weights, n_train = n_train.weights(config.weights), len(n_train)
 
     def plan(points: tuple[int, ...]) -> BatchPlan:
         return BatchPlan(
@@ -108,9 +121,11 @@ def plan_batches(config: TrainConfig, n_train: int, frames: Frames | None = None
             points=points,
             seed=config.seed,
             workers=config.workers,
+            weights=weights,
+            epoch_samples=epoch,
         )
 
-    budget = budget_samples(config, n_train)
+    budget = budget_samples(config, epoch)
     full = plan(plan_points(budget, config.evaluations, config.evaluate_at, config.effective_batch_size))
     if config.max_steps is None or full.n_steps <= config.max_steps:
         return full
@@ -164,7 +179,7 @@ def train(
     train_split = data.splits["train"]
     augmented = _augmented(config, data) if config.augments else None
     lengths: Frames = augmented.frames if augmented else train_split.all_frames()
-    plan = plan_batches(config, len(train_split), lengths if varies(config) else None)
+    plan = plan_batches(config, train_split, lengths if varies(config) else None)
     alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
@@ -236,6 +251,7 @@ def evaluate(
         predictions=trainer.predictions,
         utterances=trainer.utterances,
         seconds=time.monotonic() - began,
+        sources=rates_by_source({name.removeprefix("eval_"): rate for name, rate in metrics.items()}),
     )
 
 
@@ -307,7 +323,7 @@ def _make_trainer(
             "evaluation": collator(evaluation, True),
         },
         evaluation=evaluation,
-        normalize=make_normalizer(config, processor.tokenizer),
+        normalizers=make_normalizers(config, evaluation.origins.kinds, processor.tokenizer),
         full_frames=full,
         add_stores=functools.partial(add_stores, config, model, data.folder),
         model=model,

@@ -10,6 +10,9 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.data.columns import (
+    PLAIN,
+    SOURCE_COLUMN,
+    Origin,
     Part,
     audio_path,
     cell_text,
@@ -19,16 +22,18 @@ from trainer.data.columns import (
     named,
     other_text_columns,
     parse_row_filter,
+    row_origins,
     select_rows,
     values_of,
 )
 from trainer.data.embedded import EmbeddedAudio, find_file
 from trainer.data.kept_splits import HELD_OUT, read_kept_splits
 from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
-from trainer.data.splits import complete_splits, cut_splits, find_splits, leave_out_shared_files
+from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files
 from trainer.data.tables import Table
 from trainer.data.text import has_words
-from trainer.errors import DataError
+from trainer.errors import ConfigError, DataError
+from trainer.mix import Source, is_mix, read_mix
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,9 +52,16 @@ class Clip:
     """Row in that column, and in the table."""
     columns: Mapping[str, list[Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """All plain columns of the table that the clip is a row of: shared, and no part of what the clip is."""
+    origin: Origin = PLAIN
+    """Shared as well."""
 
     def cell(self, column: str) -> str:
-        """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none."""
+        """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none.
+
+        The name of its source is in the column `source`, where the data has sources.
+        """
+        if column == SOURCE_COLUMN and self.origin.source:
+            return self.origin.source
         values = self.columns.get(column)
         return "" if values is None else cell_text(values[self.row])
 
@@ -114,14 +126,104 @@ class ClipTable:
         """Clips in all splits."""
         return sum(len(clips) for clips in self.splits.values())
 
+    @property
+    def epoch_samples(self) -> float:
+        """Samples in an epoch of the training clips by their own weights, on average."""
+        return sum(clip.origin.weight for clip in self.splits["train"])
+
 
 def load_clips(config: TrainConfig) -> ClipTable:
     """The clips of `config.data`, with filters, splits and limits applied. No audio is read.
 
     Raises:
-        DataError: the data, a column, a split or the language is not there, or a split is empty.
+        DataError: the data, a column, a split or the language is not there, or a split is empty; of a data file's
+            sources a line each.
         ConfigError: `row_filter` is malformed, or one split is given two roles.
     """
+    given = _given_sources(config) if is_mix(config.data) else [_given(config, PLAIN)]
+    usable, silent = joined([one.usable for one in given]), joined([one.silent for one in given])
+    notes = [note for one in given for note in one.notes]
+    drops: list[Drop] = []
+    if config.splits is None:
+        usable, drops = _without_shared_files(config, usable)
+        complete, made_notes = complete_by_source(config, usable)
+    else:
+        complete, left_out, made_notes = read_kept_splits(config.splits).assign(config, usable)
+        drops = [Drop(role, clip.name, HELD_OUT, why) for role, clip, why in left_out]
+        check_usable(config, drops, left={role: len(clips) for role, clips in complete.items()})
+    if "test" in silent and "test" not in complete:
+        silent["validation"] = silent.pop("test")
+    cuts = [
+        cut_splits(one.config, *(_of_source(one.source, part) for part in (complete, silent)))
+        for one in given
+    ]
+    cut, silent = joined([one[0] for one in cuts]), joined([one[1] for one in cuts])
+    for one, (_, _, cut_notes) in zip(given, cuts, strict=True):
+        made_notes += told_of(one.source, cut_notes)
+    return ClipTable(cut, notes + made_notes, _drops(silent) + drops, silent, complete)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """One source as the data has it."""
+
+    source: str
+    config: TrainConfig
+    usable: dict[str, list[Clip]]
+    """Clips by role."""
+    silent: dict[str, list[Clip]]
+    """Those whose texts have no words."""
+    notes: list[str]
+
+
+def _given_sources(config: TrainConfig) -> list[_Given]:
+    """The sources of a data file.
+
+    Raises:
+        DataError: some cannot be used; a line each.
+    """
+    found, problems, mix = [], [], read_mix(config.data)
+    for name in config.weights.keys() - {source.name for source in mix.sources}:
+        problems.append(f"source_weights: {config.data} has no source {name!r}; it has {mix.names}")
+    for source in mix.sources:
+        try:
+            found.append(_given(mix.config(source, config), origin_of(source)))
+        except (ConfigError, DataError) as error:
+            problems.append(f"{mix.place(source)}: {error}")
+    if problems:
+        raise DataError("\n".join(problems))
+    return found
+
+
+def origin_of(source: Source) -> Origin:
+    """What the clips of one of a data file's sources have in common."""
+    return Origin(source.name, source.settings.get("language"), source.settings.get("task"), source.weight)
+
+
+def told_of(source: str, notes: Iterable[str]) -> list[str]:
+    """Notes on one source; as they are of data without sources."""
+    warning = "WARNING: "
+    return [
+        note if not source else f"{warning * note.startswith(warning)}{source}: {note.removeprefix(warning)}"
+        for note in notes
+    ]
+
+
+def joined(parts: Sequence[Mapping[str, Sequence[Clip]]]) -> dict[str, list[Clip]]:
+    """Clips by role of several sources, one after the other."""
+    return {
+        role: [clip for part in parts for clip in part.get(role, ())]
+        for role in SPLIT_ALIASES
+        if any(role in part for part in parts)
+    }
+
+
+def _of_source(source: str, splits: Mapping[str, Sequence[Clip]]) -> dict[str, list[Clip]]:
+    return {role: [clip for clip in clips if clip.origin.source == source] for role, clips in splits.items()}
+
+
+def _given(config: TrainConfig, origin: Origin) -> _Given:
+    """The clips of one source in the splits that the data has."""
     wanted, code = parse_row_filter(config.row_filter), config.language or "en"
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
@@ -130,12 +232,14 @@ def load_clips(config: TrainConfig) -> ClipTable:
     asked = {role: select_parts(group, wanted) for role, group in given.items()}
     _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
     everything = [part for group in asked.values() for part in group]
-    by_language, language_note = language_filter(everything, code, wanted)
+    by_language, language_note = language_filter(config, everything, wanted)
     chosen = {role: select_parts(group, by_language, where_known=True) for role, group in asked.items()}
     _require_rows(config, asked, chosen, f"language={code!r}", by_language)
     splits = {
         role: [
-            clip for table, rows in group for clip in clips_of_rows(config, table, rows, roles[role] or role)
+            clip
+            for table, rows in group
+            for clip in clips_of_rows(config, table, rows, roles[role] or role, origin)
         ]
         for role, group in chosen.items()
     }
@@ -162,18 +266,7 @@ def load_clips(config: TrainConfig) -> ClipTable:
     usable = {role: [clip for clip in clips if has_words(clip.text)] for role, clips in splits.items()}
     silent = {role: [clip for clip in clips if not has_words(clip.text)] for role, clips in splits.items()}
     check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
-    drops: list[Drop] = []
-    if config.splits is None:
-        usable, drops = _without_shared_files(config, usable)
-        complete, made_notes = complete_splits(config, usable)
-    else:
-        complete, left_out, made_notes = read_kept_splits(config.splits).assign(config, usable)
-        drops = [Drop(role, clip.name, HELD_OUT, why) for role, clip, why in left_out]
-        check_usable(config, drops, left={role: len(clips) for role, clips in complete.items()})
-    if "test" in silent and "test" not in complete:
-        silent["validation"] = silent.pop("test")
-    cut, silent, cut_notes = cut_splits(config, complete, silent)
-    return ClipTable(cut, notes + made_notes + cut_notes, _drops(silent) + drops, silent, complete)
+    return _Given(origin.source, config, usable, silent, told_of(origin.source, notes))
 
 
 def _without_shared_files(
@@ -263,22 +356,31 @@ def _divide_by_column(group: Sequence[Table], columns: Sequence[str | None]) -> 
     return parts
 
 
-def clips_of_rows(config: TrainConfig, table: Table, rows: Iterable[int], split: str) -> list[Clip]:
-    """The clips of some rows; `split` is for the names of those that have none."""
+def clips_of_rows(
+    config: TrainConfig, table: Table, rows: Iterable[int], split: str, origin: Origin = PLAIN
+) -> list[Clip]:
+    """The clips of some rows; `split` is for the names of those that have none.
+
+    Names of a data file's clips begin with that of their source, since several may call their files alike.
+
+    Raises:
+        DataError: a column is not there, or a row's language or task is none.
+    """
     audio, text = find_audio_column(config, table), find_text_column(config, table)
     texts = table.columns[text]
+    origins = row_origins(config, table, origin)
+    before = f"{origin.source}/" if origin.source else ""
     clips = []
     for row in rows:
         spoken = cell_text(texts[row])
         if audio in table.embedded:
             column = table.embedded[audio]
-            name = column.names[row] or f"{split}[{row}]"
-            clips.append(Clip(name, spoken, "", column, row, table.columns))
+            path, name = "", column.names[row]
         else:
-            told = audio_path(table.columns[audio][row])
-            path = find_file(told, table.bases)
-            name = _below(told, table.bases) or f"{split}[{row}]"
-            clips.append(Clip(name, spoken, path, None, row, table.columns))
+            column, told = None, audio_path(table.columns[audio][row])
+            path, name = find_file(told, table.bases), _below(told, table.bases)
+        name = f"{before}{name or f'{split}[{row}]'}"
+        clips.append(Clip(name, spoken, path, column, row, table.columns, origins(row)))
     return clips
 
 

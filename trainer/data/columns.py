@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
@@ -14,6 +16,33 @@ from trainer.errors import ConfigError, DataError
 
 #: Some rows of a table.
 Part: TypeAlias = "tuple[Table, Sequence[int]]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """What clips have in common beside their table; without values of its own, what the settings of a training say."""
+
+    source: str = ""
+    """Name of the source in a data file; empty for data without sources."""
+    language: str | None = None
+    """Whisper's code of what is spoken."""
+    task: str | None = None
+    """`transcribe` or `translate`."""
+    weight: float = 1.0
+    """How often each of the source's clips comes in an epoch, on average, unless `source_weights` says otherwise."""
+
+    def config(self, config: TrainConfig) -> TrainConfig:
+        """Settings with the language and the task of these clips."""
+        own = {"language": self.language, "task": self.task}
+        own = {name: value for name, value in own.items() if value not in (None, getattr(config, name))}
+        return config.replace(**own) if own else config
+
+
+PLAIN = Origin()
+"""Of data without sources."""
+SOURCE_COLUMN = "source"
+"""What the name of a clip's source is called beside the columns of its table."""
+
 
 #: Usual names, in the order in which they are looked for.
 AUDIO_NAMES = (
@@ -167,7 +196,7 @@ def values_of(parts: Iterable[Part], column: str) -> list[str]:
 
 
 def language_filter(
-    parts: Sequence[Part], code: str, wanted: Mapping[str, list[str]]
+    config: TrainConfig, parts: Sequence[Part], wanted: Mapping[str, list[str]]
 ) -> tuple[dict[str, list[str]], str | None]:
     """What to filter by where the data has several languages and the user named none of them.
 
@@ -177,6 +206,9 @@ def language_filter(
     Raises:
         DataError: the data has several languages, and not the one that is trained.
     """
+    code = config.language or "en"
+    if config.language_column is not None:
+        return {}, None  # all of them are learned
     column = next((name for table, _ in parts if (name := named(LANGUAGE_NAMES, table.columns))), None)
     if column is None or column in wanted:
         return {}, None
@@ -195,3 +227,44 @@ def language_filter(
             f"with --language, or choose rows with row_filter={column}={values[0]}"
         )
     return {column: mine}, f"of several languages, those with {column}={'/'.join(mine)}"
+
+
+def row_origins(config: TrainConfig, table: Table, origin: Origin) -> Callable[[int], Origin]:
+    """What the clip of each row has in common with others, where a column says its language or task.
+
+    Raises:
+        DataError: there is no such column, or later a row says none that Whisper knows.
+    """
+    fields = {"language": config.language_column, "task": config.task_column}
+    told = {field: name for field, name in fields.items() if name is not None}
+    if not told:
+        return lambda row: origin
+    columns = {
+        field: table.columns.get(_told(f"{field}_column", name, table), []) for field, name in told.items()
+    }
+
+    @functools.cache
+    def found(*cells: str) -> Origin | str:
+        """The name of the field that is wrong, where one is."""
+        values: dict[str, Any] = {}
+        for field, cell in zip(told, cells, strict=True):
+            task = cell.lower() if cell.lower() in ("transcribe", "translate") else None
+            values[field] = language_code(cell) if field == "language" else task
+            if not cell or values[field] is None:
+                return field
+        return dataclasses.replace(origin, **values)
+
+    def of_row(row: int) -> Origin:
+        cells = [cell_text(columns[field][row]) for field in told]
+        known = found(*cells)
+        if isinstance(known, Origin):
+            return known
+        allowed = (
+            "no language that Whisper knows" if known == "language" else "neither transcribe nor translate"
+        )
+        raise DataError(
+            f"{table.origin}, row {row + 1}: column {told[known]} has {cells[list(told).index(known)]!r}, {allowed}; "
+            "mend it, or leave the row out with row_filter"
+        )
+
+    return of_row

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from trainer.config import TrainConfig
-from trainer.data.columns import SPEAKER_NAMES, named
+from trainer.data.columns import SPEAKER_NAMES, Origin, named
 from trainer.data.embedded import EmbeddedAudio
 from trainer.errors import DataError
 
@@ -43,6 +43,9 @@ class SplitClip(Protocol):
 
     @property
     def columns(self) -> Mapping[str, list[Any]]: ...
+
+    @property
+    def origin(self) -> Origin: ...
 
     def cell(self, column: str) -> str: ...
 
@@ -220,7 +223,8 @@ def set_apart(
         The positions, none where all clips belong together; and whether they are about as many, and as different, as
         one would wish.
     """
-    wanted = min(max(1, round(share * len(clips))), len(clips) - 1)
+    sizes = Counter(clip.origin.source for clip in clips)
+    wanted = {source: min(max(1, round(share * size)), size - 1) for source, size in sizes.items()}
     groups = group_clips(clips, grouping.by)
     if grouping.by == (TEXT,) and 2 * min(map(len, groups)) > len(clips):
         groups = [[at] for at in range(len(clips))]  # nobody asked for files or speakers to stay together
@@ -238,13 +242,27 @@ def set_apart(
     if grouping.even:
         ordered = _evenly(clips, ordered)
     apart: set[int] = set()
-    for group in ordered:
-        if len(apart) + len(group) <= wanted:
-            apart.update(group)
-    if not apart:
-        least = min(len(group) for group in ordered)
-        apart.update(next(group for group in ordered if len(group) == least))
-    return apart, wanted / 2 <= len(apart) <= 2 * wanted and not (whole and _few_texts(clips, apart, wanted))
+    taken: Counter[str] = Counter()
+    members = [Counter(clips[at].origin.source for at in group) for group in ordered]
+
+    def take(place: int) -> None:
+        apart.update(ordered[place])
+        taken.update(members[place])
+
+    for place, of in enumerate(members):
+        if all(taken[source] + number <= wanted[source] for source, number in of.items()):
+            take(place)
+    for source in sizes:
+        # The smallest group of a source of which none was small enough, if that leaves something of each.
+        open_to = [
+            place
+            for place, of in enumerate(members)
+            if of[source] and all(taken[other] + number < sizes[other] for other, number in of.items())
+        ]
+        if not taken[source] and open_to:
+            take(min(open_to, key=lambda place: (len(ordered[place]), place)))
+    few = whole and _few_texts(clips, apart, sum(wanted.values()))
+    return apart, not few and all(wanted[name] / 2 <= taken[name] <= 2 * wanted[name] for name in sizes)
 
 
 def _evenly(clips: Sequence[SplitClip], ordered: Sequence[list[int]]) -> list[list[int]]:

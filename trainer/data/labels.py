@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.data.clips import Drop
 from trainer.data.text import prepare_target
+from trainer.model.processor import prefix_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +85,8 @@ def make_labels(
         processor: its tokenizer has language and task set.
         longest: most tokens that the model can write, prefix included.
         split: role of the split, for the list of drops.
-        index: `name` and `text` of every clip; each text has a letter or digit, so something is left of it.
+        index: `name` and `text` of every clip, and `origin` where they have several; each text has a letter or digit,
+            so something is left of it.
     """
     import numpy as np
 
@@ -107,18 +109,25 @@ def label_chunks(
     """What `make_labels` makes, of some clips after the other."""
     import numpy as np
 
-    texts = index["text"]
+    texts, origins = index["text"], index.get("origin")
+    configs = [origin.config(config) for origin in origins.kinds] if origins else [config]
+    prefixes = [prefix_tokens(own, processor) for own in configs]
+    usual = prefix_tokens(config, processor)
     for start in range(0, len(texts), _AT_ONCE):
+        some = texts[start : start + _AT_ONCE]
+        kinds = origins.numbers[start : start + _AT_ONCE].tolist() if origins else [0] * len(some)
         targets = [
             prepare_target(
                 str(text),
                 lowercase=config.lowercase,
                 remove_punctuation=config.remove_punctuation,
-                language=config.language,
+                language=configs[kind].language,
             )
-            for text in texts[start : start + _AT_ONCE]
+            for text, kind in zip(some, kinds, strict=True)
         ]
         found = processor.tokenizer(targets).input_ids
+        for ids, kind in zip(found, kinds, strict=True):
+            ids[: len(usual)] = prefixes[kind]
         lengths = np.fromiter(map(len, found), np.int64)
         fits = np.flatnonzero(lengths <= longest)
         tokens = np.fromiter(itertools.chain.from_iterable(found[row] for row in fits.tolist()), np.int32)

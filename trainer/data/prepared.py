@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.data.cache import found_or_built, read_complete
 from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
+from trainer.data.columns import PLAIN, Origin
 from trainer.data.features import (
     CODE_VERSION,
     WAVEFORMS_VERSION,
@@ -39,6 +40,30 @@ if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
 
     from trainer.model.processor import Processor
+
+
+@dataclasses.dataclass(frozen=True)
+class Origins:
+    """Where the clips of an index come from, as a column of it."""
+
+    kinds: tuple[Origin, ...]
+    numbers: np.ndarray
+    """uint16 (clips,): which of the kinds each clip is of."""
+
+    def __getitem__(self, row: int) -> Origin:
+        return self.kinds[int(self.numbers[row])]
+
+    @classmethod
+    def of(cls, clips: Sequence[Clip], index: Mapping[str, Any]) -> Origins:
+        """Those of the clips of which an index is made."""
+        import numpy as np
+
+        kinds = {clip.origin: None for clip in clips}
+        if len(kinds) < 2:
+            return cls(tuple(kinds) or (PLAIN,), np.zeros(len(index["text"]), np.uint16))
+        places = {origin: number for number, origin in enumerate(kinds)}
+        found = [places[clips[position].origin] for position in clip_positions(clips, index)]
+        return cls(tuple(kinds), np.array(found, np.uint16))
 
 
 class PreparedSplit:
@@ -138,17 +163,53 @@ class PreparedSplit:
             found[position] = key
         return found
 
+    def origin(self, i: int) -> Origin:
+        """Source, language and task of clip `i`, as far as they are its own."""
+        found: Origin = self._get("origin", i)
+        return found
+
+    @property
+    def origins(self) -> Origins:
+        """Those of all clips."""
+        return Origins(self.all_origins.kinds, self.all_origins.numbers[self._labels.rows])
+
+    @property
+    def all_origins(self) -> Origins:
+        """The same, with clips of the index that have no labels."""
+        found: Origins = self._index["origin"]
+        return found
+
+    @property
+    def epoch_samples(self) -> float:
+        """Samples in an epoch of these clips by their own weights, on average."""
+        own = self.weights({})
+        return float(len(self) if own is None else own.sum())
+
+    def weights(self, given: Mapping[str, float]) -> np.ndarray | None:
+        """How often each clip comes in an epoch, float64 (clips,); None where all come once.
+
+        Args:
+            given: weights by source, in place of the data's own.
+        """
+        import numpy as np
+
+        origins = self.origins
+        of_kinds = [given.get(kind.source, kind.weight) for kind in origins.kinds]
+        found: np.ndarray = np.array(of_kinds)[origins.numbers]
+        return None if (found == 1).all() else found
+
     def n_tokens(self, i: int) -> int:
         """Label tokens of clip `i`."""
         return int(self._labels.offsets[i + 1] - self._labels.offsets[i])
 
     def digest(self) -> str:
         """Tells these clips and texts, in their order, from others, wherever the files are: by name, text, length, and
-        the level of the loudest frame.
+        the level of the loudest frame; and by what its source says of it.
         """
         digest = hashlib.sha256()
         for i in range(len(self)):
-            clip = [Path(self.name(i)).name, self.text(i), self.frames(i), self.fill(i)]
+            clip: list[Any] = [Path(self.name(i)).name, self.text(i), self.frames(i), self.fill(i)]
+            clip += dataclasses.astuple(self.origin(i)) if self.origin(i) != PLAIN else ()
             digest.update(json.dumps(clip).encode())
         return digest.hexdigest()[:24]
 
@@ -257,7 +318,11 @@ class PreparedData:
         """Beside the features; named by the clips and all that makes labels of their texts."""
         vocabulary = processor.tokenizer.backend_tokenizer.to_str()
         settings = [getattr(config, name) for name in ("language", "task", "lowercase", "remove_punctuation")]
-        parts = [LABELS_VERSION, self.folder.name, settings, longest, vocabulary]
+        parts: list[Any] = [LABELS_VERSION, self.folder.name, settings, longest, vocabulary]
+        for split in self.splits.values():
+            if (origins := split.all_origins).kinds != (PLAIN,):
+                told = [(kind.language, kind.task) for kind in origins.kinds]
+                parts += [told, hashlib.sha256(origins.numbers.tobytes()).hexdigest()]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
         return self.folder.parent / f"labels-{key}"
 
@@ -334,7 +399,8 @@ class Features:
     """Whether they were there already."""
     n_mels: int
     indexes: Mapping[str, Mapping[str, Any]]
-    """Columns `offset`, `frames`, `fill`, `seconds`, `name`, `text` and `audio` of each split's usable clips."""
+    """Columns `offset`, `frames`, `fill`, `seconds`, `name`, `text`, `audio` and `origin` of each split's usable
+    clips."""
     drops: list[Drop]
     """Clips without features."""
     cancelled: int
@@ -401,6 +467,8 @@ def open_features(
             kept = Waveforms.open(place, _TRAIN)
         manifest, reused = found[0] if found else features()
         indexes = {role: _read_index(folder / f"{role}.index.parquet") for role in table.splits}
+        for role, index in indexes.items():
+            index["origin"] = Origins.of(table.splits[role], index)
         drops = [Drop(**values) for values in manifest["drops"]]
         yield Features(folder, reused, manifest["n_mels"], indexes, drops, manifest["cancelled"], kept)
 

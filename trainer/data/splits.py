@@ -109,6 +109,39 @@ def complete_splits(
     return made.splits, made.notes
 
 
+def complete_by_source(
+    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
+) -> tuple[dict[str, list[ClipT]], list[str]]:
+    """`complete_splits` of a data set whose sources may lack different splits: those that lack the same together.
+
+    So no text, file or speaker is in two of the splits that are made, whichever source it is of.
+    """
+    has: dict[str, list[str]] = {}
+    for role, clips in splits.items():
+        for source in dict.fromkeys(clip.origin.source for clip in clips):
+            has.setdefault(source, []).append(role)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for source, roles in has.items():
+        alike.setdefault(tuple(roles), []).append(source)
+    if len(has) < 2:
+        return complete_splits(config, splits)
+    done: dict[str, list[ClipT]] = {}
+    notes = []
+    for lot, sources in alike.items():
+        part = {role: [clip for clip in splits[role] if clip.origin.source in sources] for role in lot}
+        made, told = complete_splits(config, part) if "train" in part else (part, [])
+        notes += [f"{', '.join(sources)}: {note}" for note in told]
+        for role, clips in made.items():
+            done.setdefault(role, []).extend(clips)
+    measured = {clip.origin.source for clip in done.get("validation", ())}
+    notes += [
+        f"WARNING: {source}: has no validation clips, so nothing is measured on it; give it a validation split"
+        for source in has
+        if source not in measured
+    ]
+    return {role: done[role] for role in SPLIT_ALIASES if role in done}, notes
+
+
 @dataclasses.dataclass(frozen=True)
 class _Made(Generic[ClipT]):
     """Splits with those that were missing, as far as they could be made."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.data.clips import DROP_REASONS, Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason
 from trainer.data.columns import LANGUAGE_NAMES, SPEAKER_NAMES, Part, named, parse_row_filter, values_of
 from trainer.data.labels import make_labels
+from trainer.data.prepared import Origins
 from trainer.data.tables import Table
 from trainer.errors import DataError
 from trainer.inspection.findings import Finding, make_finding
@@ -80,6 +81,7 @@ def make_entries(table: ClipTable) -> list[Entry]:
             if known not in names:
                 names[known] = [named(some, clip.columns) for some in (SPEAKER_NAMES, LANGUAGE_NAMES)]
             speaker, language = (clip.cell(name) if name else "" for name in names[known])
+            language = clip.origin.language or language
             entries.append(Entry(split, clip, key, count_units(clip.text), speaker, language))
     return entries
 
@@ -172,7 +174,11 @@ def find_left_out(
             # No byte makes more than one token.
             maybe += sum(len(entry.text.encode()) > limits.max_tokens - _PREFIX for entry in chosen)
             continue
-        index = {"name": [entry.name for entry in chosen], "text": [entry.text for entry in chosen]}
+        index: dict[str, Any] = {
+            "name": [entry.name for entry in chosen],
+            "text": [entry.text for entry in chosen],
+        }
+        index["origin"] = Origins.of([entry.clip for entry in chosen], index)
         labels, dropped = make_labels(config, limits.processor, limits.max_tokens, split=split, index=index)
         for row, tokens in zip(labels.rows.tolist(), labels.lengths().tolist(), strict=True):
             chosen[row].tokens = tokens

@@ -39,6 +39,7 @@ from trainer.inspection.text_findings import (
     find_small_splits,
 )
 from trainer.inspection.texts import grouped
+from trainer.mix import is_mix
 
 #: Called with what is being done, how many are done and how many there are.
 Progress = Callable[[str, int, int], None]
@@ -128,9 +129,8 @@ def inspect_data(
         ModelError: the model cannot be found.
     """
     tell = on_progress or (lambda *_: None)
-    tables, _ = read_source(config)
-    if all_languages:
-        config = keep_all_languages(config, tables)
+    if all_languages and not is_mix(config.data):
+        config = keep_all_languages(config, read_source(config)[0])
     table = load_clips(config)
     limits = find_limits(config, with_model=with_model)
     entries = make_entries(table)

@@ -79,24 +79,28 @@ class GreedyDecoder:
         self._caches = None
 
     @torch.no_grad()
-    def decode(self, encoded: torch.Tensor, prefix: list[int], max_length: int) -> torch.Tensor:
+    def decode(
+        self, encoded: torch.Tensor, prefix: Sequence[int] | torch.Tensor, max_length: int
+    ) -> torch.Tensor:
         """Transcribe clips.
 
         Args:
             encoded: the encoder's output, (B, positions, width).
-            prefix: start, language, task and no-timestamps tokens.
+            prefix: start, language, task and no-timestamps tokens; of each clip its own as (B, tokens).
             max_length: most tokens of a transcript, the prefix counted.
 
         Returns:
             token ids (B, T) with the prefix in front, filled with the pad token behind each end token.
         """
-        generation, device, first = self._model.generation_config, encoded.device, len(prefix)
+        generation, device = self._model.generation_config, encoded.device
+        begins = torch.as_tensor(prefix, device=device)
+        first = begins.shape[-1]
         ends = torch.tensor(_as_list(generation.eos_token_id), device=device)
         never = torch.tensor(_as_list(generation.suppress_tokens), dtype=torch.long, device=device)
         not_first = torch.tensor(_as_list(generation.begin_suppress_tokens), dtype=torch.long, device=device)
         pad = int(generation.pad_token_id)
         found = torch.full((len(encoded), max_length), pad, device=device)
-        found[:, :first] = torch.tensor(prefix, device=device)
+        found[:, :first] = begins
         places = torch.arange(max_length, device=device)
         clips = torch.arange(len(encoded), device=device)
         ended = torch.zeros(len(encoded), dtype=torch.bool, device=device)

@@ -47,14 +47,26 @@ def load_processor(config: TrainConfig) -> Processor:
     """
     processor: Processor = load_pretrained(Processor, config, "processor")
     _check_tokenizer(config, processor.tokenizer)
+    prefix_tokens(config, processor)
+    return processor
+
+
+def prefix_tokens(config: TrainConfig, processor: Processor) -> list[int]:
+    """Start, language, task and no-timestamps token of a transcript; the tokenizer's own from here on.
+
+    Those of a model that only knows English are always the same.
+
+    Raises:
+        ModelError: the model does not know the language or the task.
+    """
+    tokenizer = processor.tokenizer
     if not is_multilingual(processor):
         if config.language not in (None, "en") or config.task != "transcribe":
             raise ModelError(
                 f"language={config.language!r}, task={config.task!r}: {config.model} only transcribes English; "
                 "take a model without .en"
             )
-        return processor
-    tokenizer = processor.tokenizer
+        return list(tokenizer.prefix_tokens)
     # Looked up by name: transformers computes the id by counting, which for a language that is not in the
     # vocabulary (yue before large-v3) gives some other token.
     token = f"<|{config.language}|>"
@@ -71,7 +83,7 @@ def load_processor(config: TrainConfig) -> Processor:
     tokenizer.set_prefix_tokens(language=config.language, task=config.task, predict_timestamps=False)
     if tokenizer.prefix_tokens[1] != known:
         raise ModelError(f"model={config.model!r}: its tokenizer puts no {token} in front of transcripts")
-    return processor
+    return list(tokenizer.prefix_tokens)
 
 
 def _check_tokenizer(config: TrainConfig, tokenizer: Any) -> None:

@@ -83,6 +83,16 @@ class ErrorCounts:
                     counts[_KINDS.index(piece.kind), row] += length
         return cls(*counts)
 
+    @classmethod
+    def together(cls, parts: Sequence[tuple[Sequence[int], ErrorCounts]]) -> ErrorCounts:
+        """Counts of utterances that were counted in parts, each with the rows that it is of."""
+        import numpy as np
+
+        total = np.zeros((len(_KINDS), sum(len(rows) for rows, _ in parts)), dtype=np.int64)
+        for rows, part in parts:
+            total[:, list(rows)] = list(vars(part).values())
+        return cls(*total)
+
     @property
     def errors(self) -> np.ndarray:
         """Substitutions, deletions and insertions together."""
@@ -134,10 +144,13 @@ def count_errors(references: Sequence[str], hypotheses: Sequence[str], level: Le
 
 @dataclasses.dataclass(frozen=True)
 class UtteranceErrors:
-    """Errors and reference words (or characters) of each text, in the order given; 0 and 0 for an empty reference."""
+    """Errors and reference words (or characters) of each text, in the order given; 0 and 0 for an empty reference.
 
-    word_errors: list[int]
-    words: list[int]
+    Of several sources both count by a factor where the WER that decides is not that of all clips (`objectives`).
+    """
+
+    word_errors: list[int] | list[float]
+    words: list[int] | list[float]
 
 
 def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
+from trainer.data.columns import PLAIN, Origin
 from trainer.data.features import extract_features, pad_features, window_seconds
 from trainer.errors import ConfigError, DivergedError
 from trainer.memory import is_out_of_memory
 from trainer.model.pretrained import fetch_model, model_path
-from trainer.model.processor import load_processor
+from trainer.model.processor import load_processor, prefix_tokens
 from trainer.model.whisper import load_model, load_model_config, with_bf16_decoder
 from trainer.scoring.batch_size import BatchSize, clip_bytes
 
@@ -51,7 +52,7 @@ class Transcripts:
 
 def transcribe_encoded(
     model: WhisperForConditionalGeneration,
-    prefix: list[int],
+    prefix: Sequence[int] | torch.Tensor,
     encoded: Any,
     *,
     in_step: bool = False,
@@ -59,6 +60,8 @@ def transcribe_encoded(
     greedy: GreedyDecoder | None = None,
 ) -> torch.Tensor:
     """Token ids (B, T) for encoder outputs, without timestamps, or as `rules` have them.
+
+    The prefix is that of all clips, or of each its own as (B, tokens).
 
     Greedy decoding is our own. With beams or rules, or where workers must take the same steps because DeepSpeed has
     split the parameters among them (`in_step`), it is the generic `generate` with Whisper's prefix as decoder input.
@@ -75,18 +78,19 @@ def transcribe_encoded(
     from trainer.model.greedy import GreedyDecoder, is_plain_greedy
 
     hidden = encoded.last_hidden_state
+    begins = torch.as_tensor(prefix, device=hidden.device)
     # Whisper's own does not count the prefix in `max_length`, the generic function does.
-    limit = min(model.generation_config.max_length + len(prefix), model.config.max_target_positions)
+    limit = min(model.generation_config.max_length + begins.shape[-1], model.config.max_target_positions)
     if is_plain_greedy(model.generation_config) and not in_step and not rules:
         greedy, low = greedy or GreedyDecoder(model), model.proj_out.weight.dtype
         if low != torch.bfloat16:
-            return greedy.decode(hidden, prefix, limit)
+            return greedy.decode(hidden, begins, limit)
         with torch.autocast(hidden.device.type, enabled=False):
-            return greedy.decode(hidden.to(low), prefix, limit)
+            return greedy.decode(hidden.to(low), begins, limit)
     return GenerationMixin.generate(  # type: ignore[no-any-return]
         model,
         encoder_outputs=encoded,
-        decoder_input_ids=torch.tensor([prefix], device=hidden.device).expand(len(hidden), -1),
+        decoder_input_ids=begins.expand(len(hidden), -1),
         attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
         max_length=limit,
         logits_processor=list(rules),
@@ -124,6 +128,7 @@ class Decoder:
         if self.precision == "bf16":
             self.model = with_bf16_decoder(self.model)
         self.greedy = GreedyDecoder(self.model)
+        self._prefixes: dict[Origin, list[int]] = {}
 
     @property
     def device_name(self) -> str:
@@ -174,7 +179,7 @@ class Decoder:
         def transcribe_part(part: slice) -> None:
             nonlocal spent
             begun = time.monotonic()
-            texts.extend(self._texts(batch[part]))
+            texts.extend(self._texts(batch[part], prefixes[part]))
             spent += time.monotonic() - begun
             if on_progress is not None:
                 on_progress(len(texts), len(split))
@@ -183,6 +188,7 @@ class Decoder:
         size.start()
         for first in range(0, len(split), size.loaded):
             rows = range(first, min(first + size.loaded, len(split)))
+            prefixes = [self._prefix(split.origin(row)) for row in rows]
             batch = self._batch([split.features(row) for row in rows], [split.fill(row) for row in rows])
             size.in_parts(len(rows), transcribe_part, self.greedy.forget)
         audio = sum(split.seconds(row) for row in range(len(split)))
@@ -197,7 +203,13 @@ class Decoder:
     def _batch(self, features: list[np.ndarray], fills: list[float]) -> torch.Tensor:
         return pad_features(features, fills, self._frames, half=self.device.type == "cuda")
 
-    def _texts(self, batch: torch.Tensor) -> list[str]:
+    def _prefix(self, origin: Origin = PLAIN) -> list[int]:
+        """With the language and task of clips of this origin."""
+        if origin not in self._prefixes:
+            self._prefixes[origin] = prefix_tokens(origin.config(self.config), self.processor)
+        return self._prefixes[origin]
+
+    def _texts(self, batch: torch.Tensor, prefixes: list[list[int]]) -> list[str]:
         """Transcripts of a batch (B, mel bands, frames); copying them back waits for the device."""
         import torch
 
@@ -207,8 +219,8 @@ class Decoder:
                 raise DivergedError(
                     f"model={self.config.model!r}: its numbers are not finite; take another model, or precision=fp32"
                 )
-            prefix = self.processor.tokenizer.prefix_tokens
-            tokens = transcribe_encoded(self.model, prefix, encoded, greedy=self.greedy).cpu()
+            begins = torch.tensor(prefixes, device=self.device)
+            tokens = transcribe_encoded(self.model, begins, encoded, greedy=self.greedy).cpu()
         decoded = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip() for text in decoded]
 
@@ -217,7 +229,7 @@ class Decoder:
         found = {}
         for name, audio in clips_without_speech(window_seconds(extractor)):
             features, fill = extract_features(extractor, audio)
-            [found[name]] = self._texts(self._batch([features], [fill]))
+            [found[name]] = self._texts(self._batch([features], [fill]), [self._prefix()])
         return found
 
 

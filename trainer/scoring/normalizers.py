@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from trainer.config import TrainConfig
+from trainer.data.columns import Origin
 from trainer.data.text import join_space, prepare_target
 from trainer.languages import language_name
 from trainer.scoring.language_rules import (
@@ -75,6 +76,29 @@ def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = No
     if config.normalizer == "whisper":
         return Normalizer(name, unit, description, _whisper(code, tokenizer))
     return Normalizer(name, unit, description, lambda text: normalize(text, code))
+
+
+def make_normalizers(
+    config: TrainConfig, kinds: Sequence[Origin], tokenizer: WhisperTokenizer | None = None
+) -> list[Normalizer]:
+    """The normaliser of each kind of clips; one and the same for those that are written in one language."""
+    made: dict[str, Normalizer] = {}
+    own = [kind.config(config) for kind in kinds]
+    return [made.setdefault(written_language(one), make_normalizer(one, tokenizer)) for one in own]
+
+
+def as_one(normalizers: Sequence[Normalizer]) -> Normalizer:
+    """Several normalisers as reports name them; the rates of words and of characters are shown as WER."""
+    different = list({id(one): one for one in normalizers}.values())
+    if len(different) == 1:
+        return different[0]
+    units = {one.unit for one in different}
+    return Normalizer(
+        ", ".join(one.name for one in different),
+        units.pop() if len(units) == 1 else "words",
+        "; ".join(dict.fromkeys(one.description for one in different)),
+        different[0].function,
+    )
 
 
 def written_language(config: TrainConfig) -> str:

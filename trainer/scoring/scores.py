@@ -27,7 +27,12 @@ class Counted:
     """By rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as written."""
 
 
-def count_rates(references: Sequence[str], hypotheses: Sequence[str], normalizer: Normalizer) -> Counted:
+def count_rates(
+    references: Sequence[str],
+    hypotheses: Sequence[str],
+    normalizer: Normalizer,
+    own: Sequence[Normalizer] | None = None,
+) -> Counted:
     """Align and count, normalised and as written; references that are empty or only signs are in no rate.
 
     Where the normaliser's unit is the character, the WER is the CER, so that a language without spaces is measured by
@@ -37,7 +42,31 @@ def count_rates(references: Sequence[str], hypotheses: Sequence[str], normalizer
         references: what was said.
         hypotheses: as many.
         normalizer: of both.
+        own: the normaliser of each text, where they are in several languages.
     """
+    if own is None or all(one is own[0] for one in own):
+        return _count_alike(references, hypotheses, own[0] if own else normalizer)
+    rows: dict[int, list[int]] = {}
+    for row, one in enumerate(own):
+        rows.setdefault(id(one), []).append(row)
+    parts = [
+        (
+            mine,
+            _count_alike([references[row] for row in mine], [hypotheses[row] for row in mine], own[mine[0]]),
+        )
+        for mine in rows.values()
+    ]
+    heard, alignments = [""] * len(own), [list[Piece]()] * len(own)
+    for mine, part in parts:
+        for row, text, pieces in zip(mine, part.normalized, part.alignments, strict=True):
+            heard[row], alignments[row] = text, pieces
+    counts = {
+        rate: ErrorCounts.together([(mine, part.counts[rate]) for mine, part in parts]) for rate in RATES
+    }
+    return Counted(heard, alignments, counts)
+
+
+def _count_alike(references: Sequence[str], hypotheses: Sequence[str], normalizer: Normalizer) -> Counted:
     said, heard = ([normalizer(text) for text in texts] for texts in (references, hypotheses))
     spoken = [
         normalizer.as_written(text) if words.strip() else ""
@@ -71,6 +100,13 @@ class Reference:
     texts: list[str]
     columns: Mapping[str, Sequence[str]]
     """Cells by column, for groups."""
+    normalizers: Sequence[Normalizer] | None = None
+    """Of each text its own, where they are in several languages."""
+
+    def normalized(self, normalizer: Normalizer) -> list[str]:
+        """The texts as they are counted."""
+        own = self.normalizers or [normalizer] * len(self)
+        return [each(text) for each, text in zip(own, self.texts, strict=True)]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -168,7 +204,7 @@ def score(
     Raises:
         ValueError: no reference has any text.
     """
-    normalized = [normalizer(text) for text in reference.texts]
+    normalized = reference.normalized(normalizer)
     mine = _score_model(reference, normalized, normalizer, *model)
     other = _score_model(reference, normalized, normalizer, *baseline) if baseline else None
     comparisons = {}
@@ -191,7 +227,7 @@ def score(
 def _score_model(
     reference: Reference, normalized: list[str], normalizer: Normalizer, name: str, transcripts: Transcripts
 ) -> ModelScores:
-    counted = count_rates(reference.texts, transcripts.texts, normalizer)
+    counted = count_rates(reference.texts, transcripts.texts, normalizer, reference.normalizers)
     return ModelScores(
         **vars(counted),
         model=name,

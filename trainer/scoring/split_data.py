@@ -14,9 +14,20 @@ from trainer.data.clips import (
     clips_of_rows,
     divide_by_split,
     load_clips,
+    origin_of,
     select_parts,
+    told_of,
 )
-from trainer.data.columns import Part, find_audio_column, find_text_column, language_filter, parse_row_filter
+from trainer.data.columns import (
+    PLAIN,
+    SOURCE_COLUMN,
+    Origin,
+    Part,
+    find_audio_column,
+    find_text_column,
+    language_filter,
+    parse_row_filter,
+)
 from trainer.data.features import window_seconds
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import make_labels
@@ -24,7 +35,8 @@ from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset
 from trainer.data.text import has_words
-from trainer.errors import DataError, ModelError
+from trainer.errors import ConfigError, DataError, ModelError
+from trainer.mix import is_mix, read_mix
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model_config
 
@@ -44,18 +56,20 @@ class SplitClips:
     """Columns of the data besides audio and text."""
 
 
-def load_split(config: TrainConfig, split: str) -> SplitClips:
+def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> SplitClips:
     """The clips of a split of `config.data`, with filters and `max_eval_clips` applied. No audio is read.
 
     Where the data has training clips, `train`, `validation` and `test` are what they are in a training, made from
     the training clips where the data has none of its own. Data without any, and splits of other names (`dev_other`),
     are taken as they are, and `all` is every clip. Other usual names of the three (`dev`) mean them, unless the data
-    has a split of that name besides.
+    has a split of that name besides. Of a data file it is the split of all sources that have one, each as by itself.
 
     Raises:
         DataError: the data, a column, the split or the language is not there, or nothing is left of the split.
         ConfigError: `row_filter` is malformed.
     """
+    if is_mix(config.data):
+        return _load_sources(config, split)
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}
@@ -81,7 +95,33 @@ def load_split(config: TrainConfig, split: str) -> SplitClips:
         if name not in parts:
             raise _no_split(config, split, parts)
         chosen = parts[str(name)]
-    return _taken_as_it_is(config, split, chosen, notes, columns)
+    return _taken_as_it_is(config, split, chosen, notes, columns, origin)
+
+
+def _load_sources(config: TrainConfig, split: str) -> SplitClips:
+    """The split of a data file: as a training has it where it is one of its three, else of each source that has it."""
+    mix, role = read_mix(config.data), split_role(split) or split
+    parts, problems = [], []
+    for source in mix.sources:
+        try:
+            # Of the three the clips are those of all sources together; their columns are each source's.
+            own, name = mix.config(source, config), ALL if role in SPLIT_ALIASES else split
+            parts.append(load_split(own, name, origin_of(source)))
+        except (ConfigError, DataError) as error:
+            problems.append(f"{mix.place(source)}: {error}")
+    if not parts:
+        raise DataError("\n".join(problems))
+    columns = list(dict.fromkeys((SOURCE_COLUMN, *(name for part in parts for name in part.columns))))
+    if role in SPLIT_ALIASES:
+        table = load_clips(config)
+        if role not in table.splits:
+            raise DataError(f"data={config.data!r}: has no {role} split; it has {', '.join(table.splits)}")
+        clips = [*table.splits[role], *table.without_text.get(role, ())]
+        return SplitClips(role, clips, list(table.notes), columns)
+    notes = [f"WARNING: {problem}" for problem in problems]
+    for part in parts:
+        notes += told_of(part.clips[0].origin.source, part.notes)
+    return SplitClips(split, [clip for part in parts for clip in part.clips], notes, columns)
 
 
 def without_learned(config: TrainConfig, source: SplitClips, model: str, splits: str) -> SplitClips:
@@ -166,12 +206,17 @@ def _other_columns(config: TrainConfig, parts: Mapping[str, list[Part]]) -> list
 
 
 def _taken_as_it_is(
-    config: TrainConfig, split: str, parts: Sequence[Part], notes: list[str], columns: list[str]
+    config: TrainConfig,
+    split: str,
+    parts: Sequence[Part],
+    notes: list[str],
+    columns: list[str],
+    origin: Origin,
 ) -> SplitClips:
     asked = select_parts(parts, parse_row_filter(config.row_filter))
-    by_language, note = language_filter(asked, config.language or "en", parse_row_filter(config.row_filter))
+    by_language, note = language_filter(config, asked, parse_row_filter(config.row_filter))
     chosen = select_parts(asked, by_language, where_known=True)
-    clips = [clip for table, rows in chosen for clip in clips_of_rows(config, table, rows, split)]
+    clips = [clip for table, rows in chosen for clip in clips_of_rows(config, table, rows, split, origin)]
     spoken = [clip for clip in clips if has_words(clip.text)]
     if not spoken:
         how = f" after row_filter={config.row_filter!r}" if config.row_filter else ""

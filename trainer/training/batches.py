@@ -15,6 +15,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from trainer.errors import DataError
+
 Frames: TypeAlias = "np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray]"
 """Feature frames of every clip, shape (clips,), or what gives them for epochs and clips, where they differ by epoch."""
 _POOL_STEPS = 32
@@ -35,7 +37,8 @@ class BatchPlan:
     """The order of clips and the size of every step of one training.
 
     Epochs are independent permutations of the clips, drawn from `seed` and the epoch's number, laid end to end;
-    steps are consecutive stretches of that stream.
+    steps are consecutive stretches of that stream. With weights a clip is in an epoch as often as its weight says, a
+    fraction being drawn anew for each epoch: of the clips with weight 1.5 all come, and half of them twice.
     """
 
     n_clips: int
@@ -53,6 +56,16 @@ class BatchPlan:
     """Where each step has a window of its own."""
     by_length: bool = False
     """Whether clips of like length, by `frames`, share a step; else the order is random."""
+    weights: np.ndarray | None = dataclasses.field(default=None, compare=False)
+    """How often each clip comes in an epoch on average, shape (clips,); None: each once."""
+    epoch_samples: float = 0.0
+    """Samples that count as an epoch; 0: as many as clips."""
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and not self.weights.any():
+            raise DataError(
+                "source_weights: the weight of every source is 0, so nothing is trained on; raise one"
+            )
 
     @functools.cached_property
     def boundaries(self) -> np.ndarray:
@@ -77,7 +90,7 @@ class BatchPlan:
 
     def epoch(self, step: int) -> float:
         """Passes over the training clips after `step` optimiser steps."""
-        return self.samples_seen(step) / self.n_clips
+        return self.samples_seen(step) / (self.epoch_samples or self.n_clips)
 
     def is_point(self, step: int) -> bool:
         """Whether an evaluation is due after `step` optimiser steps."""
@@ -93,13 +106,13 @@ class BatchPlan:
         is cut into passes and workers, its gradient is the same.
         """
         epoch = -1
-        taken: list[int] = []  # samples: of all epochs, one after the other
+        # Samples of all epochs, one after the other: a clip in one of its passes, of which an epoch may have several.
+        taken: list[int] = []
         for pool in self._pools():
             size = int(self.boundaries[pool.stop] - self.boundaries[pool.start])
             while len(taken) < size:
                 epoch += 1
-                order = np.random.default_rng([self.seed, epoch]).permutation(self.n_clips)
-                taken.extend((epoch * self.n_clips + order).tolist())
+                taken.extend(self._epoch(epoch).tolist())
             samples, taken = np.array(taken[:size], np.int64), taken[size:]
             lengths = self._lengths(samples)
             for step in self._steps(pool, lengths):
@@ -109,6 +122,22 @@ class BatchPlan:
                         PlannedClip(sample % self.n_clips, longest, sample // self.n_clips)
                         for sample in samples[places].tolist()
                     ]
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        """The samples of an epoch in their order, clip + clips x pass; all draws of a clip are different passes."""
+        generator = np.random.default_rng([self.seed, epoch])
+        if self.weights is None:
+            return epoch * self.n_clips + generator.permutation(self.n_clips)
+        most = math.ceil(self.weights.max())
+        found = []
+        for weight in np.unique(self.weights):  # clips of one weight share what is left of it
+            clips = np.flatnonzero(self.weights == weight)
+            whole = int(weight)
+            extra = (weight - whole) * len(clips)
+            drawn = int(extra) + (generator.random() < extra - int(extra))
+            passes = [clips] * whole + [generator.choice(clips, drawn, replace=False)]
+            found += [(epoch * most + number) * self.n_clips + some for number, some in enumerate(passes)]
+        return generator.permutation(np.concatenate(found))
 
     def _lengths(self, samples: np.ndarray) -> np.ndarray:
         """Feature frames of each sample; 0 where they are unknown."""

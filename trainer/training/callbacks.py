@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from trainer.config import TrainConfig
 from trainer.report import Report
+from trainer.scoring.objectives import is_of_source
 from trainer.scoring.scores import RATES
 from trainer.training.batches import BatchPlan
 from trainer.training.saving import CheckpointSaver
@@ -118,6 +119,7 @@ class ReportingCallback(TrainerCallback):
         """Tell of an evaluation, have its checkpoint saved, and end the training where that was decided."""
         found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
         rates = {**{name: found[name] for name in RATES}, "eval_loss": found["loss"]}
+        rates |= {name: rate for name, rate in found.items() if is_of_source(name)}
         if "clips" in found:  # of a part of the split
             rates |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}
         row = {

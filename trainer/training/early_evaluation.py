@@ -7,6 +7,7 @@ large validation split says as much in less time. From then on all clips count: 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 LEAST_CLIPS = 100
 """Fewer are never taken: their error could not be told well."""
+LEAST_OF_SOURCE = 20
+"""The same of each of several sources."""
 _POINTS, _SHARE = 0.5, 0.02
 """Standard error that a decision bears: half a WER point, which is what independent re-runs of published trainings
 differ by, or this share of the base model's WER, since rates above 25 % are further apart at early rungs."""
@@ -25,12 +28,24 @@ _WORTH = 0.5
 """Above this share of the clips all are taken: what is saved would not be worth a rate that is not exact."""
 
 
-def early_clips(n_clips: int, count: int | None, seed: int) -> list[int]:
-    """Numbers of the clips measured early, in rising order; all where `count` is none, 0 or not less than there are."""
-    if not count or count >= n_clips:
-        return list(range(n_clips))
-    chosen = np.random.default_rng([seed, n_clips]).choice(n_clips, count, replace=False)
-    return sorted(chosen.tolist())
+def early_clips(sources: Sequence[str], count: int | None, seed: int) -> list[int]:
+    """Numbers of the clips measured early, in rising order; all where `count` is none, 0 or not less than there are.
+
+    Args:
+        sources: of each clip; each source has its share of those chosen, and at least `LEAST_OF_SOURCE`.
+        count: how many.
+        seed: of the choice.
+    """
+    if not count or count >= len(sources):
+        return list(range(len(sources)))
+    chosen: list[int] = []
+    for number, source in enumerate(dict.fromkeys(sources)):
+        mine = np.flatnonzero([each == source for each in sources])
+        least = LEAST_OF_SOURCE if len(mine) < len(sources) else 0
+        some = min(len(mine), max(round(count * len(mine) / len(sources)), least))
+        generator = np.random.default_rng([seed, len(mine), *([number] if number else [])])
+        chosen += mine[generator.choice(len(mine), some, replace=False)].tolist()
+    return sorted(chosen)
 
 
 def is_early(plan: BatchPlan, step: int) -> bool:
@@ -38,18 +53,28 @@ def is_early(plan: BatchPlan, step: int) -> bool:
     return 2 * plan.samples_seen(step) < plan.points[-1]
 
 
-def wer_error(utterances: UtteranceErrors, n_clips: int) -> float:
-    """Standard error in WER points of a rate measured on some of `n_clips` clips, as the rate of all of them.
+def wer_error(utterances: UtteranceErrors, sources: Sequence[str], n_clips: Mapping[str, int]) -> float:
+    """Standard error in WER points of a rate measured on some of the clips, as the rate of all of them.
 
     The usual one of a ratio under simple random sampling without replacement (Cochran, Sampling Techniques, 3rd ed.,
-    section 6.4): 0 where all are measured.
+    section 6.4), of each source by itself (section 6.11): 0 where all are measured.
+
+    Args:
+        utterances: of the clips measured.
+        sources: of each of them.
+        n_clips: all clips of each source.
     """
     errors, words = (np.asarray(values, dtype=float) for values in (utterances.word_errors, utterances.words))
-    count = len(words)
-    if count >= n_clips:
-        return 0.0
-    spread = _spread(errors, words)
-    return 100 * spread * math.sqrt((1 - count / n_clips) / count) / float(words.mean())
+    squares = 0.0
+    for source in dict.fromkeys(sources):
+        mine = np.flatnonzero([each == source for each in sources])
+        of_source, total = words[mine], words.sum()
+        if not of_source.sum() or len(mine) >= n_clips[source]:
+            continue
+        rest = (1 - len(mine) / n_clips[source]) / len(mine)
+        share = float(of_source.sum() / total)
+        squares += (share * _spread(errors[mine], of_source) / float(of_source.mean())) ** 2 * rest
+    return 100 * math.sqrt(squares)
 
 
 def enough_clips(utterances: UtteranceErrors) -> int | None:

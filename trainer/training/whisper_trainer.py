@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class WhisperTrainer(SavingTrainer):
         plan: BatchPlan | None,
         collators: dict[str, WhisperCollator],
         evaluation: PreparedSplit,
-        normalize: Normalizer,
+        normalizers: Sequence[Normalizer],
         full_frames: int,
         add_stores: Callable[[dict[str, WhisperCollator]], dict[str, WhisperCollator]],
         **kwargs: Any,
@@ -77,7 +78,10 @@ class WhisperTrainer(SavingTrainer):
         self.plan = plan
         self._collators = collators
         self._evaluation = evaluation
-        self._metric = ErrorRates(normalize)
+        self._metric = ErrorRates(normalizers[0], config.objective)
+        origins = evaluation.origins
+        self._normalizers = [normalizers[kind] for kind in origins.numbers]
+        self._sources = [origins.kinds[kind].source for kind in origins.numbers]
         self.full_frames = full_frames
         self._add_stores = add_stores
         self._model_name = config.model
@@ -296,9 +300,10 @@ class WhisperTrainer(SavingTrainer):
             # With DeepSpeed all write together, or none.
             if any_says(self.args, not finite) if self._deepspeed_asked else not finite:
                 raise _NotFiniteError
+            prefix = len(self.processing_class.tokenizer.prefix_tokens)
             tokens = transcribe_encoded(
                 self._writer,
-                self.processing_class.tokenizer.prefix_tokens,
+                inputs["decoder_input_ids"][:, :prefix],  # of each clip its own
                 encoded,
                 in_step=self._deepspeed_asked,
                 greedy=self._greedy,
@@ -317,7 +322,7 @@ class WhisperTrainer(SavingTrainer):
         """Clips of the evaluation split that are measured now."""
         early = self.plan is not None and is_early(self.plan, self.state.global_step)
         count = self._early_eval_clips if early else None
-        return early_clips(len(self._evaluation), count, self._data_seed)
+        return early_clips(self._sources, count, self._data_seed)
 
     @property
     def _pad_token_id(self) -> int:
@@ -325,6 +330,8 @@ class WhisperTrainer(SavingTrainer):
 
     def _error_rates(self, prediction: EvalPrediction) -> dict[str, float]:
         """WER, CER and the token-mean loss of the clips measured; keeps their transcripts in the split's order.
+
+        Of several sources WER and CER are by the objective, and each source's own follow as `wer@NAME`.
 
         Where they are not all: also their number and the standard error of the WER (`eval_clips`, `wer_error`).
         """
@@ -338,9 +345,15 @@ class WhisperTrainer(SavingTrainer):
         tokenizer = self.processing_class.tokenizer
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         references = [self._evaluation.text(clip) for clip in due]
-        rates = self._metric.compute(predictions=self.predictions, references=references)
-        words = self._metric.counts["wer"]
-        self.utterances = UtteranceErrors(words.errors.tolist(), words.lengths.tolist())
+        sources = [self._sources[clip] for clip in due]
+        rates = self._metric.compute(
+            predictions=self.predictions,
+            references=references,
+            normalizers=[self._normalizers[clip] for clip in due],
+            sources=sources,
+        )
+        self.utterances = self._metric.utterances
         if len(due) < n_clips:
-            rates |= {"clips": float(len(due)), "wer_error": wer_error(self.utterances, n_clips)}
+            error = wer_error(self.utterances, sources, Counter(self._sources))
+            rates |= {"clips": float(len(due)), "wer_error": error}
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}

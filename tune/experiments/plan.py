@@ -316,19 +316,22 @@ class SearchPlan(Plan):
         own = [] if any(not parameter.when for parameter in ranges) else [getattr(self.base, name)]
         return own + [value for one in ranges for value in _points_of(one)]
 
-    def budget(self, n_train: int) -> int:
-        """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget."""
+    def budget(self, epoch: float) -> int:
+        """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget.
+
+        `epoch` is how many samples an epoch has.
+        """
         from trainer.train import budget_samples
 
         if self.base.max_steps is not None:
             return self.base.max_steps * self.batch_sizes[-1]
-        return budget_samples(self.base, n_train)
+        return budget_samples(self.base, epoch)
 
-    def rungs(self, n_train: int) -> tuple[int, ...]:
+    def rungs(self, epoch: float) -> tuple[int, ...]:
         """Samples seen at which trials are measured; the last one is the full budget."""
         settings = self.space.scheduler
         return rung_grid(
-            self.budget(n_train),
+            self.budget(epoch),
             settings.reduction_factor,
             settings.rungs,
             multiple=math.lcm(*self.batch_sizes),

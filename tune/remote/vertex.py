@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from trainer.yaml_nodes import Problems, compose, items, nearest, scalar
 from tune.remote.client import cluster_errors, minor
 from tune.util.errors import UserError
-from tune.util.yaml_nodes import Problems, compose, items, nearest, scalar
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources

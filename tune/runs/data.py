@@ -52,15 +52,15 @@ def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
     return load_clips(base)
 
 
-def count_clips(config: TrainConfig, *, augments: bool = False) -> tuple[dict[str, int], list[str]]:
-    """Clips of each split before any is dropped, and what was decided about the splits; reads no audio."""
+def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipTable, list[str]]:
+    """The clips before any is dropped for its audio, which is not read, and what was decided about the splits."""
     from trainer.data.clips import describe_drops
 
     table = load_table(config, augments=augments)
     notes = list(table.notes)
     if table.drops:
         notes.append(f"left out: {describe_drops(table.drops)}")
-    return {name: len(split) for name, split in table.splits.items()}, notes
+    return table, notes
 
 
 def prepare_features(

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
-from tune.runs.data import count_clips
+from tune.runs.data import look_at_clips
 from tune.runs.gpu_sharing import heaviest
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
@@ -119,7 +119,8 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     Raises:
         UserError: the data, the store or the resources asked for cannot be used.
     """
-    counts, notes = count_clips(plan.base, augments=plan.augments)
+    table, notes = look_at_clips(plan.base, augments=plan.augments)
+    counts = {name: len(split) for name, split in table.splits.items()}
     check_store(plan.tracking_uri)
     resources = None
     # What another cluster has shows only when it is joined.
@@ -141,10 +142,10 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     )
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     _show_trials(plan, console)
-    rungs, trials = plan.rungs(counts["train"]), plan.request.trials
+    rungs, trials = plan.rungs(table.epoch_samples), plan.request.trials
     say(
         console,
-        f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / counts['train']:.2f} epochs), "
+        f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / table.epoch_samples:.2f} epochs), "
         f"{describe_rungs(rungs, plan.space.scheduler.rungs)}",
     )
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
+from trainer.yaml_nodes import Problems
 from tune.space.parameters import ChoiceParameter, Parameter, describe_when, show
-from tune.util.yaml_nodes import Problems
 
 Ranges: TypeAlias = Mapping[str, tuple[Parameter, ...]]
 """The searched fields, each with its ranges."""

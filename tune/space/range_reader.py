@@ -9,6 +9,7 @@ import yaml
 
 from trainer.bounds import convert
 from trainer.config import ConfigError, TrainConfig, check_value, field_type, unknown_field_message
+from trainer.yaml_nodes import Problems, items, nearest, scalar
 from tune.space.parameters import (
     AUTO,
     NOT_SEARCHABLE,
@@ -20,7 +21,6 @@ from tune.space.parameters import (
     Prior,
     When,
 )
-from tune.util.yaml_nodes import Problems, items, nearest, scalar
 
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainConfig))
 _RANGE_KEYS = ("type", "low", "high", "log", "step", "prior", "when")

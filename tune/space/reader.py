@@ -32,11 +32,11 @@ from trainer.config import (
 )
 from trainer.methods import WITH_METHOD
 from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM
+from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 from tune.space.conditions import check_conditions, counting, deciding_points, possible_values
 from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
 from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
-from tune.util.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 
 SECTIONS = ("space", "parameters", "fixed")
 TRY_FIRST = ("try_first", "points_to_try", "points")

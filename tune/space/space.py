@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
+from trainer.yaml_nodes import nearest
 from tune.space.conditions import counting, deciding_points, in_order, key_of, possible_values
 from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, IntParameter, Parameter, hull
 from tune.space.reader import check_overrides, parse_set, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
 from tune.util.errors import SpaceError
-from tune.util.yaml_nodes import nearest
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from trainer.config import TrainConfig
 from trainer.train import plan_batches
@@ -188,3 +190,41 @@ def test_clips_know_their_epoch_and_lengths_may_differ_by_it() -> None:
         assert {each.longest for each in step} == {max(100 * each.epoch + each.clip + 1 for each in step)}
     grouped = dataclasses.replace(plan, by_length=True)
     assert sorted(seen) == sorted((each.epoch, each.clip) for step in grouped.passes() for each in step)
+
+
+@given(
+    weights=st.lists(st.floats(0, 3).map(lambda weight: round(weight, 2)), min_size=2, max_size=3).filter(
+        any
+    ),
+    clips=st.integers(1, 40),
+    batch=st.integers(1, 9),
+    workers=st.integers(1, 2),
+)
+def test_a_weight_is_how_often_a_clip_comes(
+    weights: list[float], clips: int, batch: int, workers: int
+) -> None:
+    of_clips = np.repeat(weights, clips)
+    epoch = float(of_clips.sum())
+    assume(epoch >= 2)
+    made = BatchPlan(
+        n_clips=len(of_clips),
+        batch_size=batch,
+        accumulation=2,
+        points=(30, round(30 * epoch)),
+        seed=5,
+        workers=workers,
+        weights=of_clips,
+        epoch_samples=epoch,
+    )
+    passes = [list(made.passes(worker)) for worker in range(workers)]
+    draws = [each for some in passes for one in some for each in one]
+    assert len(draws) == made.points[-1] == made.samples_seen(made.n_steps), "what is planned is what comes"
+    assert passes == [list(made.passes(worker)) for worker in range(workers)], "by seed alone"
+    assert len({(each.epoch, each.clip) for each in draws}) == len(draws), "each draw is changed otherwise"
+    counts = np.bincount([each.clip for each in draws], minlength=len(of_clips)).reshape(len(weights), clips)
+    for weight, of_source in zip(weights, counts, strict=True):
+        # 30 epochs: of all clips of a weight to within what is drawn of one, and what the last epoch lacks.
+        assert abs(of_source.mean() - 30 * weight) <= max(3, 6 * (30 * weight) ** 0.5 / clips) + weight
+        if weight.is_integer():
+            assert of_source.max() - of_source.min() <= 2 * max(weight, 1)
+    assert made.epoch(made.n_steps) == pytest.approx(30, abs=0.5)

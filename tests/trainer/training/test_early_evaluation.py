@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from made_logs import folded
 
 from trainer.config import TrainConfig
-from trainer.scoring.alignment import UtteranceErrors
+from trainer.scoring.alignment import ErrorCounts, UtteranceErrors
+from trainer.scoring.objectives import combine
 from trainer.train import train
 from trainer.training.early_evaluation import early_clips, enough_clips, wer_error
 from tune.search.records import Records
@@ -32,13 +34,17 @@ def part(errors: UtteranceErrors, clips: list[int]) -> UtteranceErrors:
     return UtteranceErrors([errors.word_errors[c] for c in clips], [errors.words[c] for c in clips])
 
 
+def error_of(errors: UtteranceErrors, n_clips: int) -> float:
+    return wer_error(errors, [""] * len(errors.words), {"": n_clips})
+
+
 @pytest.mark.parametrize("count", [150, 500])
 def test_the_error_is_that_of_many_draws(count: int) -> None:
     errors = made_up(1200, 30.0)
-    drawn = [part(errors, early_clips(1200, count, seed)) for seed in range(400)]
+    drawn = [part(errors, early_clips([""] * 1200, count, seed)) for seed in range(400)]
     seen = np.std([rate(each) - rate(errors) for each in drawn])
-    assert np.median([wer_error(each, 1200) for each in drawn]) == pytest.approx(seen, rel=0.12)
-    assert wer_error(errors, 1200) == 0.0
+    assert np.median([error_of(each, 1200) for each in drawn]) == pytest.approx(seen, rel=0.12)
+    assert error_of(errors, 1200) == 0.0
 
 
 def test_as_many_clips_as_a_decision_needs() -> None:
@@ -46,7 +52,7 @@ def test_as_many_clips_as_a_decision_needs() -> None:
     count = enough_clips(errors)
     assert count is not None
     assert count < 2500
-    told = [wer_error(part(errors, early_clips(5000, count, seed)), 5000) for seed in range(20)]
+    told = [error_of(part(errors, early_clips([""] * 5000, count, seed)), 5000) for seed in range(20)]
     assert np.median(told) == pytest.approx(0.02 * rate(errors), rel=0.1)
     assert enough_clips(made_up(300, 30.0)) is None, "most of a small set would be needed"
     assert enough_clips(UtteranceErrors([0] * 2000, [9] * 2000)) == 100
@@ -54,9 +60,32 @@ def test_as_many_clips_as_a_decision_needs() -> None:
 
 
 def test_the_part_is_always_the_same() -> None:
-    assert early_clips(1000, 200, 7) == early_clips(1000, 200, 7) != early_clips(1000, 200, 8)
-    assert len(set(early_clips(1000, 200, 7))) == 200
-    assert early_clips(50, None, 7) == early_clips(50, 0, 7) == early_clips(50, 60, 7) == list(range(50))
+    clips = [""] * 1000
+    assert early_clips(clips, 200, 7) == early_clips(clips, 200, 7) != early_clips(clips, 200, 8)
+    assert len(set(early_clips(clips, 200, 7))) == 200
+    few = clips[:50]
+    assert early_clips(few, None, 7) == early_clips(few, 0, 7) == early_clips(few, 60, 7) == list(range(50))
+
+
+@pytest.mark.parametrize("objective", ["clips", "sources", "worst_source"])
+def test_each_source_is_in_the_part_and_in_its_error(objective: str) -> None:
+    easy, hard = made_up(1000, 10.0), made_up(250, 40.0, seed=1)
+    sources = ["easy"] * 1000 + ["hard"] * 250
+    errors, words = (
+        np.array(a + b) for a, b in zip(*(vars(each).values() for each in (easy, hard)), strict=True)
+    )
+    rates, told = [], []
+    for seed in range(400):
+        clips = early_clips(sources, 250, seed)
+        zero = np.zeros(len(clips), np.int64)
+        counts = ErrorCounts(words[clips] - errors[clips], errors[clips], zero, zero)
+        of = [sources[clip] for clip in clips]
+        assert of.count("hard") == 50
+        found = combine({"wer": counts}, of, objective)
+        rates.append(found.rates["wer"])
+        assert rate(found.utterances) == pytest.approx(rates[-1])
+        told.append(wer_error(found.utterances, of, Counter(sources)))
+    assert np.median(told) == pytest.approx(np.std(rates), rel=0.12)
 
 
 def test_a_training_measures_all_clips_from_half_of_its_budget_on(small_config: TrainConfig) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tune.cluster.resources import TrialResources
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.storage import Storage
-from tune.runs.data import count_clips
+from tune.runs.data import look_at_clips
 from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
 from tune.space.settings import SchedulerSettings
 from tune.util.errors import UserError
@@ -105,11 +105,11 @@ def test_what_changed_clips_need_and_switch_off_is_known_before_anything_starts(
     with pytest.raises(
         UserError, match=r"^noise_dir='.*/noises': is not a folder; give one with .wav, .flac, "
     ):
-        count_clips(plan("robust", noise_dir=str(folder)).base, augments=True)
+        look_at_clips(plan("robust", noise_dir=str(folder)).base, augments=True)
     folder.mkdir()
     (folder / "a.wav").touch()
     noisy = plan("robust", noise_dir=str(folder)).base
-    assert count_clips(noisy, augments=True)[0]["train"] == 800
+    assert len(look_at_clips(noisy, augments=True)[0].splits["train"]) == 800
     kept = SimpleNamespace(folder=tmp_path / "features", waveforms=tmp_path / "waveforms")
     assert shared_folders(noisy, cast(Any, kept)) == [kept.folder, kept.waveforms, folder]
     kept.waveforms = None

@@ -1,0 +1,222 @@
+"""Data files of several sources: what a training, and what an evaluation, gets of them; and their mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from make_data import RATE, tone, write_manifest
+
+from trainer.config import ConfigError, TrainConfig
+from trainer.data.clips import Origin, load_clips
+from trainer.data.prepared import prepare
+from trainer.errors import DataError
+from trainer.scoring.split_data import load_split
+
+
+def rows(source: str, split: str, number: int, **more: str) -> list[dict[str, str]]:
+    return [
+        {"file": f"{split}{n}.wav", "text": f"{source} {split} {n}", "split": split, **more}
+        for n in range(number)
+    ]
+
+
+def mix(folder: Path, **sources: Any) -> TrainConfig:
+    (folder / "mix.yaml").write_text(yaml.safe_dump({"sources": sources}, sort_keys=False), encoding="utf-8")
+    return TrainConfig(data=str(folder / "mix.yaml"))
+
+
+def by_source(clips: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for clip in clips:
+        found[clip.origin.source] = found.get(clip.origin.source, 0) + 1
+    return found
+
+
+def test_sources_have_their_own_columns_filters_splits_and_languages(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    write_manifest(
+        tmp_path / "deep" / "one.csv",
+        [
+            *rows("one", "train", 8, good="yes"),
+            *rows("one", "train", 4, good="no"),
+            *rows("one", "dev", 3, good="yes"),
+        ],
+    )
+    other = [
+        {"wav": f"{n}.wav", "said": f"two {n}", "part": split, "tongue": tongue, "what": "translate"}
+        for n, (split, tongue) in enumerate(
+            [("fit", "German"), ("fit", "fr-FR"), ("check", "de"), ("try", "pt_BR")]
+        )
+    ]
+    write_manifest(tmp_path / "two.csv", [{**row, "split": row.pop("part")} for row in other])
+    config = mix(
+        tmp_path,
+        one={
+            "data": "deep/one.csv",
+            "row_filter": "good=yes",
+            "language": "Belarusian",
+            "max_train_clips": 5,
+        },
+        two={
+            "data": str(tmp_path / "two.csv"),
+            "weight": 0.5,
+            "audio_column": "wav",
+            "text_column": "said",
+            "language_column": "tongue",
+            "task_column": "what",
+            **{"train_split": "fit", "validation_split": "check", "test_split": "try"},
+        },
+    )
+    table = load_clips(config)
+    assert {role: by_source(clips) for role, clips in table.splits.items()} == {
+        "train": {"one": 5, "two": 2},
+        "validation": {"one": 3, "two": 1},
+        "test": {"two": 1},
+    }
+    kinds = {clip.origin for clips in table.splits.values() for clip in clips}
+    assert kinds == {
+        Origin("one", "be"),
+        *(Origin("two", code, "translate", 0.5) for code in ("de", "fr", "pt")),
+    }
+    assert table.epoch_samples == 6.0
+    assert any(clip.name == "one/train0.wav" for clip in table.whole["train"])
+    assert by_source(load_split(config, "check").clips) == {"two": 1}
+    every = load_split(config, "all")
+    assert by_source(every.clips) == {"one": 11, "two": 4}
+    assert every.clips[-1].cell("source") == "two"
+    assert {"source", "good", "tongue"} <= set(every.columns)
+
+
+@given(
+    sizes=st.lists(st.integers(2, 60), min_size=2, max_size=3),
+    texts=st.integers(2, 50),
+    speakers=st.sampled_from([0, 7, 40]),
+)
+def test_made_splits_share_nothing_and_have_clips_of_each_source(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], texts: int, speakers: int
+) -> None:
+    folder = tmp_path_factory.mktemp("mix")
+    sources = {}
+    for number, size in enumerate(sizes):
+        table = [
+            {"file": f"{n}.wav", "text": f"text {(n * 7 + number) % texts}"}
+            | ({"speaker": f"voice {(n * 5) % speakers}"} if speakers else {})
+            for n in range(size)
+        ]
+        write_manifest(folder / f"{number}.csv", table)
+        sources[f"s{number}"] = {"data": f"{number}.csv"}
+    config = mix(folder, **sources).replace(split_by="text")
+    try:
+        splits = load_clips(config).splits
+    except DataError as error:
+        assert "belong together" in str(error)
+        return
+    seen: set[str] = set()
+    for clips in splits.values():
+        mine = {clip.text for clip in clips}
+        assert not mine & seen
+        seen |= mine
+    for number, size in enumerate(sizes):
+        found = {role: by_source(clips).get(f"s{number}", 0) for role, clips in splits.items()}
+        assert sum(found.values()) == size
+        if texts == 50 and size >= 20:
+            assert found["validation"] >= 1
+
+
+def test_each_clip_is_taught_its_own_language(tmp_path: Path) -> None:
+    for name in ("en", "de"):
+        (tmp_path / name).mkdir()
+        for split in ("train", "dev"):
+            for n in range(3):
+                soundfile.write(tmp_path / name / f"{split}{n}.wav", tone(), RATE)
+        write_manifest(
+            tmp_path / name / "metadata.csv",
+            [
+                {"file": row["file"], "text": "ISI", "split": row["split"]}
+                for s in ("train", "dev")
+                for row in rows("", s, 3)
+            ],
+        )
+    config = mix(
+        tmp_path,
+        en={"data": "en", "language": "en"},
+        de={"data": "de", "language": "tr", "task": "translate"},
+    )
+    config = config.replace(cache_dir=str(tmp_path / "cache"), lowercase=True)
+    data = prepare(config)
+    alone = prepare(config.replace(data=str(tmp_path / "de"), language="tr", task="translate"))
+    english = prepare(config.replace(data=str(tmp_path / "en"), language="en"))
+    split = data.splits["train"]
+    assert split.labels(0) == english.splits["train"].labels(0)
+    assert split.labels(5) == alone.splits["train"].labels(0) != split.labels(0)
+    cased = prepare(config.replace(lowercase=False)).with_texts(config)
+    assert [cased.splits["train"].labels(i) for i in range(6)] == [split.labels(i) for i in range(6)]
+    before = split.digest()
+    other = mix(tmp_path, en={"data": "en"}, de={"data": "de", "language": "tr", "weight": 2})
+    changed = prepare(other.replace(cache_dir=str(tmp_path / "cache")))
+    assert changed.reused
+    assert changed.splits["train"].digest() != before
+    assert changed.splits["train"].epoch_samples == 9.0
+
+
+MISTAKES = {
+    "not a mapping": ("- a", ":1: must be a mapping with sources"),
+    "no sources": ("{}", ":1: sources is missing"),
+    "other key": ("data: x\nsources: {a: {data: demo}}", ":1: data: unknown key; a data file has sources"),
+    "no data": ("sources:\n  a: {weight: 2}", ":2: a: data is missing"),
+    "not settings": ("sources:\n  a: recordings/", ":2: a: must be a mapping of settings"),
+    "name": ("sources:\n  a b: {data: demo}", ":2: 'a b': is no name of a source"),
+    "unknown": (
+        "sources:\n  a:\n    data: demo\n    split: x",
+        ":4: a: unknown setting 'split'; did you mean train_split?",
+    ),
+    "weight": (
+        "sources:\n  a: {data: demo}\n  b: {data: demo, weight: -1}",
+        ":3: b: weight=-1: must be a number of",
+    ),
+    "no weight": ("sources:\n  a: {data: demo, weight: 0}", ":1: sources: every weight is 0"),
+    "language": ("sources:\n  a: {data: demo, language: xx}", ":2: a: language='xx': Whisper does not know"),
+    "task": ("sources:\n  a: {data: demo, task: sing}", ":2: a: task='sing': must be one of"),
+    "nested": ("sources:\n  a: {data: other.yaml}", ":2: a: data='other.yaml': is a data file itself"),
+    "twice": (
+        "sources:\n  a: {data: demo}\n  a: {data: demo}",
+        ":3: sources: a: given twice, first in line 2",
+    ),
+    "no YAML": ("sources: {a: [", ": not valid YAML"),
+    "missing": ("sources:\n  b: {data: demo}\n  a: {data: nowhere.csv}", ":3: a: data='"),
+    "column": ("sources:\n  a: {data: demo, text_column: tale}", ":2: a: text_column='tale': no such column"),
+    "row": ("sources:\n  a: {data: demo, language_column: text}", ":2: a: "),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_a_line_with_file_and_line(mistake: str, tmp_path: Path) -> None:
+    text, told = MISTAKES[mistake]
+    path = tmp_path / "mix.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as failed:
+        load_clips(TrainConfig(data=str(path)))
+    [line] = str(failed.value).splitlines()
+    assert line.startswith(str(path))
+    assert told in line
+    if mistake == "row":
+        assert "row 1: column text has" in line
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "mix.yaml"
+    path.write_text("sources:\n  a: {data: no.csv}\n  b: {data: demo, text_column: x}\n", encoding="utf-8")
+    with pytest.raises(DataError) as failed:
+        load_clips(TrainConfig(data=str(path), source_weights="c=2"))
+    lines = str(failed.value).splitlines()
+    assert len(lines) == 3
+    assert "has no source 'c'; it has a, b" in lines[0]
+    with pytest.raises(ConfigError, match="must be weights of at least 0"):
+        TrainConfig(source_weights="a=2,a=1")
+    assert TrainConfig(source_weights="a=2").replace(**{"weight.b": 0.5}).weights == {"a": 2.0, "b": 0.5}

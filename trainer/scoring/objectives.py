@@ -1,0 +1,103 @@
+"""Error rates of data with several sources: of each source, and of all together as `TrainConfig.objective` has it.
+
+Whatever the objective, it is a ratio of sums over the clips once each clip's errors and words count by its factor. So
+intervals, comparisons and standard errors, which know ratios of sums alone, hold for all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.scoring.alignment import ErrorCounts, UtteranceErrors
+
+if TYPE_CHECKING:
+    pass
+
+_OF = "@"
+"""Between a rate and a source: `wer@fleurs`."""
+Sources = dict[str, dict[str, float]]
+"""Rates in percent by source."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Combined:
+    """Rates of an evaluation, in percent."""
+
+    rates: dict[str, float]
+    """By the objective."""
+    sources: Sources
+    """Of each source whose texts have words; empty for data without sources."""
+    utterances: UtteranceErrors
+    """Errors and words of each clip, so that their sums have the objective's WER as ratio."""
+
+    @property
+    def flat(self) -> dict[str, float]:
+        """All rates as one mapping: `wer`, and `wer@fleurs` of a source."""
+        own = {
+            f"{rate}{_OF}{name}": value
+            for name, rates in self.sources.items()
+            for rate, value in rates.items()
+        }
+        return {**self.rates, **own}
+
+
+def is_of_source(name: str) -> bool:
+    """Whether a metric is a rate of one source."""
+    return _OF in name
+
+
+def rates_by_source(metrics: Mapping[str, Any]) -> Sources:
+    """The rates of sources among others (`Combined.flat`), as numbers."""
+    found: Sources = {}
+    for key, value in metrics.items():
+        rate, of, source = key.partition(_OF)
+        if of:
+            found.setdefault(source, {})[rate] = float(value)
+    return found
+
+
+def combine(counts: Mapping[str, ErrorCounts], sources: Sequence[str], objective: str) -> Combined:
+    """Rates of each source and of all together.
+
+    Args:
+        counts: of each clip, by rate.
+        sources: the source of each clip.
+        objective: as `TrainConfig.objective`.
+
+    Raises:
+        ValueError: no reference has any text.
+    """
+    import numpy as np
+
+    words = counts["wer"]
+    errors, lengths = words.errors, words.lengths
+    names = list(dict.fromkeys(sources))
+    of = (
+        {name: np.flatnonzero([source == name for source in sources]) for name in names}
+        if len(names) > 1
+        else {}
+    )
+    found = {
+        name: {rate: each.of(rows.tolist()).percent for rate, each in counts.items()}
+        for name, rows in of.items()
+        if lengths[rows].sum()
+    }
+    if objective == "clips" or not found:
+        rates = {rate: each.percent for rate, each in counts.items()}
+        return Combined(rates, found, UtteranceErrors(errors.tolist(), lengths.tolist()))
+    together = max if objective == "worst_source" else statistics.fmean
+    rates = {rate: together([rates[rate] for rates in found.values()]) for rate in counts}
+    worst = max(found, key=lambda name: found[name]["wer"])
+    counting = [worst] if objective == "worst_source" else list(found)
+    factors = np.zeros(len(sources))
+    for name in counting:  # an equal share of the words for each
+        factors[of[name]] = lengths.sum() / (len(counting) * lengths[of[name]].sum())
+    return Combined(rates, found, UtteranceErrors((errors * factors).tolist(), (lengths * factors).tolist()))
+
+
+def objective_words(objective: str) -> str:
+    """What the rates that decide are, where that is not those of all clips together; else empty."""
+    return {"sources": "mean over the sources", "worst_source": "the worst source"}.get(objective, "")
