@@ -8,6 +8,7 @@ from typing import Any
 
 #: Least and greatest value, both allowed; `None` is open.
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
+    "weight": (0, None),
     "freeze_encoder_layers": (0, None),
     "lora_rank": (1, 1024),
     "lora_dropout": (0, 0.9),

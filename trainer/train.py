@@ -80,8 +80,7 @@ class Evaluation:
     def rates(self) -> dict[str, float]:
         """The figures of all clips, without the transcripts and the time."""
         left_out = ("predictions", "utterances", "seconds", "sources")
-        values = {name: value for name, value in vars(self).items() if name not in left_out}
-        return values
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
 
 def budget_samples(config: TrainConfig, n_train: float) -> int:

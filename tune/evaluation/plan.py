@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DATA = (
     *("data", "data_config", *SPLIT_SETTINGS),
-    *("audio_column", "text_column", "row_filter", "max_dropped_share"),
+    *("audio_column", "text_column", "language_column", "task_column", "row_filter", "max_dropped_share"),
 )
 """Settings that say which clips a split has; a search may have measured on fewer, for speed."""
 _DECODING = ("language", "task", "normalizer", "generation_max_length", "generation_num_beams")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainer.config import ENCODER_CACHE_OFF, MODEL_SHORT_NAMES, TrainConfig
 from trainer.methods import notes_on_methods
+from trainer.mix import is_mix, read_mix
 from trainer.optimizers import check_installed
 from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
@@ -271,7 +272,11 @@ class SearchPlan(Plan):
         """What is searched, on what."""
         base = self.base
         shown = {"model", "data", "language", "task"}
-        fixed = [f"{name}={getattr(base, name)}" for name in self.space.fixed if name not in shown]
+        fixed = [
+            f"{name}={getattr(base, name, value)}"
+            for name, value in self.space.fixed.items()
+            if name not in shown
+        ]
         return [
             f"experiment {self.name} in {self.where}",
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
@@ -362,7 +367,8 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     base = TrainConfig.from_dict(
         {"cache_dir": str(request.storage.feature_cache), "seed": request.seed, **space.fixed}
     ).replace(workers=request.workers_per_trial)
-    base = with_absolute_paths(base)
+    base = with_own_language(with_absolute_paths(base))
+    space.check_sources(base.data)
     check_auto(request, base.deepspeed)
     default = usual_learning_rate(base)
     by_method = {method: usual_learning_rate(base.replace(method=method)) for method in space.methods}
@@ -476,6 +482,19 @@ def with_absolute_paths(base: TrainConfig) -> TrainConfig:
         if (path := getattr(base, key)) is not None:
             paths[key] = str(_home_known(path).absolute())
     return base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
+
+
+def with_own_language(base: TrainConfig) -> TrainConfig:
+    """The same settings with a language of the data, where a data file gives each source one and theirs is none of
+    them: it is what the model is exported with.
+
+    Raises:
+        DataError: the data file is wrong.
+    """
+    if not is_mix(base.data):
+        return base
+    own = [source.settings.get("language") for source in read_mix(base.data).sources]
+    return base if None in own or base.language in own else base.replace(language=own[0])
 
 
 def absolute_source(source: str) -> str:

@@ -20,6 +20,7 @@ from tune.experiments.plan import (
     same_source,
     usual_learning_rate,
     with_absolute_paths,
+    with_own_language,
 )
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.budgets import Budgets
@@ -40,7 +41,17 @@ _TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumula
 """Settings that are always told; others where they are not the default."""
 _NOT_TOLD = (
     *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
-    *("audio_column", "text_column", "cache_dir", "output_dir", "deepspeed", "workers", "evaluate_at"),
+    *(
+        "audio_column",
+        "text_column",
+        "language_column",
+        "task_column",
+        "cache_dir",
+        "output_dir",
+        "deepspeed",
+        "workers",
+        "evaluate_at",
+    ),
     *("epochs", "max_steps", "seed", "log_every_seconds", "dataloader_workers", "eval_batch_size", "splits"),
 )
 
@@ -141,7 +152,7 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
     settings["workers"] = int(request.workers or settings.get("workers") or 1)
     request.resources(settings["workers"]).check_gpus()
     base = TrainConfig.from_dict({"cache_dir": str(request.storage.feature_cache), **settings})
-    base = with_absolute_paths(base)
+    base = with_own_language(with_absolute_paths(base))
     name = request.name or dated_name(f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}")
     folder = new_experiment("--name", name, request.storage)
     usual = usual_learning_rate(base)

@@ -28,6 +28,7 @@ _SAME = (
     "language",
     "task",
     "normalizer",
+    "objective",
     "max_eval_clips",
     "validation_split",
 )

@@ -30,6 +30,8 @@ _CHOICES = (
         "test_split",
         "audio_column",
         "text_column",
+        "language_column",
+        "task_column",
         "row_filter",
     ),
     *("max_train_clips", "max_eval_clips", "validation_share", "data_seed", "split_by", "splits"),

@@ -11,9 +11,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from trainer.config import TrainConfig
 from trainer.yaml_nodes import Problems
-from tune.space.parameters import ChoiceParameter, Parameter, describe_when, show
+from tune.space.parameters import ChoiceParameter, Parameter, describe_when, show, usual_value
 
 Ranges: TypeAlias = Mapping[str, tuple[Parameter, ...]]
 """The searched fields, each with its ranges."""
@@ -21,7 +20,7 @@ Ranges: TypeAlias = Mapping[str, tuple[Parameter, ...]]
 
 def effective(name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> Any:
     """The value of a field that a trial with this point trains with; of an automatic learning rate None."""
-    return point.get(name, fixed.get(name, getattr(TrainConfig, name)))
+    return point.get(name, fixed.get(name, usual_value(name)))
 
 
 def counting(ranges: Ranges, name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> int | None:

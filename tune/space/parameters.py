@@ -13,6 +13,9 @@ from decimal import Decimal
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from trainer.bounds import WEIGHT_OF
+from trainer.config import TrainConfig
+
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -34,10 +37,12 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(
         ("generation_max_length", "generation_num_beams", "normalizer", "full_window_evaluation"), _WER
     ),
-    "early_eval_clips": _WER,
+    **dict.fromkeys(("early_eval_clips", "objective"), _WER),
+    "source_weights": "search the weight of each source: sources: {NAME: {weight: {type: float, ...}}}",
     **dict.fromkeys(
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA
     ),
+    **dict.fromkeys(("language_column", "task_column"), _DATA),
     **dict.fromkeys(("max_train_clips", "max_dropped_share", "data_seed", "split_by", "splits"), _DATA),
     **dict.fromkeys(("epochs", "max_steps"), _BUDGET),
     "evaluations": "a search evaluates at its rungs; set them with scheduler: {rungs: ...}",
@@ -55,6 +60,11 @@ SET_BY_SEARCH: dict[str, str] = {
     "evaluate_at": "set scheduler: {rungs: ..., reduction_factor: ...} instead",
     "workers": "give --workers-per-trial instead",
 }
+
+
+def usual_value(name: str) -> Any:
+    """What a setting is where nothing is said of it."""
+    return 1.0 if name.startswith(WEIGHT_OF) else getattr(TrainConfig, name)
 
 
 When: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]

@@ -10,6 +10,7 @@
       - {learning_rate: 1e-4}
     scheduler: {rungs: 3}
     searcher: {startup_trials: 10}
+    sources: {fleurs: {weight: {type: float, low: 0.25, high: 4, log: true}}}    # or weight.fleurs: {type: ...}
 
 The sections `space:` (or `parameters:`) and `fixed:` may hold what otherwise stands at the top level.
 """
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from trainer.bounds import WEIGHT_OF
 from trainer.config import (
     NO_NOISES,
     ConfigError,
@@ -34,7 +36,7 @@ from trainer.methods import WITH_METHOD
 from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 from tune.space.conditions import check_conditions, counting, deciding_points, possible_values
-from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show
+from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show, usual_value
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
 from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
 
@@ -122,7 +124,7 @@ class SpaceReader:
         self.scheduler = SchedulerSettings()
         self.searcher = SearcherSettings()
         self.problems = Problems()
-        self._lines: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         """Line of each field that the file names, also of those with a problem."""
         self._range_lines: dict[str, list[int]] = {}
         self._point_nodes: list[tuple[yaml.MappingNode, dict[str, yaml.Node]]] = []
@@ -163,7 +165,7 @@ class SpaceReader:
         self.fixed.update(overrides)
         told = {other for each in self.ranges.values() for one in each for other, _ in one.when}
         decided = {key: value for key, value in overrides.items() if key in told}
-        wrong = self._lines.keys() - searched - self.fixed.keys()
+        wrong = self.lines.keys() - searched - self.fixed.keys()
         self.ranges = check_conditions(
             self.ranges, self.fixed, self._range_lines, {*overrides, *wrong}, self.problems
         )
@@ -192,7 +194,7 @@ class SpaceReader:
             text = (
                 "freeze_encoder: is the older name of method: decoder; remove it, and name decoder in method"
             )
-            self.problems.add(self._lines.get("freeze_encoder", 1), text)
+            self.problems.add(self.lines.get("freeze_encoder", 1), text)
         elif frozen:
             del self.fixed["freeze_encoder"]
             self.fixed["method"] = "decoder"
@@ -212,8 +214,8 @@ class SpaceReader:
                 self._entry(key, key_node, value)
 
     def _sources(self, node: yaml.Node) -> None:
-        """Settings of data sources: read as all others, so that mistakes are told, and refused."""
-        before, example = len(self.problems.found), "as in sources: {NAME: {weight: 0.5}}"
+        """Settings of data sources; whether the data has these sources shows once it is known."""
+        example = "as in sources: {NAME: {weight: 0.5}}"
         if not isinstance(node, yaml.MappingNode):
             self.problems.add(node, f"sources: must be a mapping of sources and their settings, {example}")
             return
@@ -223,31 +225,28 @@ class SpaceReader:
                 continue
             for key, key_node, value in items(settings, self.problems, f"sources: {name}: "):
                 if key in _SOURCE_SETTINGS:
-                    self._value_or_ranges(f"{key}.{name}", key_node, value)
+                    self._entry(f"{WEIGHT_OF}{name}", key_node, value)
                 else:
                     told = ", ".join(_SOURCE_SETTINGS)
                     self.problems.add(
                         key_node, f"sources: {name}: unknown setting {key!r}; a source has {told}"
                     )
-        if len(self.problems.found) == before:
-            text = "sources: this version trains on one data set without sources; remove them"
-            self.problems.add(node, text)
 
     def _entry(self, key: str, key_node: yaml.Node, node: yaml.Node) -> None:
         """One setting: searched where its value is a mapping or a list of such, else fixed."""
-        if key not in FIELDS:
+        if key not in FIELDS and not key.startswith(WEIGHT_OF):
             near = nearest(key, _RESERVED) or nearest_field(key)
             hint = f"did you mean {near}?" if near else "see the fields of TrainConfig in trainer/config.py"
             self.problems.add(key_node, f"{key}: unknown setting; {hint}")
         elif key in SET_BY_SEARCH:
             self.problems.add(key_node, f"{key}: is set by the search; {SET_BY_SEARCH[key]}")
-        elif key in self._lines:
-            self.problems.add(key_node, f"{key}: given twice, first in line {self._lines[key]}; remove one")
+        elif key in self.lines:
+            self.problems.add(key_node, f"{key}: given twice, first in line {self.lines[key]}; remove one")
         else:
             self._value_or_ranges(key, key_node, node)
 
     def _value_or_ranges(self, key: str, key_node: yaml.Node, node: yaml.Node) -> None:
-        self._lines[key] = line_of(key_node)
+        self.lines[key] = line_of(key_node)
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
         if isinstance(node, yaml.ScalarNode):
             value = read_value(key, node, self.problems, f"{key}=")
@@ -288,9 +287,9 @@ class SpaceReader:
         for key, key_node, value_node in items(node, self.problems, where):
             nodes[key] = value_node
             if key in self.fixed:
-                text = f"{where}{key}: is fixed in line {self._lines[key]}; remove it here"
+                text = f"{where}{key}: is fixed in line {self.lines[key]}; remove it here"
                 self.problems.add(key_node, text)
-            elif key not in self._lines:
+            elif key not in self.lines:
                 near = nearest(key, self.ranges)
                 hint = f"did you mean {near}?" if near else f"searched are {', '.join(self.ranges) or 'none'}"
                 self.problems.add(key_node, f"{where}{key}: is not searched in this file; {hint}")
@@ -313,7 +312,7 @@ class SpaceReader:
                     self.problems.add(nodes[name], text)
                 continue
             parameter = self.ranges[name][place]
-            value = point.setdefault(name, getattr(TrainConfig, name))
+            value = point.setdefault(name, usual_value(name))
             # An automatic learning rate is judged when the model is known.
             if (value is None and name == "learning_rate") or parameter.contains(value):
                 continue
@@ -327,9 +326,9 @@ class SpaceReader:
     def _check_whole(self, overrides: Mapping[str, Any]) -> None:
         """Problems between settings that are right each by itself."""
         fixed = self.fixed
-        if fixed.get("epochs") is not None and fixed.get("max_steps") is not None and "epochs" in self._lines:
+        if fixed.get("epochs") is not None and fixed.get("max_steps") is not None and "epochs" in self.lines:
             self.problems.add(
-                self._lines["epochs"], "epochs and max_steps: only one budget can be given; remove one"
+                self.lines["epochs"], "epochs and max_steps: only one budget can be given; remove one"
             )
         if not self.ranges:
             reason = "every searched parameter is fixed by an option" if overrides else "nothing is searched"
@@ -339,9 +338,9 @@ class SpaceReader:
         for one in self.ranges.get("augment_noise_kind", ()):
             kinds += one.points() or ()
         if "files" in kinds and fixed.get("noise_dir") is None:
-            self.problems.add(self._lines.get("augment_noise_kind", 1), NO_NOISES)
+            self.problems.add(self.lines.get("augment_noise_kind", 1), NO_NOISES)
         for name, text in self._without_effect():
-            self.problems.add(self._lines[name], f"{name}: is searched without effect: {text}")
+            self.problems.add(self.lines[name], f"{name}: is searched without effect: {text}")
 
     def _without_effect(self) -> Iterator[tuple[str, str]]:
         """Searched parameters that another setting switches off: the search would model noise."""

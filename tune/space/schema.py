@@ -14,6 +14,7 @@ from tune.space.settings import LIMITS, SchedulerSettings, SearcherSettings
 _Schema = dict[str, Any]
 _AUTOMATIC = ("learning_rate", *AUTOMATIC)
 """Fields that can be `auto`."""
+_WEIGHT = "weight"
 _TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
@@ -26,9 +27,14 @@ def space_schema() -> _Schema:
     settings = {
         name: {
             "description": docs[name],
-            "anyOf": [_ref(name), *(_searched(name) if name in searchable else ())],
+            "anyOf": [_ref(name), *(_searched(name, field_type(name)[0]) if name in searchable else ())],
         }
         for name in names
+    }
+    values[_WEIGHT] = {"type": "number", "minimum": 0}
+    weight = {
+        "description": "How often each clip of the source comes in an epoch, on average.",
+        "anyOf": [_ref(_WEIGHT), *_searched(_WEIGHT, float)],
     }
     points = {"type": "array", "items": _mapping({name: _ref(name) for name in searchable})}
     of_section = {name: _section(settings) for name in SECTIONS}
@@ -48,6 +54,7 @@ def space_schema() -> _Schema:
                 **dict.fromkeys(TRY_FIRST, points),
                 "scheduler": _mapping(_settings(SchedulerSettings)),
                 "searcher": _mapping(_settings(SearcherSettings)),
+                "sources": {"type": "object", "additionalProperties": _mapping({_WEIGHT: weight})},
             }
         ),
         "$defs": {**values, "when": {**_mapping(when), "minProperties": 1}},
@@ -86,9 +93,8 @@ def _bounds(name: str) -> _Schema:
     return {key: end for key, end in ends.items() if end is not None}
 
 
-def _searched(name: str) -> list[_Schema]:
-    """A range or a choice, or several under conditions."""
-    kind, _, _ = field_type(name)
+def _searched(name: str, kind: type) -> list[_Schema]:
+    """A range or a choice, or several under conditions; `kind` is the type of the field."""
     when = {"when": _ref("when")}
     choice = {"type": "array", "items": _ref(name), "minItems": 1, "uniqueItems": True}
     kinds = [

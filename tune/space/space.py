@@ -9,10 +9,20 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
+from trainer.mix import is_mix, read_mix
 from trainer.yaml_nodes import nearest
 from tune.space.conditions import counting, deciding_points, in_order, key_of, possible_values
-from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, IntParameter, Parameter, hull
+from tune.space.parameters import (
+    AUTO,
+    ChoiceParameter,
+    FloatParameter,
+    IntParameter,
+    Parameter,
+    hull,
+    usual_value,
+)
 from tune.space.reader import check_overrides, parse_set, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
 from tune.util.errors import SpaceError
@@ -54,6 +64,8 @@ class SearchSpace:
     """The file that the space was read from."""
     source_text: str
     """The file as it was written, comments and all."""
+    lines: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
+    """Where in it each setting stands."""
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
@@ -127,6 +139,26 @@ class SearchSpace:
             for name, parameter in counts.items()
             if parameter is not None and (name not in point or not parameter.contains(point[name]))
         ]
+
+    def check_sources(self, data: str) -> None:
+        """Refuse weights of sources that the data does not have.
+
+        Raises:
+            SpaceError: it has weights of others.
+            DataError: a data file cannot be read or is wrong.
+        """
+        names = [name for name in (*self.ranges, *self.fixed) if name.startswith(WEIGHT_OF)]
+        mix = read_mix(data) if is_mix(data) else None
+        known = [f"{WEIGHT_OF}{source.name}" for source in mix.sources] if mix else []
+        told = "no sources; give a data file (.yaml) with --data, or remove it"
+        told = f"the sources {mix.names}; name one of them" if mix else told
+        problems = [
+            f"{self.path}:{self.lines.get(name, 1)}: {name}: data={data!r} has {told}"
+            for name in names
+            if name not in known
+        ]
+        if problems:
+            raise SpaceError("\n".join(problems))
 
     @property
     def methods(self) -> list[str]:
@@ -226,7 +258,7 @@ class SearchSpace:
             recipes.append(
                 self.draw(
                     lambda name, parameter, usual=usual: parameter.nearest(  # type: ignore[misc]
-                        usual.get(name, getattr(TrainConfig, name))
+                        usual.get(name, usual_value(name))
                     )
                 )
             )
@@ -307,7 +339,7 @@ def load_space(name_or_path: str, overrides: Mapping[str, Any] | None = None) ->
     if lines or override_problems:
         raise SpaceError("\n".join(lines + override_problems))
     points = _without_doubles(read.points)
-    return SearchSpace(read.ranges, read.fixed, points, read.scheduler, read.searcher, path, text)
+    return SearchSpace(read.ranges, read.fixed, points, read.scheduler, read.searcher, path, text, read.lines)
 
 
 def _find(name_or_path: str) -> Path:

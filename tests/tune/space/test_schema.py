@@ -63,6 +63,7 @@ def test_packaged_spaces_are_valid(schema: Any, path: Path) -> None:
         "fixed: {language: no, warmup_steps: null}\nspace: {data_config: 11, dropout: {type: choice, values: [0]}}",
         "train_batch_size: {type: int, low: 1, high: 9, step: 2}\ntry_first: [{train_batch_size: 3}]",
         "fixed:\nspace: {learning_rate: null, dropout: {type: choice, values: [0]}}",
+        "sources:\n  fleurs: {weight: 0.5}\n  own: {weight: {type: float, low: 0.25, high: 4, log: true}}",
         "audio_window: auto\nscheduler: {rungs: 3}\nsearcher: {multivariate: false, gp_trials: 0}",
     ],
 )
@@ -100,7 +101,8 @@ def test_the_grammar_is_valid(schema: Any, text: str) -> None:
         "scheduler: {rungs: 0}",
         "searcher: {startup: 3}",
         "fixed: {dropout: {type: float, low: 0, high: 0.1}}",
-        "sources: {fleurs: {weight: 1}}",
+        "sources: {fleurs: {weight: -1}}",
+        "sources: {fleurs: {data: x}}",
     ],
 )
 def test_mistakes_are_not(schema: Any, text: str) -> None:

@@ -324,7 +324,10 @@ BAD_FILES = {
         "1: dropout: unknown key 'prior'; choice has type, values, when",
     ),
     # Settings of data sources
-    "sources": (LR + "sources: {fleurs: {weight: 0.5}}", "2: sources: this version trains on one data set"),
+    "source twice": (
+        LR + "weight.fleurs: 2\nsources: {fleurs: {weight: 0.5}}",
+        "3: weight.fleurs: given twice, first in line 2",
+    ),
     "sources text": (LR + "sources: fleurs", "2: sources: must be a mapping of sources and their settings"),
     "source text": (LR + "sources: {fleurs: 1}", "2: sources: fleurs: must be a mapping of settings"),
     "source key": (
