@@ -45,7 +45,9 @@ def read_clips(config: TrainConfig, window: float, most: int | None) -> list[Che
     table = load_clips(config)
     found = []
     for split in ["validation"] if most is not None else ["validation", "test"]:
-        clips = table.splits.get(split, [])
+        # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
+        every = table.splits.get(split, [])
+        clips = [clip for clip in every if clip.origin.config(config) == config] or every
         step = max(1.0, len(clips) / (most or len(clips) or 1))
         chosen = [clips[int(i * step)] for i in range(int(len(clips) / step))] if clips else []
         audio, texts = [], []

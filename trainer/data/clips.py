@@ -185,6 +185,11 @@ def _given_sources(config: TrainConfig) -> list[_Given]:
     found, problems, mix = [], [], read_mix(config.data)
     for name in config.weights.keys() - {source.name for source in mix.sources}:
         problems.append(f"source_weights: {config.data} has no source {name!r}; it has {mix.names}")
+    if not any(config.weights.get(source.name, source.weight) for source in mix.sources):
+        problems.append(
+            f"source_weights={config.source_weights!r}: the weight of every source of {config.data} is 0, and nothing "
+            "is trained on; raise one"
+        )
     for source in mix.sources:
         try:
             found.append(_given(mix.config(source, config), origin_of(source)))

@@ -49,6 +49,16 @@ def is_of_source(name: str) -> bool:
     return _OF in name
 
 
+def named_rates(sources: Mapping[str, Mapping[str, float]], before: str = "") -> dict[str, float]:
+    """WER and CER of each source under one name, for trackers: `wer/fleurs`."""
+    return {
+        f"{before}{rate}/{name}": rates[rate]
+        for name, rates in sources.items()
+        for rate in ("wer", "cer")
+        if rate in rates
+    }
+
+
 def rates_by_source(metrics: Mapping[str, Any]) -> Sources:
     """The rates of sources among others (`Combined.flat`), as numbers."""
     found: Sources = {}
@@ -100,4 +110,4 @@ def combine(counts: Mapping[str, ErrorCounts], sources: Sequence[str], objective
 
 def objective_words(objective: str) -> str:
     """What the rates that decide are, where that is not those of all clips together; else empty."""
-    return {"sources": "mean over the sources", "worst_source": "the worst source"}.get(objective, "")
+    return {"sources": "the mean over the sources", "worst_source": "the worst source"}.get(objective, "")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tune.space.space import SearchSpace
 
 _HOME_STORAGE = "~/experiments"
-_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".yaml", ".yml")
 _BUDGET = ("epochs", "max_steps")
 _RESOLVED = ("model", "data", "language", "epochs", "max_steps", "deepspeed", "set", "space", "storage")
 """Options that are part of the resolved YAML, or told anew."""

@@ -146,8 +146,9 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
         ModelError: a model cannot be loaded or does not know the language.
         ConfigError: a column is not there, or a setting does not fit the machine.
     """
+    from trainer.data.columns import SOURCE_COLUMN
     from trainer.scoring.decoding import Decoder, check_model
-    from trainer.scoring.normalizers import make_normalizer, unit_note
+    from trainer.scoring.normalizers import as_one, make_normalizers, unit_note
     from trainer.scoring.scores import Reference, score
     from trainer.scoring.split_data import load_split, prepare_split, without_heard, without_learned
 
@@ -167,14 +168,20 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     note = unit_note(config)
     notes = [*plan.notes, *data.notes, *([note] if note else [])]
     say_notes(console, notes)
-    normalizer = make_normalizer(config, decoder.processor.tokenizer)
+    origins = data.prepared.origins
+    normalizers = make_normalizers(config, origins.kinds, decoder.processor.tokenizer)
+    normalizer = as_one([normalizers[kind] for kind in origins.numbers])
+    columns = dict.fromkeys(
+        (*plan.by, *([SOURCE_COLUMN] if any(kind.source for kind in origins.kinds) else []))
+    )
     reference = Reference(
         names=[data.prepared.name(row) for row in range(len(data))],
         seconds=[data.prepared.seconds(row) for row in range(len(data))],
         texts=[data.prepared.text(row) for row in range(len(data))],
-        columns={name: data.column(name) for name in plan.by},
+        columns={name: data.column(name) for name in columns},
+        normalizers=[normalizers[kind] for kind in origins.numbers],
     )
-    if not any(normalizer(text).strip() for text in reference.texts):  # before hours of decoding
+    if not any(text.strip() for text in reference.normalized(normalizer)):  # before hours of decoding
         raise DataError(
             f"data={config.data!r}: no text of the split {plan.split!r} has a word left after the normaliser "
             f"{config.normalizer_name}; nothing to measure"

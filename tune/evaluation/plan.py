@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import SPLIT_SETTINGS, ConfigError, TrainConfig
+from trainer.mix import is_mix
 from tune.experiments.plan import same_source
 from tune.space.reader import parse_set
 
@@ -131,7 +132,8 @@ def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool)
 
     found, role = _unknown_splits(model), split_role(split)
     tuned = model.settings.get("language")
-    if tuned is not None and tuned != config.language:
+    several = is_mix(str(model.settings.get("data")))  # it was tuned for the languages of all sources
+    if tuned is not None and tuned != config.language and not several:
         found.append(
             f"WARNING: {model.shown} was tuned for language {tuned} and is evaluated in {config.language}"
         )

@@ -74,6 +74,10 @@ class DataPrepared(Event):
     """Seconds of audio of each split."""
     longest_seconds: float | None = None
     """Length of the longest training clip."""
+    epoch_samples: float = 0.0
+    """Samples in an epoch, by the weights of the data's sources; 0 in logs of before these."""
+    sources: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Of data with several sources, by their names: `language` and `task` of the clips, `weight`, `clips` by split."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,10 @@ class BaselineMeasured(Event):
     """`wer`, `cer`, ... in percent, `loss`, `clips`."""
     seconds: float | None = None
     """What measuring took; None where it was known from before."""
+    sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """Rates by the source of the clips, where there are several."""
+    objective: str = "clips"
+    """How the sources' rates make those that decide, here and of every run: as `TrainConfig.objective`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,6 +257,10 @@ class HeldOutMeasured(Event):
     run: str
     rates: dict[str, float]
     baseline: dict[str, float]
+    sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """Rates by the source of the clips, where there are several."""
+    baseline_sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """The same of the base model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

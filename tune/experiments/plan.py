@@ -368,13 +368,13 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
         {"cache_dir": str(request.storage.feature_cache), "seed": request.seed, **space.fixed}
     ).replace(workers=request.workers_per_trial)
     base = with_own_language(with_absolute_paths(base))
-    space.check_sources(base.data)
+    weights = space.usual_weights(base.data)
     check_auto(request, base.deepspeed)
     default = usual_learning_rate(base)
     by_method = {method: usual_learning_rate(base.replace(method=method)) for method in space.methods}
     if base.learning_rate is None:
         base = base.replace(learning_rate=space.unsearched_rate(default, by_method))
-    space = space.resolve(default, by_method).with_recipe(default, by_method)
+    space = space.resolve(default, by_method).with_recipe(default, by_method, weights)
     warm_start = None
     if request.warm_start is not None:
         from tune.experiments.warm_start import read_warm_start

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.bounds import WEIGHT_OF
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.search.scheduler import METRIC
@@ -33,6 +34,8 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "experiment": folder.name,
         "metric": METRIC,
         "baseline": {name: rates.get(name) for name in ("wer", "cer")},
+        "objective": state.baseline.objective if state.baseline else None,
+        "sources": sources_of(state),
         "best": None if best is None else _best(folder, state, best),
         "trials": [_entry(folder, run, runs) for run in state.records.all()],
         "repeats": [_entry(folder, run, runs) for run in state.repeats.all()],
@@ -46,6 +49,54 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "interrupted": state.something_is_left,
         "seconds": round(state.seconds, 3),
     }
+
+
+def sources_of(state: SearchState) -> dict[str, dict[str, Any]]:
+    """What is known of each of the data's sources, with the rates of the run to export; nothing for data without."""
+    best, held, base = state.best(), state.held_out, state.baseline
+    of_test = held is not None and best is not None and held.run == best.trial_id
+    found = {}
+    for name, facts in (state.data.sources if state.data else {}).items():
+        rates = {
+            "": best.best_sources if best else {},
+            "baseline_": base.sources if base else {},
+            "test_": held.sources if held and of_test else {},
+            "baseline_test_": held.baseline_sources if held and of_test else {},
+        }
+        own = {
+            f"{which}{rate}": by_source[name][rate]
+            for which, by_source in rates.items()
+            for rate in ("wer", "cer")
+            if rate in by_source.get(name, {})
+        }
+        searched = best.config.get(f"{WEIGHT_OF}{name}") if best else None
+        found[name] = {**facts, "weight": facts["weight"] if searched is None else searched, **own}
+    return found
+
+
+def source_table(state: SearchState, language: str) -> tuple[list[str], list[list[str]]] | None:
+    """The same for people: names of columns, and a row for each source; None for data without.
+
+    `language` is that of sources without one of their own.
+    """
+    sources = sources_of(state)
+    names = {
+        "wer": "WER %",
+        "baseline_wer": "base %",
+        "test_wer": "test %",
+        "baseline_test_wer": "test, base %",
+    }
+    names = {rate: name for rate, name in names.items() if any(rate in facts for facts in sources.values())}
+    rows = [
+        [
+            name,
+            ", ".join(facts["language"]) or language,
+            f"{facts['weight']:.3g}",
+            *(f"{facts[rate]:.2f}" if rate in facts else "" for rate in names),
+        ]
+        for name, facts in sources.items()
+    ]
+    return (["source", "language", "weight", *names.values()], rows) if rows else None
 
 
 def write_results(folder: ExperimentFolder, state: SearchState) -> None:
@@ -136,6 +187,7 @@ def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) 
         "best_wer": run.best_wer,
         "best_cer": run.best_cer,
         "best_samples_seen": run.best_samples_seen,
+        **({"sources": run.best_sources} if run.best_sources else {}),
         "samples_seen": run.samples_seen,
         "seconds": round(run.seconds, 3),
         "samples_per_second": run.samples_per_second,

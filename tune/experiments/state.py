@@ -332,7 +332,7 @@ def _(event: Evaluated, state: SearchState, now: float) -> None:
         "epoch": event.epoch,
         "finished": event.finished,
     }
-    run.add_evaluation(metrics, event.stop, event.keep)
+    run.add_evaluation(metrics, event.stop, event.keep, event.sources)
     if run.wer is not None:
         run.first_heard.setdefault((event.samples_seen, run.wer), now)
     if event.checkpoint is not None and event.metrics.get("wer") is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +18,7 @@ from trainer.conversion.decoding import Decoding
 from trainer.conversion.usage import PLACE, how_to_use
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
-from tune.experiments.results import status_of
+from tune.experiments.results import source_table, status_of
 from tune.search.records import listed
 from tune.util.console import short_source
 
@@ -109,7 +109,7 @@ def model_card(
     standings = verdict.get("standings", [])
     counts = Counter(status_of(run) for run in state.records.all())
     card: ModelCard = ModelCard.from_template(
-        _metadata(config, rates, saved.name),
+        _metadata(config, rates, saved.name, _languages(saved, config)),
         template_path=str(_TEMPLATE),
         settings=settings,
         experiment=saved.name,
@@ -123,7 +123,8 @@ def model_card(
         facts=facts,
         prepared=state.data,
         alone=saved.is_training,
-        language=language_name(config.language or "en"),
+        language=listed([language_name(code) for code in _languages(saved, config)], most=8),
+        sources=source_table(state, str(config.language)),
         base_model=source if _is_hub_id(source) else None,
         base_name=_short_name(source),
         standing=next((found for found in standings if trial.trial_id in found["runs"]), None),
@@ -173,14 +174,20 @@ def usage(decoding: Decoding, formats: Collection[str], repo: str | None = None)
     return text
 
 
-def _metadata(config: TrainConfig, rates: Rates, experiment: str) -> ModelCardData:
+def _languages(saved: SavedExperiment, config: TrainConfig) -> list[str]:
+    """Codes of all languages that the model was trained on, its own first."""
+    sources = saved.state.data.sources if saved.state.data else {}
+    own = [code for facts in sources.values() for code in facts["language"]]
+    return list(dict.fromkeys([config.language or "en", *own]))
+
+
+def _metadata(config: TrainConfig, rates: Rates, experiment: str, languages: Sequence[str]) -> ModelCardData:
     """What the hub reads, by its own classes; `experiment` is the name by which it lists the results."""
     from huggingface_hub import EvalResult, ModelCardData
 
     language = config.language or "en"
-    codes = dict.fromkeys(
-        [_HUB_CODES.get(language, language), *(["en"] if config.task == "translate" else [])]
-    )
+    own = [_HUB_CODES.get(code, code) for code in languages]
+    codes = dict.fromkeys([*own, *(["en"] if config.task == "translate" else [])])
     described: dict[str, Any] = _license(config.model_source)
     if _is_hub_id(config.model_source):
         described |= {"base_model": config.model_source, "base_model_relation": "finetune"}

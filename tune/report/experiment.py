@@ -89,6 +89,12 @@ class Experiment(SavedExperiment):
         """Samples seen by a trial that is not stopped; the longest one where `max_steps` is the budget."""
         return self.rungs[-1]
 
+    @property
+    def epoch_samples(self) -> float:
+        """Samples in an epoch; 0 where nothing is known of the data."""
+        data = self.state.data
+        return (data.epoch_samples if data else 0.0) or float(self.settings.clips.get("train", 0))
+
     def budget_of(self, trial: TrialRecord) -> int:
         """Samples of a trial's own full budget."""
         steps = self.train_config.get("max_steps")

@@ -237,8 +237,10 @@ def _pieces(text: str) -> list[Cell | str]:
 def _about(experiment: Experiment) -> list[list[str]]:
     settings, config = experiment.settings, experiment.train_config
     versions, resources = settings.versions, settings.resources
-    steps, clips = config.get("max_steps"), settings.clips.get("train", 0)
-    budget = f"{steps} steps" if steps else f"{experiment.budget / max(1, clips):.3g} epochs"
+    steps = config.get("max_steps")
+    budget = (
+        f"{steps} steps" if steps else f"{experiment.budget / max(1, experiment.epoch_samples):.3g} epochs"
+    )
     gpus = f"{resources.gpus:g} GPU and " if resources.gpus else ""
     workers = f" for {resources.workers} workers" if resources.workers > 1 else ""
     held = f"{gpus}{resources.cpus:g} CPU a trial{workers}, {resources.concurrent} at a time"

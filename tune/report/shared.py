@@ -8,6 +8,8 @@ from typing import Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.scoring.normalizers import rates_note
+from trainer.scoring.objectives import objective_words
+from tune.experiments.results import source_table
 from tune.report.experiment import Experiment
 from tune.util.console import clock
 
@@ -64,6 +66,7 @@ def shared_parts(experiment: Experiment) -> dict[str, Any]:
     return {
         "footer": f"Written by tune-whisper {version} on {now:%Y-%m-%d at %H:%M}; this file needs nothing else.",
         "data": f"{experiment.data}: {clips} clips. {_rates_note(experiment)}",
+        "sources": source_table(experiment.state, str(experiment.train_config.get("language"))),
         "notes": [note.removeprefix("WARNING: ") for note in settings.notes],
         "left_out": [[_words(key), f"{count:,}"] for key, count in settings.dropped.items()],
         "dropped_title": title,
@@ -78,7 +81,14 @@ def shared_parts(experiment: Experiment) -> dict[str, Any]:
 def _rates_note(experiment: Experiment) -> str:
     config = experiment.train_config
     try:
-        return rates_note(TrainConfig.from_dict(config))
+        known = TrainConfig.from_dict(config)
+        data = experiment.state.data
+        if data is None or not data.sources:
+            return rates_note(known)
+        codes = dict.fromkeys(code for facts in data.sources.values() for code in facts["language"])
+        own = [rates_note(known.replace(language=code)) for code in codes] or [rates_note(known)]
+        decides = objective_words(known.objective) or "all clips together"
+        return " ".join((f"The WER that decides is that of {decides}.", *own))
     except ConfigError:  # settings of another version
         return f"WER is counted with normaliser {config.get('normalizer')}."
 

@@ -32,13 +32,13 @@ def training_page(experiment: Experiment, trained: Contender | None) -> str:
             interval = f", 95 % interval {trained.interval[0]:.2f} to {trained.interval[1]:.2f}"
         tiles.insert(0, (f"{trained.wer:.2f} %", f"WER after training{interval}"))
         tiles += [gain_tile(base, trained.wer), *test_tiles(experiment)]
-    clips = max(1, experiment.settings.clips.get("train", 0))
+    epoch = max(1, experiment.epoch_samples)
     rows: list[list[str]] = []
     best: list[int] = []
     if trial is not None:
         for (seen, wer), loss in zip(trial.evaluations, trial.losses, strict=True):
             best += [len(rows)] if seen == trial.best_samples_seen else []
-            rows.append([f"{seen:,}", f"{seen / clips:.2f}", f"{wer:.2f}", f"{loss:.3f}" if loss else ""])
+            rows.append([f"{seen:,}", f"{seen / epoch:.2f}", f"{wer:.2f}", f"{loss:.3f}" if loss else ""])
     return render_page(
         "training.html",
         experiment.name,

@@ -173,6 +173,7 @@ def _make_average(
             metrics=metrics,
             finished=True,
             keep=found.keep,
+            sources=found.sources,
         ),
         CheckpointSaved(trial_id=name, samples_seen=seen, checkpoint=path, keep=found.keep),
         TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=runs[0].epoch),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainer.scoring.objectives import objective_words
 from tune.experiments.events import BaselineMeasured
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
@@ -35,7 +36,16 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         f"baseline: {base.model} untouched has WER {found.wer:.2f} %, CER {found.cer:.2f} % "
         f"on {found.clips} validation clips{' (measured before)' if known else ''}"
     )
-    session.baseline = BaselineMeasured(rates=finite(found.rates()), seconds=time.time() - began)
+    if found.sources:
+        how = objective_words(base.objective) or "all clips together"
+        own = ", ".join(f"{name} {rates['wer']:.2f} %" for name, rates in found.sources.items())
+        session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
+    session.baseline = BaselineMeasured(
+        rates=finite(found.rates()),
+        seconds=time.time() - began,
+        sources=found.sources,
+        objective=base.objective,
+    )
     write_baseline_clips(session.plan.folder, found)
     return found
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 from rich.markup import escape
 
+from trainer.scoring.objectives import rates_by_source
 from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -286,6 +287,7 @@ def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep
         finished=bool(result.get("finished")),
         stop=stop,
         keep=keep,
+        sources=rates_by_source(result),
     )
 
 

@@ -6,10 +6,15 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rich.console import Console
+from rich.table import Table
+
+from trainer.scoring.objectives import objective_words
 from tune.experiments.plan import Plan
-from tune.experiments.results import outcome
+from tune.experiments.results import outcome, source_table
 from tune.search.finalists import Verdict
 from tune.search.soup import describe_soup
+from tune.util.console import say
 
 if TYPE_CHECKING:
     from tune.experiments.events import FinalRoundCut, TrialsOver
@@ -107,3 +112,19 @@ class Outcome(Generic[PlanT]):
 
 def _closed(run: TrialRecord) -> TrialRecord:
     return dataclasses.replace(run, status="interrupted") if run.status == "running" else run
+
+
+def print_sources(outcome: Outcome[Any], console: Console) -> None:
+    """The rates of each of the data's sources; nothing for data without."""
+    found = source_table(outcome.state, str(outcome.plan.base.language))
+    if found is None:
+        return
+    names, rows = found
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(names):
+        table.add_column(name, justify="right" if place > 1 else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if words := objective_words(outcome.plan.base.objective):
+        say(console, f"WER that decides: {words}")

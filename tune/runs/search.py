@@ -175,7 +175,15 @@ class SearchStages:
         found = measure_held_out(session, self.base.replace(**run.config), run)
         if found is not None:
             rates, baseline = (finite(each.rates()) for each in found)
-            session.experiment.log.append(HeldOutMeasured(run=chosen, rates=rates, baseline=baseline))
+            session.experiment.log.append(
+                HeldOutMeasured(
+                    run=chosen,
+                    rates=rates,
+                    baseline=baseline,
+                    sources=found[0].sources,
+                    baseline_sources=found[1].sources,
+                )
+            )
 
     def _earlier(self) -> list[EarlierTrial]:
         """Trials of another experiment to learn from."""

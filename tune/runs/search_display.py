@@ -13,13 +13,13 @@ from rich.text import Text
 
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
+from tune.runs.outcome import Outcome, print_sources
 from tune.search.finalists import describe_lowest
 from tune.search.records import best_rate, listed, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:
     from tune.experiments.plan import SearchPlan
-    from tune.runs.outcome import Outcome
     from tune.search.finalists import Verdict
     from tune.search.records import Records, TrialRecord
 
@@ -207,6 +207,7 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
     if test is not None:
         told = f"WER {test['wer']:6.2f} % (base {test['baseline_wer']:.2f} %)"
         console.print(f"test      {told}  on {test['clips']:,.0f} clips that chose nothing")
+    print_sources(outcome, console)
     if outcome.gained and wer is not None:
         gain = baseline - wer
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")

@@ -244,7 +244,27 @@ def data_prepared(data: PreparedData) -> DataPrepared:
         splits={name: split.digest() for name, split in data.splits.items()},
         seconds={name: sum(lengths) for name, lengths in seconds.items()},
         longest_seconds=max(seconds.get("train", ()), default=None),
+        epoch_samples=data.splits["train"].epoch_samples,
+        sources=_sources(data),
     )
+
+
+def _sources(data: PreparedData) -> dict[str, dict[str, Any]]:
+    """What the data's sources are; nothing for data without."""
+    found: dict[str, dict[str, Any]] = {}
+    for role, split in data.splits.items():
+        origins = split.origins
+        numbers = origins.numbers.tolist()
+        for number, kind in enumerate(origins.kinds):
+            if not kind.source:
+                continue
+            told = {"language": [], "task": [], "weight": kind.weight, "clips": {}}
+            facts = found.setdefault(kind.source, told)
+            for name in ("language", "task"):
+                own = getattr(kind, name)
+                facts[name] += [own] if own is not None and own not in facts[name] else []
+            facts["clips"][role] = facts["clips"].get(role, 0) + numbers.count(number)
+    return found
 
 
 def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -> None:

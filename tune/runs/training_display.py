@@ -14,11 +14,11 @@ from rich.text import Text
 
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.training_plan import TRIAL, TrainPlan
+from tune.runs.outcome import Outcome, print_sources
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 from tune.util.errors import error_line
 
 if TYPE_CHECKING:
-    from tune.runs.outcome import Outcome
     from tune.search.records import TrialRecord
 
 ERROR_FILE = "error.txt"
@@ -120,6 +120,7 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
     settings = ", ".join(f"{key} {short_value(value)}" for key, value in record.config.items())
     say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} untouched")
     console.print(f"[bold]after     WER {record.best_wer:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
+    print_sources(outcome, console)
     if outcome.gained:
         gain = baseline - record.best_wer
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")

@@ -62,6 +62,8 @@ class Rates:
     """Whether it is of a part of the clips."""
     keep: Kept | None = None
     """What of it is to be saved."""
+    sources: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """By the source of the clips, where there are several."""
 
 
 @dataclasses.dataclass
@@ -127,11 +129,17 @@ class TrialRecord:
     """When it first began to run, in seconds since the epoch; 0 where it never did."""
     members: Sequence[str] = ()
     """Of an average: the runs whose weights it is the mean of."""
+    best_sources: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """Rates of the best evaluation by the source of the clips, where there are several."""
     progress: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Where it stands between two evaluations (`samples_seen`, `epoch`, `loss`); not in the log."""
 
     def add_evaluation(
-        self, metrics: Mapping[str, Any], stop: Stop | None = None, keep: Kept | None = None
+        self,
+        metrics: Mapping[str, Any],
+        stop: Stop | None = None,
+        keep: Kept | None = None,
+        sources: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         """Take in one evaluation, what was decided on it, and what is to be saved of it.
 
@@ -165,7 +173,8 @@ class TrialRecord:
         if metrics.get("train_seconds"):
             self.samples_per_second = float(metrics["train_samples"]) / float(metrics["train_seconds"])
             self.train_seconds = self.samples_seen / max(self.samples_per_second, 1e-9)
-        rates = Rates(self.samples_seen, self.epoch, wer, _number(metrics.get("cer")), partial, keep)
+        cer = _number(metrics.get("cer"))
+        rates = Rates(self.samples_seen, self.epoch, wer, cer, partial, keep, sources or {})
         if keep is None:
             self._take_as_best(rates)
         else:
@@ -176,6 +185,7 @@ class TrialRecord:
         is_best = self.would_be_best(rates.wer, partial=rates.partial)
         if is_best:
             self.best_wer, self.best_cer, self.best_samples_seen = rates.wer, rates.cer, rates.samples_seen
+            self.best_sources = rates.sources
         return is_best
 
     def would_be_best(self, wer: float, *, partial: bool) -> bool:

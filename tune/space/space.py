@@ -140,16 +140,16 @@ class SearchSpace:
             if parameter is not None and (name not in point or not parameter.contains(point[name]))
         ]
 
-    def check_sources(self, data: str) -> None:
-        """Refuse weights of sources that the data does not have.
+    def usual_weights(self, data: str) -> dict[str, float]:
+        """The weights of the data's sources as its data file has them, by the names under which they are searched.
 
         Raises:
-            SpaceError: it has weights of others.
+            SpaceError: the space has weights of other sources.
             DataError: a data file cannot be read or is wrong.
         """
         names = [name for name in (*self.ranges, *self.fixed) if name.startswith(WEIGHT_OF)]
         mix = read_mix(data) if is_mix(data) else None
-        known = [f"{WEIGHT_OF}{source.name}" for source in mix.sources] if mix else []
+        known = {f"{WEIGHT_OF}{source.name}": source.weight for source in mix.sources} if mix else {}
         told = "no sources; give a data file (.yaml) with --data, or remove it"
         told = f"the sources {mix.names}; name one of them" if mix else told
         problems = [
@@ -159,6 +159,7 @@ class SearchSpace:
         ]
         if problems:
             raise SpaceError("\n".join(problems))
+        return known
 
     @property
     def methods(self) -> list[str]:
@@ -244,17 +245,20 @@ class SearchSpace:
         return known, problems
 
     def with_recipe(
-        self, default_learning_rate: float, by_method: Mapping[str, float] | None = None
+        self,
+        default_learning_rate: float,
+        by_method: Mapping[str, float] | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> SearchSpace:
         """The resolved space with the usual settings of the model's size as the last points to try first.
 
         There is one for each `method`, the usual one first. Values outside the space are moved to its nearest ones.
-        Arguments are those of `resolve`.
+        Arguments are those of `resolve`, and what `usual_weights` gives.
         """
         recipes = []
         for method in self.methods:
             rate = (by_method or {}).get(method, default_learning_rate)
-            usual = {"learning_rate": rate, "method": method}
+            usual = {"learning_rate": rate, "method": method, **(weights or {})}
             recipes.append(
                 self.draw(
                     lambda name, parameter, usual=usual: parameter.nearest(  # type: ignore[misc]

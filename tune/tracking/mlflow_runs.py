@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.objectives import named_rates
 from tune.experiments.events import (
     BaselineMeasured,
     Entry,
@@ -189,7 +190,8 @@ def _about(base: TrainConfig) -> dict[str, str]:
 def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
     """Of a run's settings those that were chosen for it, and those that are not the search's."""
     shared, settings = param_texts(base.to_dict()), base.replace(**record.config).to_dict()
-    params = param_texts({**settings, "effective_batch_size": record.effective_batch})
+    # The weight of a source is chosen by itself, and a part of one setting.
+    params = param_texts({**record.config, **settings, "effective_batch_size": record.effective_batch})
     return {key: text for key, text in params.items() if key in record.config or shared.get(key) != text}
 
 
@@ -246,6 +248,7 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
         event, time = entry.event, entry.time
         if isinstance(event, BaselineMeasured):
             log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
+            log(None, named_rates(event.sources, "baseline_"), 0)
         elif isinstance(event, PointMeasured):
             log(None, {INTERPOLATED_WER: event.rates.get("wer")}, round(100 * event.point))
         elif isinstance(event, TrialProposed):
@@ -253,9 +256,12 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
         elif isinstance(event, HeldOutMeasured):
             rates = {TEST_WER: event.rates.get("wer"), BASELINE_TEST_WER: event.baseline.get("wer")}
             log(None, rates, trials)
+            log(None, named_rates(event.sources, "test_"), trials)
+            log(None, named_rates(event.baseline_sources, "baseline_test_"), trials)
         elif isinstance(event, Evaluated) and event.metrics.get(event.objective) is not None:
             reported, wer = {**event.metrics, "epoch": event.epoch}, event.metrics[event.objective]
             values = {name: reported[name] for name in RATES if name in reported}
+            values |= named_rates(event.sources)
             # What was measured again, as its process had ended before its weights were saved, is the same point.
             time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, wer), time)
             log(event.trial_id, values | _of_training(reported), event.samples_seen)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.objectives import named_rates
 from tune.experiments.events import BaselineMeasured, Entry, Evaluated, TrialProposed
 from tune.space.parameters import show
 from tune.tracking.tracker import Orders, Position, Tracker
@@ -62,7 +63,7 @@ class TensorBoardTracker(Tracker):
                 self._settings(event, entry.time, saved.base.seed)
             elif isinstance(event, Evaluated):
                 values = {name: value for name, value in event.metrics.items() if name not in _NOT_SHOWN}
-                values["epoch"] = event.epoch
+                values |= {"epoch": event.epoch, **named_rates(event.sources)}
                 self._scalars(event.trial_id, entry.time, event.samples_seen, values)
                 measured[event.trial_id] = entry.time
         for name, moment in measured.items():

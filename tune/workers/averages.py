@@ -27,6 +27,8 @@ class Measured:
     """Of `Evaluation`, in percent."""
     keep: Kept
     """What is on the storage: its weights, or only what compares clips."""
+    sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """Rates by the source of the clips, where there are several."""
 
 
 def measure_average(
@@ -63,7 +65,7 @@ def measure_average(
         shutil.rmtree(place, ignore_errors=True)
         raise
     files.complete(place, name, files.upload(place, name))
-    return Measured(found.rates(), keep)
+    return Measured(found.rates(), keep, found.sources)
 
 
 def measure_point(

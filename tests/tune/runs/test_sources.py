@@ -1,0 +1,146 @@
+"""A search on several sources in three languages: weights, rates of each source, and the model that comes of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from demo_clips import demo_clips
+from forks import tune_whisper
+from make_data import write_manifest
+
+from tune.cli import main
+
+LANGUAGES = {"north": "de", "east": "ja", "west": "en"}
+SIZES = {"train": 24, "validation": 10, "test": 8}
+SPACE = """\
+learning_rate: 1e-3
+sources:
+  north: {weight: {type: float, low: 0.25, high: 4, log: true}}
+  west: {weight: 1}
+scheduler: {rungs: 2}
+"""
+
+
+def write_sources(folder: Path) -> None:
+    """A folder of clips for each source, and the data file."""
+    lines = ["sources:"]
+    for number, (name, language) in enumerate(LANGUAGES.items()):
+        for split, size in SIZES.items():
+            rows = []
+            for place, (samples, text) in enumerate(demo_clips(split)[number * size : (number + 1) * size]):
+                path = folder / name / "clips" / f"{split}{place}.wav"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                soundfile.write(path, samples, 16000)
+                rows.append({"file": f"clips/{path.name}", "text": text})
+            write_manifest(folder / name / f"{split}.csv", rows)
+        lines += [f"  {name}:", f"    data: {name}", f"    language: {language}"]
+    (folder / "mix.yaml").write_text("\n".join([*lines, "    weight: 0.5", ""]))
+    (folder / "space.yaml").write_text(SPACE)
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The working folder of a finished search, and what it printed."""
+    folder = tmp_path_factory.mktemp("sources")
+    write_sources(folder)
+    words = "--space space.yaml --trials 3 --epochs 1 --experiment three --data mix.yaml --finalists 0"
+    done = tune_whisper(*words.split(), "--set", "objective=sources", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: tuple[Path, str]) -> None:
+    folder, printed = search
+    experiment = folder / "experiments" / "three"
+    found = json.loads((experiment / "results.json").read_text())
+    assert found["objective"] == "sources"
+    weights = [trial["config"]["weight.north"] for trial in found["trials"]]
+    assert len(set(weights)) == 3
+    assert 1.0 in weights, "the weight of the data file is tried first"
+    events = [json.loads(line) for line in (experiment / "events.jsonl").read_text().splitlines()]
+    (data,) = [event["data"] for event in events if event["event"] == "DataPrepared"]
+    assert data["sources"]["west"]["weight"] == 0.5
+    assert data["epoch_samples"] == 24 + 24 + 12
+    measured = [event["data"] for event in events if event["event"] == "Evaluated"]
+    assert {event["samples_seen"] for event in measured} <= {24, 60, 64, 20, 16, 32}
+    for event in measured:
+        assert set(event["sources"]) == set(LANGUAGES)
+        rates = [rates["wer"] for rates in event["sources"].values()]
+        assert event["metrics"]["wer"] == pytest.approx(statistics.fmean(rates))
+    best = next(trial for trial in found["trials"] if trial["trial_id"] == found["best"]["trial_id"])
+    for name, facts in found["sources"].items():
+        assert facts["language"] == [LANGUAGES[name]]
+        assert facts["wer"] == best["sources"][name]["wer"]
+        assert {"baseline_wer", "test_wer", "baseline_test_wer"} <= set(facts)
+        (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
+        assert f"{facts['wer']:.2f}" in line
+        assert f"<td>{name}</td>" in (experiment / "report" / "report.html").read_text()
+    assert found["sources"]["north"]["weight"] == best["config"]["weight.north"]
+    database = sqlite3.connect(experiment / "mlflow.db")
+    keys = {key for (key,) in database.execute("select distinct key from metrics")}
+    assert {"wer/north", "cer/east", "baseline_wer/west", "test_wer/north"} <= keys
+    params = {key for (key,) in database.execute("select distinct key from params")}
+    assert "weight.north" in params
+
+
+@pytest.mark.slow
+def test_a_source_has_the_rate_that_it_has_by_itself(
+    search: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = search
+    monkeypatch.chdir(folder)
+    assert main(["export", "three", "--output", "model"]) == 0
+    assert "- en\n- de\n- ja\n" in Path("model/README.md").read_text()
+    capsys.readouterr()
+
+    def evaluated(*words: str) -> dict[str, Any]:
+        assert main(["evaluate", "model", *words, "--split", "validation", "--json"]) == 0
+        printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return printed
+
+    sources = json.loads(Path("experiments/three/results.json").read_text())["sources"]
+    together = {group["value"]: group for group in evaluated("--data", "mix.yaml")["breakdown"]["source"]}
+    for name, language in LANGUAGES.items():
+        alone = evaluated("--data", name, "--language", language)
+        assert alone["rates"]["wer"]["percent"] == pytest.approx(sources[name]["wer"], abs=1e-9)
+        assert together[name]["wer"]["percent"] == pytest.approx(sources[name]["wer"], abs=1e-9)
+        assert alone["normalizer"]["unit"] == ("characters" if language == "ja" else "words")
+
+
+MISTAKES = {
+    "no such source": (
+        ["--space", "space.yaml"],
+        ":1: weight.south: data=",
+        "has the sources north, east, west",
+    ),
+    "no sources": (
+        ["--space", "space.yaml", "--data", "demo"],
+        ":1: weight.south: data='demo' has no sources",
+    ),
+    "by option": (["--space", "lr_batch", "--set", "source_weights=south=2"], "has no source 'south'", ""),
+    "objective": (["--space", "lr_batch", "--set", "objective=best"], "objective='best': must be one of", ""),
+    "all off": (["--space", "off.yaml"], "the weight of every source of ", ""),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_wrong_weights_are_one_line_before_anything_starts(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_sources(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("space.yaml").write_text("weight.south: {type: float, low: 0.25, high: 4, log: true}\n")
+    off = "".join(f"  {name}: {{weight: 0}}\n" for name in LANGUAGES)
+    Path("off.yaml").write_text(f"learning_rate: {{type: float, low: 1e-4, high: 1e-3}}\nsources:\n{off}")
+    words, *told = MISTAKES[mistake]
+    data = [] if "--data" in words else ["--data", "mix.yaml"]
+    assert main([*words, *data, "--trials", "2", "--dry-run"]) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.strip()]
+    assert all(text in line for text in told), line
