@@ -64,7 +64,7 @@ def made_up(*_: Any) -> Any:
     """The features of any clip."""
     import numpy as np
 
-    return np.zeros((80, 1), np.float16), -1.5, 0.01, False
+    return np.zeros((80, 1), np.float16), -1.5, 0.01, 0, False, None
 
 
 def memory() -> tuple[float, float]:

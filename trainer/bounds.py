@@ -30,6 +30,8 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "augment_telephone": (0, 1),
     "augment_clipping": (0, 1),
     "augment_gain": (0, 40),
+    "audio_channel": (1, None),
+    "pack_seconds": (0, 30),
     "validation_share": (0.001, 0.9),
     "max_train_clips": (1, None),
     "max_eval_clips": (1, None),
@@ -60,7 +62,7 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "log_every_seconds": (0, None),
 }
 #: Fields of which `null` can be written as `auto`.
-AUTOMATIC = ("audio_window", "early_eval_clips", "eval_batch_size")
+AUTOMATIC = ("audio_window", "pack_seconds", "early_eval_clips", "eval_batch_size")
 #: Fields that must be above 0.
 POSITIVE = {"learning_rate", "epochs", "adam_epsilon", "lora_alpha"}
 

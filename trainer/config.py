@@ -52,6 +52,9 @@ SPLIT_SETTINGS = (
     "splits",
 )
 
+#: Settings that say how clips are cut from audio files.
+CLIP_SETTINGS = ("audio_channel", "segment_columns", "pack_seconds")
+
 #: Short names and the hub repositories (or the embedded demo) that they stand for.
 MODEL_SHORT_NAMES: dict[str, str] = {
     "demo": "demo",
@@ -174,6 +177,13 @@ class TrainConfig:
     """Column with the language of each clip, as a name or code, where the data has several to be learned."""
     task_column: str | None = None
     """Column with the task of each clip, `transcribe` or `translate`."""
+    audio_channel: int | None = None
+    """Channel of the audio files that is heard, from 1; `null`: the mean of all."""
+    segment_columns: str | None = "start,end"
+    """Columns with start and end in seconds where rows are parts of recordings; `null`: rows are whole files."""
+    pack_seconds: float | None = None
+    """Most seconds to which neighbouring parts of a recording are joined; 0: none are; `null` or `auto`: cues of
+    subtitles to 20, rows of tables not."""
     row_filter: str | None = None
     """Keep only rows with these values, as `column=value` or `a=x,b=y`."""
     source_weights: str | None = None
@@ -431,6 +441,10 @@ def check_value(name: str, value: Any) -> Any:
         raise ConfigError(f"{name}={value!r}: must be weights of at least 0, each once, as fleurs=0.5,own=2")
     if name == "deepspeed":
         return resolve_deepspeed(converted)
+    if name == "segment_columns" and [bool(part.strip()) for part in converted.split(",")] != [True, True]:
+        raise ConfigError(
+            f"{name}={value!r}: must be the names of two columns with a comma between, such as start,end, or null"
+        )
     if name in ("model", "data", "cache_dir", "output_dir") and not converted:
         raise ConfigError(f"{name}={value!r}: must not be empty")
     return converted

@@ -6,8 +6,10 @@ import.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
+import re
 
 from trainer.errors import ConfigError
 
@@ -181,6 +183,20 @@ def resolve_language(name: str) -> str:
             else "use a code such as en, de, be or an English name"
         )
     raise ConfigError(f"language={name!r}: Whisper does not know this language; {hint}")
+
+
+def is_language(value: object, code: str) -> bool:
+    """Whether a cell or folder name (`en`, `English`, `en-US`, `en_us`) means the language of `code`."""
+    return language_code(value) == code
+
+
+def language_code(value: object) -> str | None:
+    """Whisper's code for a cell or folder name; none where Whisper has no such language."""
+    text = str(value or "").strip().lower()
+    for name in (text, re.split(r"[-_]", text)[0]):
+        with contextlib.suppress(ConfigError):
+            return resolve_language(name)
+    return None
 
 
 def _is_language(tag: str) -> bool:

@@ -26,6 +26,7 @@ SUFFIXES = (".yaml", ".yml")
 SOURCE_SETTINGS = (
     *("data", "data_config", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "language_column", "task_column", "row_filter"),
+    *("audio_channel", "segment_columns", "pack_seconds"),
     *("max_train_clips", "max_eval_clips", "language", "task"),
 )
 """Settings that a source may have of its own; without one it has that of the training."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,70 @@ def snapshot(data: PreparedData) -> dict[str, list[object]]:
         ]
         for role, split in data.splits.items()
     }
+
+
+def encode(
+    audio: np.ndarray,
+    coding: str | None,
+    container: str,
+    *,
+    rate: int = RATE,
+    picture: bool = False,
+    late: float = 0.0,
+) -> bytes:
+    """A file as phones, browsers and cameras write it, by FFmpeg.
+
+    Args:
+        audio: float32 (samples,) or (channels, samples) at 16 kHz.
+        coding: FFmpeg's name of the encoder; None for a file without sound.
+        container: FFmpeg's name of it.
+        rate: samples a second in the file.
+        picture: with a track of pictures.
+        late: seconds by which the sound begins after the picture.
+    """
+    import av
+    import soxr
+
+    channels = np.ascontiguousarray(np.atleast_2d(audio))
+    if rate != RATE:
+        channels = np.ascontiguousarray(soxr.resample(channels.T, RATE, rate).T)
+    layout = "mono" if len(channels) == 1 else "stereo"
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=container) as file:
+        film = file.add_stream("mpeg4", rate=25, options={}) if picture else None
+        if film is not None:
+            film.width = film.height = 64
+            film.pix_fmt = "yuv420p"
+        sound = file.add_stream(coding, rate=rate, layout=layout) if coding else None
+        if sound is not None and coding != "libopencore_amrnb":
+            sound.bit_rate = 64_000
+        if film is not None:
+            for number in range(int(len(channels[0]) / rate * 25) + 30):
+                image = av.VideoFrame.from_ndarray(
+                    np.full((64, 64, 3), number % 255, np.uint8), format="rgb24"
+                )
+                image.pts = number
+                file.mux(film.encode(image))
+            file.mux(film.encode(None))
+        if sound is not None:
+            codec = sound.codec_context
+            frame = av.AudioFrame.from_ndarray(channels, format="fltp", layout=layout)
+            frame.sample_rate = rate
+            pieces = av.AudioResampler(
+                format=codec.format, layout=layout, rate=rate, frame_size=codec.frame_size or 0
+            )
+            place = round(late * rate)
+            for piece in [*pieces.resample(frame), *pieces.resample(None)]:
+                piece.pts, place = place, place + piece.samples
+                file.mux(sound.encode(piece))
+            file.mux(sound.encode(None))
+    return buffer.getvalue()
+
+
+def lag(audio: np.ndarray, expected: np.ndarray) -> tuple[int, float]:
+    """Samples by which one comes later than the other, where they are most alike, and their correlation there."""
+    size = 1 << (len(audio) + len(expected)).bit_length()
+    found = np.fft.irfft(np.fft.rfft(audio, size) * np.conj(np.fft.rfft(expected, size)), size)
+    place = int(np.argmax(found))
+    like = float(found[place] / np.sqrt((audio**2).sum() * (expected**2).sum()))
+    return (place - size if place > size // 2 else place), like

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.data.sources import is_language, language_code
 from trainer.errors import ConfigError
-from trainer.languages import LANGUAGES, resolve_language
+from trainer.languages import LANGUAGES, is_language, language_code, resolve_language
 
 
 def test_the_table_is_the_one_of_transformers() -> None:

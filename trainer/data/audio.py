@@ -1,38 +1,50 @@
-"""Audio as 16 kHz mono, of any rate, WAV, FLAC, OGG or MP3, at once or block by block, and what is wrong with it."""
+"""Audio as 16 kHz mono, of any rate and usual format, whole, in parts or block by block, and what is wrong with it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from trainer.data.containers import find_parts
-from trainer.data.parts import Part, PartFile
+from trainer.data.formats import media, sndfile
+from trainer.data.formats.parts import UndecodableError
 
 if TYPE_CHECKING:
     import numpy as np
-    import soundfile
 
 SAMPLE_RATE = 16_000
 """Samples a second that every Whisper model hears."""
+AUDIO_SUFFIXES = (
+    *(".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64"),
+    *(
+        ".m4a",
+        ".mp4",
+        ".webm",
+        ".aac",
+        ".amr",
+        ".wma",
+        ".m4b",
+        ".m4v",
+        ".mov",
+        ".3gp",
+        ".3g2",
+        ".mka",
+        ".mkv",
+        ".ogv",
+    ),
+    *(".avi", ".wmv", ".asf", ".flv", ".mpg", ".mpeg", ".m2ts", ".mts"),
+)
+"""What is looked for in a folder; a file that is named itself may end otherwise."""
 BLOCK_SECONDS = 20
 """Audio that is decoded at once."""
-_STEP = 1 << 13
-"""Samples of each channel that are asked of the decoder: what it had read before damage in them is lost."""
 _MISSING = 0.1
-"""Seconds that may be missing of what is announced: nothing that anybody says. MP3s announce up to three frames more or
-less than they hold."""
+"""Seconds by which a part may reach beyond the end of its file."""
 _CANCELLED = 0.1
 """Channels cancel each other where their mean has less than so much of the power of the mean of independent ones."""
-_LOUDEST = 1e6
-"""No sample is larger, with full scale as 1; integers in files of floating point are 32768 at most."""
-_RATES = range(1_000, 1_000_001)
-"""Sample rates that are no damage."""
 
 
 class AudioError(Exception):
@@ -60,32 +72,30 @@ class Block:
 class AudioFile:
     """One file that is decoded, part by part; all that is known only at its end is so after `blocks`."""
 
-    def __init__(self, source: str | bytes | Path) -> None:
+    def __init__(self, source: str | bytes | Path, channel: int | None = None) -> None:
         """Look at the headers.
 
         Args:
             source: path of a file, or the content of one.
+            channel: the one to hear, from 1; `None` is the mean of all.
 
         Raises:
             AudioError: `unreadable_audio` or `empty_audio`.
         """
-        import soundfile
-
-        self._source = source
+        self._source, self._channel = source, channel
         with _told(), _opened(self._source) as file:
-            self._parts = find_parts(file)
-            with _decoder(file, self._parts[0]) as decoder:
-                self.kind = f"{decoder.format} {decoder.subtype}"
-                """Format and coding: `FLAC PCM_16`."""
-                self.rate, self.channels = decoder.samplerate, decoder.channels
-                seconds = [_announced(decoder, self._parts[0])]
-            for part in self._parts[1:]:
-                # What cannot be decoded is told when all before it was.
-                with contextlib.suppress(soundfile.SoundFileError), _decoder(file, part) as decoder:
-                    seconds.append(_announced(decoder, part))
-        told = [each for each in seconds if each is not None]
-        self.seconds = sum(told) if len(told) == len(self._parts) else None
+            self._media = media.media_kind(file)
+            track = media.find_track(file, self._media) if self._media else sndfile.find_track(file)
+        if track is None:
+            raise AudioError("empty_audio", "the file has no sound in it")
+        self._track = track
+        self.kind, self.rate, self.channels = track.kind, track.rate, track.channels
+        self.seconds = track.seconds
         """Length that the headers announce; `None` where they announce none."""
+        if channel is not None and channel > self.channels:
+            raise AudioError(
+                "missing_channel", f"has {self.channels} channel{'s' * (self.channels != 1)}, not {channel}"
+            )
         self.held = 0.0
         """Seconds that were decoded."""
         self.incomplete: str | None = None
@@ -99,31 +109,32 @@ class AudioFile:
         Raises:
             AudioError: `unreadable_audio`: not even the beginning can be decoded, or samples are no numbers of audio.
         """
-        import soundfile
-
         self.held, self.incomplete = 0.0, None
         with _told(), _opened(self._source) as file:
-            for number, part in enumerate(self._parts):
-                before, failure, announced = self.held, None, None
-                try:
-                    with _decoder(file, part) as decoder:
-                        announced = _announced(decoder, part)
-                        for samples in _decode(decoder, part.samples):
-                            self.held += len(samples) / decoder.samplerate
-                            yield Block(samples, decoder.samplerate, number)
-                except soundfile.SoundFileError as error:
-                    if not self.held:
-                        raise
-                    failure = why_undecodable(error)
-                missing = _missing(self.held - before, announced, part, failure)
-                if missing and not self.incomplete:
-                    which = f"part {number + 1} of {len(self._parts)} " if len(self._parts) > 1 else ""
-                    self.incomplete = f"cut off or damaged: {which}{missing}"
+            decoding = (
+                media.Decoding(file, self._media, BLOCK_SECONDS)
+                if self._media
+                else sndfile.Decoding(file, self._track, BLOCK_SECONDS)
+            )
+            for samples, rate, part in decoding.blocks():
+                self.held += len(samples) / rate
+                yield Block(samples, rate, part)
+            if decoding.failure is not None:
+                self.incomplete = f"cut off or damaged: {decoding.failure}"
 
     def mono(self) -> Iterator[tuple[np.ndarray, Block]]:
         """Every block with its channels as one, float32 (samples,) at its own rate."""
+        import numpy as np
+
         self.cancelled = False
         for block in self.blocks():
+            if self._channel is not None:
+                if self._channel > block.samples.shape[1]:
+                    raise AudioError(
+                        "missing_channel", f"has no channel {self._channel} at {self.held:.2f} s"
+                    )
+                yield np.ascontiguousarray(block.samples[:, self._channel - 1]), block
+                continue
             mixed, cancelled = mix(block.samples)
             self.cancelled |= cancelled
             yield mixed, block
@@ -148,37 +159,148 @@ class AudioFile:
 
 
 @dataclasses.dataclass(frozen=True)
+class AudioSource:
+    """Where the sound of a clip is: a file, or a part of one."""
+
+    file: str | bytes | Path
+    """Path, or the content."""
+    channel: int | None = None
+    """The one to hear, from 1; `None` is the mean of all."""
+    start: float = 0.0
+    """Seconds before it."""
+    end: float | None = None
+    """Seconds up to its end; `None` is the end of the file."""
+    problem: str = ""
+    """What is wrong with these times, if anything is."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it has times of its own."""
+        return bool(self.start or self.end is not None or self.problem)
+
+
+@dataclasses.dataclass(frozen=True)
 class Heard:
     """One clip."""
 
     samples: np.ndarray
-    """float32 (samples,), 16 kHz mono in about -1 to 1: the mean of the channels."""
+    """float32 (samples,), 16 kHz mono in about -1 to 1: the mean of the channels, or the one wanted."""
     cancelled: bool
     """Whether channels cancel each other, so that one of them stands for all."""
+    file: AudioFile
+    """That it was read from."""
 
 
-def hear(source: str | bytes | Path, *, max_seconds: float | None = None) -> Heard:
+def hear(source: AudioSource | str | bytes | Path, *, max_seconds: float | None = None) -> Heard:
     """One clip, whole or not at all.
 
     Args:
-        source: path of a file, or the content of one.
+        source: what is to be heard; a path or the content of a file is all of it.
         max_seconds: longest clip wanted; a longer one is refused without decoding all of it.
 
     Raises:
-        AudioError: `unreadable_audio`, `empty_audio`, `incomplete_audio` or `too_long_audio`.
+        AudioError: `unreadable_audio`, `empty_audio`, `incomplete_audio`, `too_long_audio`, `missing_channel` or
+            `wrong_times`.
     """
+    wanted = source if isinstance(source, AudioSource) else AudioSource(source)
+    if not wanted.is_part:
+        return _hear_file(wanted, max_seconds)
+    [(_, found)] = hear_each([wanted], max_seconds=max_seconds)
+    if isinstance(found, AudioError):
+        raise found
+    return found
+
+
+def hear_each(
+    sources: Iterable[AudioSource], *, max_seconds: float | None = None
+) -> Iterator[tuple[AudioSource, Heard | AudioError]]:
+    """Each of some clips, or why it cannot be had; a file whose parts come one after the other is decoded once."""
+    tape, file = None, AudioSource("")
+    for source in sources:
+        try:
+            if not source.file:
+                raise AudioError("unreadable_audio", "no audio is given")
+            if not source.is_part:
+                yield source, _hear_file(source, max_seconds)
+                continue
+            if source.problem:
+                raise AudioError("wrong_times", source.problem)
+            if source.end is not None and max_seconds is not None:
+                _refuse_long(source.end - source.start, max_seconds)
+            same = (source.file, source.channel) == (file.file, file.channel)
+            if tape is None or not same or not tape.holds(source):
+                tape, file = None, source
+                tape = _Tape(AudioFile(source.file, source.channel))
+            yield source, Heard(tape.cut(source, max_seconds), tape.file.cancelled, tape.file)
+        except AudioError as error:
+            yield source, error
+
+
+class _Tape:
+    """A file that is played once, with no more of it in memory than the parts need."""
+
+    def __init__(self, file: AudioFile) -> None:
+        import numpy as np
+
+        self.file = file
+        self._blocks, self._held, self._first = file.stream(), np.zeros(0, np.float32), 0
+        self._ended = False
+
+    def holds(self, source: AudioSource) -> bool:
+        """Whether nothing of a part was forgotten already."""
+        return round(source.start * SAMPLE_RATE) >= self._first
+
+    def cut(self, source: AudioSource, max_seconds: float | None) -> np.ndarray:
+        """float32 (samples,) of a part that begins where the one before began, or later."""
+        import numpy as np
+
+        start = round(source.start * SAMPLE_RATE)
+        end = None if source.end is None else round(source.end * SAMPLE_RATE)
+        self._forget(start)
+        while not self._ended and (end is None or self._first + len(self._held) < end):
+            try:
+                block = next(self._blocks)
+            except StopIteration:
+                self._ended = True
+                break
+            except AudioError:
+                self._ended = True
+                raise
+            self._held = np.concatenate([self._held, block])
+            self._forget(start)
+            if end is None and max_seconds is not None:
+                _refuse_long(len(self._held) / SAMPLE_RATE, max_seconds)
+        held = self._first + len(self._held)
+        if (end is None or end > held) and self.file.incomplete:
+            raise AudioError("incomplete_audio", self.file.incomplete)
+        if start >= held or (end is not None and end - held > _MISSING * SAMPLE_RATE):
+            what = f"begins at {source.start:.2f}" if source.end is None else f"ends at {source.end:.2f}"
+            raise AudioError(
+                "wrong_times", f"{what} s, after the end of the recording ({held / SAMPLE_RATE:.2f} s)"
+            )
+        return np.array(self._held[start - self._first : None if end is None else end - self._first])
+
+    def _forget(self, start: int) -> None:
+        gone = min(max(0, start - self._first), len(self._held))
+        self._held, self._first = self._held[gone:], self._first + gone
+
+
+def _refuse_long(seconds: float, most: float) -> None:
+    if seconds > most + 0.5 / SAMPLE_RATE:
+        raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {most:g} s")
+
+
+def _hear_file(source: AudioSource, max_seconds: float | None) -> Heard:
+    """A whole file."""
     import numpy as np
     import soxr
 
-    file = AudioFile(source)
+    file = AudioFile(source.file, source.channel)
     parts: dict[int, list[np.ndarray]] = {}
     rates: dict[int, int] = {}
     for mixed, block in file.mono():
         if max_seconds is not None and file.held > max_seconds + 0.5 / SAMPLE_RATE:
-            seconds = max(file.seconds or 0.0, file.held)
-            raise AudioError(
-                "too_long_audio", f"{seconds:.2f} s, over the model's window of {max_seconds:g} s"
-            )
+            _refuse_long(max(file.seconds or 0.0, file.held), max_seconds)
         parts.setdefault(block.part, []).append(mixed)
         rates[block.part] = block.rate
     if file.incomplete:
@@ -194,10 +316,10 @@ def hear(source: str | bytes | Path, *, max_seconds: float | None = None) -> Hea
     samples = np.ascontiguousarray(np.concatenate(whole), dtype=np.float32)
     if not len(samples):
         raise AudioError("empty_audio", "shorter than one sample at 16 kHz")
-    return Heard(samples, file.cancelled)
+    return Heard(samples, file.cancelled, file)
 
 
-def read_audio(source: str | bytes | Path, *, max_seconds: float | None = None) -> np.ndarray:
+def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float | None = None) -> np.ndarray:
     """The samples of one clip, as `hear` gives them and with its errors."""
     return hear(source, max_seconds=max_seconds).samples
 
@@ -224,87 +346,15 @@ def mix(samples: np.ndarray) -> tuple[np.ndarray, bool]:
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Errors of the decoder and the disk as those of a clip."""
-    import soundfile
-
     try:
         yield
-    except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError("unreadable_audio", why_undecodable(error)) from error
-
-
-@functools.cache
-def _decoder_class() -> type[soundfile.SoundFile]:
-    import soundfile
-
-    class Decoder(soundfile.SoundFile):
-        """Never seeks: libsndfile cannot in GSM, in some kinds of ADPCM, and where no length is announced."""
-
-        def seekable(self) -> bool:
-            """Let soundfile read on, without asking how much there is."""
-            return False
-
-    return Decoder
-
-
-@contextlib.contextmanager
-def _decoder(file: BinaryIO, part: Part) -> Iterator[soundfile.SoundFile]:
-    content = PartFile(file, part)
-    with _decoder_class()(content) as decoder:
-        if decoder.samplerate not in _RATES:
-            raise AudioError("unreadable_audio", f"announces {decoder.samplerate} samples a second")
-        yield decoder
-    if content.failure is not None:
-        raise content.failure
-
-
-def _announced(decoder: soundfile.SoundFile, part: Part) -> float | None:
-    """Seconds that the header of a part announces; `None` where it announces none."""
-    if part.samples == 0 or not part.share:
-        return None
-    samples = decoder.frames if part.samples is None else part.samples
-    return float((samples / part.share + part.missing) / decoder.samplerate)
-
-
-def _decode(decoder: soundfile.SoundFile, announced: int | None) -> Iterator[np.ndarray]:
-    """float32 (samples, channels), `BLOCK_SECONDS` at a time; what comes before an error, too.
-
-    The decoder is asked for the samples that are announced before it is asked for more: what stands behind them may be
-    no audio.
-    """
-    import numpy as np
-    import soundfile
-
-    size, last, left = BLOCK_SECONDS * decoder.samplerate, False, announced or 0
-    while not last:
-        steps, count, failure = [], 0, None
-        try:
-            while count < size and not last:
-                wanted = min(_STEP, size - count, left or _STEP)
-                step = decoder.read(wanted, dtype="float32", always_2d=True)
-                last, count, left = not len(step), count + len(step), max(0, left - len(step))
-                steps.append(step)
-        except soundfile.SoundFileError as error:
-            failure = error
-        if count:
-            samples = np.concatenate(steps)
-            if not max(samples.max(), -samples.min()) <= _LOUDEST:  # nor is what is no number
-                raise AudioError(
-                    "unreadable_audio", "has samples that are not finite, or far beyond full scale"
-                )
-            yield samples
-        if failure is not None:
-            raise failure
-
-
-def _missing(held: float, announced: float | None, part: Part, failure: str | None) -> str | None:
-    """What is wrong with a part of which so many seconds could be decoded; nothing where next to nothing is missing."""
-    if announced is not None and announced - held > _MISSING:
-        return f"announces {announced:.2f} s, holds {held:.2f} s"
-    if part.torn:
-        return f"ends inside a page or frame after {held:.2f} s"
-    if announced is None and failure is not None:
-        return f"after {held:.2f} s {failure}"
-    return "announces audio, holds none" if not part.share else None
+    except UndecodableError as error:
+        raise AudioError("unreadable_audio", str(error)) from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise AudioError(
+            "unreadable_audio", f"cannot be decoded as WAV, FLAC, OGG or MP3: {reason}"
+        ) from error
 
 
 def _opened(source: str | bytes | Path) -> BinaryIO:
@@ -330,10 +380,3 @@ def _opened(source: str | bytes | Path) -> BinaryIO:
         file.close()
         raise AudioError("empty_audio", "the file is empty")
     return file
-
-
-def why_undecodable(error: BaseException) -> str:
-    """libsndfile's reason, or the system's, in one line and without the object's address."""
-    text = str(getattr(error, "error_string", "") or getattr(error, "strerror", "") or error).strip()
-    text = text.splitlines()[0].rstrip(".") if text else type(error).__name__
-    return f"cannot be decoded as WAV, FLAC, OGG or MP3: {text}"

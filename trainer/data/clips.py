@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
+from trainer.data.audio import AudioSource
 from trainer.data.columns import (
     PLAIN,
     SOURCE_COLUMN,
@@ -28,6 +29,7 @@ from trainer.data.columns import (
 )
 from trainer.data.embedded import EmbeddedAudio, find_file
 from trainer.data.kept_splits import HELD_OUT, read_kept_splits
+from trainer.data.segments import Span, find_segments
 from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
 from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files
 from trainer.data.tables import Table
@@ -54,6 +56,15 @@ class Clip:
     """All plain columns of the table that the clip is a row of: shared, and no part of what the clip is."""
     origin: Origin = PLAIN
     """Shared as well."""
+    span: Span | None = None
+    """Where in the file it is; None where it is all of it."""
+    channel: int | None = None
+    """The one to hear, from 1; None is the mean of all."""
+
+    @property
+    def recording(self) -> str:
+        """The file as the data set names it, of which the clip may be a part."""
+        return self.name if self.span is None else self.name.rpartition(" [")[0]
 
     def cell(self, column: str) -> str:
         """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none.
@@ -65,25 +76,30 @@ class Clip:
         values = self.columns.get(column)
         return "" if values is None else cell_text(values[self.row])
 
-    def source(self) -> str | bytes:
-        """Path or content of the audio file, as `read_audio` takes it."""
-        if self.embedded is None:
-            return self.path
-        return self.embedded.read(self.row)
+    def source(self) -> AudioSource:
+        """Path or content of the audio file and what of it is the clip, as `read_audio` takes it."""
+        file = self.path if self.embedded is None else self.embedded.read(self.row)
+        span = self.span or _WHOLE
+        return AudioSource(file, self.channel, span.start, span.end, span.problem)
 
     def identity(self, seen: dict[str, str]) -> str:
         """What changes when the audio does: which files hold it, or are named by its row, and their last change.
 
         `seen` remembers files that hold many clips; give the same one for all clips.
         """
+        part = f"[{self.span.start}-{self.span.end}]{self.span.problem}" if self.span else ""
+        part += f"channel {self.channel}" if self.channel else ""
         if self.embedded is None:
-            return _file_identity(self.path, seen)
+            return _file_identity(self.path, seen) + part
         files = "|".join(_file_identity(path, seen) for path in self.embedded.origin)
         # A row with content may name a file too. It counts where it is there: to find out whether there is content
         # would be to read all of it.
         named = self.embedded.file(self.row)
         beside = f"|{_file_identity(named, seen)}" if named else ""
-        return f"{files}[{self.row}]{self.embedded.column}/{self.name}{beside}"
+        return f"{files}[{self.row}]{self.embedded.column}/{self.name}{beside}{part}"
+
+
+_WHOLE = Span(0.0, None)
 
 
 def _file_identity(path: str, seen: dict[str, str]) -> str:
@@ -372,20 +388,32 @@ def clips_of_rows(
         DataError: a column is not there, or a row's language or task is none.
     """
     audio, text = find_audio_column(config, table), find_text_column(config, table)
-    texts = table.columns[text]
     origins = row_origins(config, table, origin)
     before = f"{origin.source}/" if origin.source else ""
     clips = []
-    for row in rows:
-        spoken = cell_text(texts[row])
-        if audio in table.embedded:
-            column = table.embedded[audio]
+    for segment in find_segments(config, table, rows, audio, text):
+        row, column = segment.row, table.embedded.get(audio)
+        if column is not None:
             path, name = "", column.names[row]
         else:
-            column, told = None, audio_path(table.columns[audio][row])
+            told = audio_path(table.columns[audio][row])
             path, name = find_file(told, table.bases), _below(told, table.bases)
         name = f"{before}{name or f'{split}[{row}]'}"
-        clips.append(Clip(name, spoken, path, column, row, table.columns, origins(row)))
+        if segment.span is not None:
+            name = f"{name} [{segment.span.told()}]"
+        clips.append(
+            Clip(
+                name,
+                segment.text,
+                path,
+                column,
+                row,
+                table.columns,
+                origins(row),
+                segment.span,
+                config.audio_channel,
+            )
+        )
     return clips
 
 
@@ -436,6 +464,8 @@ DROP_REASONS = {
     "unreadable_audio": "unreadable audio",
     "incomplete_audio": "audio that is cut off or damaged",
     "empty_audio": "no audio in the file",
+    "missing_channel": "without the channel that is wanted",
+    "wrong_times": "with times that cannot be",
     "other_split": "with a file that is in another split too",
     HELD_OUT: "new, and not to be trained on beside the splits that were kept",
 }

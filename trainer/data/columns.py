@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
-from trainer.data.sources import is_language, language_code, only_language
+from trainer.data.sources import only_language
 from trainer.data.tables import Table
 from trainer.errors import ConfigError, DataError
+from trainer.languages import is_language, language_code
 
 #: Some rows of a table.
 Part: TypeAlias = "tuple[Table, Sequence[int]]"

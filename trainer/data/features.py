@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, hear
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.grouping import audio_key
-from trainer.data.parallel import Source, over_clips
+from trainer.data.parallel import over_clips
 from trainer.errors import DataError
 from trainer.threads import one_torch_thread
 
@@ -166,6 +166,7 @@ def build_features(
         doing="computes features",
         workers=workers,
         small=_SMALL,
+        max_seconds=window_seconds(extractor),
         start=_use_one_thread,
     )
     drops: list[dict[str, str]] = []
@@ -209,16 +210,18 @@ def _index_schema() -> Any:
     return pa.schema([*types.items(), ("name", pa.string()), ("text", pa.string()), ("audio", pa.uint64())])
 
 
-def _compute(extractor: WhisperFeatureExtractor, keep: bool, source: Source) -> _Outcome:
+def _compute(
+    extractor: WhisperFeatureExtractor, keep: bool, source: AudioSource, heard: Heard | AudioError
+) -> _Outcome:
     try:
-        if isinstance(source, AudioError):
-            raise source
-        heard = hear(source, max_seconds=window_seconds(extractor))
+        if isinstance(heard, AudioError):
+            raise heard
         features, fill = extract_features(extractor, heard.samples)
     except AudioError as error:
         return error.reason, str(error)
     kept = encode_waveform(heard.samples) if keep else None
-    return features, fill, len(heard.samples) / SAMPLE_RATE, audio_key(source), heard.cancelled, kept
+    key = audio_key(heard.samples.tobytes() if source.is_part else source.file)
+    return features, fill, len(heard.samples) / SAMPLE_RATE, key, heard.cancelled, kept
 
 
 def _use_one_thread() -> None:
@@ -341,10 +344,5 @@ def build_waveforms(
                 on_progress(done, len(clips))
 
 
-def _hear(source: Source) -> _Kept | AudioError:
-    try:
-        if isinstance(source, AudioError):
-            raise source
-        return encode_waveform(hear(source).samples)
-    except AudioError as error:
-        return error
+def _hear(source: AudioSource, heard: Heard | AudioError) -> _Kept | AudioError:
+    return heard if isinstance(heard, AudioError) else encode_waveform(heard.samples)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from trainer.config import TrainConfig
+from trainer.data.audio import AudioSource
 from trainer.data.columns import SPEAKER_NAMES, Origin, named
 from trainer.data.embedded import EmbeddedAudio
 from trainer.errors import DataError
@@ -49,7 +50,10 @@ class SplitClip(Protocol):
 
     def cell(self, column: str) -> str: ...
 
-    def source(self) -> str | bytes: ...
+    @property
+    def recording(self) -> str: ...
+
+    def source(self) -> AudioSource: ...
 
 
 ClipT = TypeVar("ClipT", bound=SplitClip)
@@ -187,12 +191,12 @@ def names_tell(names: Collection[str | None]) -> bool:
     return len(set(filter(None, names))) > len(names) / 2
 
 
-def audio_key(source: str | bytes) -> int:
+def audio_key(source: str | bytes | Path) -> int:
     """64 bits that stand for the content of an audio file, given itself or by its path; 0 where it cannot be read."""
     if not source:
         return 0
     try:
-        with Path(source).open("rb") if isinstance(source, str) else io.BytesIO(source) as file:
+        with io.BytesIO(source) if isinstance(source, bytes) else Path(source).open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))  # type: ignore[arg-type]
     except (OSError, ValueError):  # it is dropped later, with its reason
         return 0

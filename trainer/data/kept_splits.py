@@ -238,8 +238,8 @@ def _file_key(clip: SplitClip, tell: dict[int, bool]) -> int:
         if (column := id(clip.embedded)) not in tell:
             tell[column] = names_tell(clip.embedded.names)
         if not tell[column] or not clip.embedded.names[clip.row]:
-            return audio_key(clip.source())
-    return _hash(posixpath.normpath(clip.name.replace("\\", "/")))
+            return audio_key(clip.source().file)
+    return _hash(posixpath.normpath(clip.recording.replace("\\", "/")))
 
 
 def _pairs(files: np.ndarray, texts: np.ndarray) -> np.ndarray:

@@ -1,13 +1,13 @@
-"""Work on the audio of many clips: in this process, or in several that are handed a few clips at a time."""
+"""Work on the audio of many clips: in this process, or in several that are handed a few clips, or a recording, each."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from trainer.data.audio import AudioError
+from trainer.data.audio import AudioError, AudioSource, Heard, hear_each
 from trainer.data.clips import Clip
 from trainer.errors import DataError
 
@@ -16,20 +16,23 @@ if TYPE_CHECKING:
 
 OutcomeT = TypeVar("OutcomeT")
 
-#: Path or content of a clip's audio, or why there is none.
-Source: TypeAlias = "str | bytes | AudioError"
+#: What is done with a clip: where its audio is, and what was heard, or why nothing was.
+Work: TypeAlias = "Callable[[AudioSource, Heard | AudioError], OutcomeT]"
 
 _CHUNK = 8
 """Clips handed to a process at a time."""
+_LONGEST_JOB = 3600.0
+"""Seconds of clips of one recording that are handed to a process: one that is longer is decoded once an hour."""
 
 
 def over_clips(
-    compute: Callable[[Source], OutcomeT],
+    compute: Work[OutcomeT],
     clips: Sequence[Clip],
     *,
     doing: str,
     workers: int | None,
     small: int,
+    max_seconds: float | None = None,
     start: Callable[[], None] | None = None,
 ) -> Generator[OutcomeT, None, None]:
     """What comes of every clip's audio, in the clips' order; close it where it is not read to its end.
@@ -39,6 +42,7 @@ def over_clips(
         clips: of any splits.
         doing: the same in words, for the error: `computes features`.
         workers: processes; `None`: one for each core that this process may use.
+        max_seconds: longest clip wanted.
         small: clips up to which `None` is this process alone: others take some seconds to start.
         start: called first in every other process.
 
@@ -47,7 +51,8 @@ def over_clips(
     """
     count = (1 if len(clips) <= small else _cores()) if workers is None else workers
     if count <= 1:
-        yield from (compute(_source(clip)) for clip in clips)
+        heard = hear_each((clip.source() for clip in clips), max_seconds=max_seconds)
+        yield from (compute(source, found) for source, found in heard)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
@@ -58,10 +63,10 @@ def over_clips(
     # So many chunks wait at a time, so that audio is not all read into memory ahead of the work.
     waiting: deque[Future[list[OutcomeT]]] = deque()
     try:
-        for first in range(0, len(clips), _CHUNK):
-            sources = [_source(clip) for clip in clips[first : first + _CHUNK]]
-            waiting.append(pool.submit(_compute_all, compute, sources))
-            if len(waiting) >= 3 * count:
+        for sources in _jobs(clip.source() for clip in clips):
+            waiting.append(pool.submit(_compute_all, compute, sources, max_seconds))
+            # What comes of a recording is large.
+            if len(waiting) > (count if len(sources) > _CHUNK else 3 * count):
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
@@ -73,13 +78,28 @@ def over_clips(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _compute_all(compute: Callable[[Source], OutcomeT], sources: list[Source]) -> list[OutcomeT]:
-    return [compute(source) for source in sources]
+def _jobs(sources: Iterable[AudioSource]) -> Iterator[list[AudioSource]]:
+    """A few files each, or the parts of one."""
+    job: list[AudioSource] = []
+    seconds = 0.0
+    for source in sources:
+        if job and source.is_part and (source.file, source.channel) == (job[0].file, job[0].channel):
+            full = seconds >= _LONGEST_JOB
+        else:
+            full = len(job) >= _CHUNK or source.is_part or (bool(job) and job[0].is_part)
+        if full and job:
+            yield job
+            job, seconds = [], 0.0
+        job.append(source)
+        seconds += (source.end or source.start) - source.start
+    if job:
+        yield job
 
 
-def _source(clip: Clip) -> Source:
-    """Path or content of the audio. Embedded audio may itself name a file that is not there."""
-    return clip.source() or AudioError("unreadable_audio", "no audio is given")
+def _compute_all(
+    compute: Work[OutcomeT], sources: list[AudioSource], max_seconds: float | None
+) -> list[OutcomeT]:
+    return [compute(source, found) for source, found in hear_each(sources, max_seconds=max_seconds)]
 
 
 def _cores() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
+from trainer.data.subtitles import find_subtitled
 from trainer.data.tables import MANIFEST_SUFFIXES, Table, read_manifest, table_of_dataset
-from trainer.errors import ConfigError, DataError
-from trainer.languages import resolve_language
+from trainer.errors import DataError
+from trainer.languages import is_language
 
 DEMO_DATA = Path(__file__).resolve().parents[1] / "demo" / "data"
 
@@ -93,10 +93,13 @@ def _read_folder(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Tabl
     splits = _split_folders(folder)
     if splits:
         return splits, []
+    cues, notes = find_subtitled(folder, config)
+    if cues:
+        return {"": cues}, notes
     there = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
     raise DataError(
         f"data={config.data!r}: no data set in this folder; expected metadata.csv, train.csv (.tsv, .jsonl, "
-        f".parquet), a Common Voice release or a save_to_disk folder, found {there}"
+        f".parquet), a Common Voice release, a save_to_disk folder, or recordings with subtitles; found {there}"
     )
 
 
@@ -134,20 +137,6 @@ def _common_voice_folder(folder: Path, config: TrainConfig) -> tuple[Path, list[
         f"data={config.data!r}: the release has {', '.join(languages)}, not language={code}; set the "
         f"language, or give the folder of one language, such as {folder / languages[0]}"
     )
-
-
-def is_language(value: object, code: str) -> bool:
-    """Whether a cell or folder name (`en`, `English`, `en-US`, `en_us`) means the language of `code`."""
-    return language_code(value) == code
-
-
-def language_code(value: object) -> str | None:
-    """Whisper's code for a cell or folder name; none where Whisper has no such language."""
-    text = str(value or "").strip().lower()
-    for name in (text, re.split(r"[-_]", text)[0]):
-        with contextlib.suppress(ConfigError):
-            return resolve_language(name)
-    return None
 
 
 #: How `only_language` begins what it says; several places may notice the same.

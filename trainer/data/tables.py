@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import datasets
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+CUE_COLUMN = "subtitle cue"
+"""Column of a table made of subtitles: file and line of each cue."""
 
 
 @dataclasses.dataclass
@@ -30,6 +32,8 @@ class Table:
     columns: dict[str, list[Any]]
     embedded: dict[str, EmbeddedAudio] = dataclasses.field(default_factory=dict)
     bases: tuple[Path, ...] = ()
+    pack_seconds: float = 0.0
+    """To which rows with times are joined where `pack_seconds` is not set."""
 
     @property
     def column_names(self) -> list[str]:

@@ -90,7 +90,7 @@ def find_copies(entries: Sequence[Entry]) -> list[list[Entry]]:
     """Groups of clips that are one recording: one file, equal files, or equal samples in whatever lossless format."""
 
     def place(entry: Entry) -> Hashable:
-        return entry.clip.path or entry
+        return (entry.clip.path, entry.clip.span) if entry.clip.path else entry
 
     usable = [entry for entry in entries if not isinstance(entry.sound, Unusable)]
     # A file that was listened to is known by its samples wherever it is listed; silence is like other silence.
@@ -104,7 +104,7 @@ def find_copies(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _likeness(one: Entry, other: Entry) -> str:
-    if one.clip.path and one.clip.path == other.clip.path:
+    if one.clip.path and (one.clip.path, one.clip.span) == (other.clip.path, other.clip.span):
         return "the same file as"
     first, second = one.heard, other.heard
     copied = first is not None and second is not None and first.file_digest == second.file_digest

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from trainer.config import TrainConfig
 from trainer.data.clips import ClipTable, load_clips
 from trainer.data.parallel import over_clips
-from trainer.data.sources import language_code, read_source
+from trainer.data.sources import read_source
 from trainer.data.splits import subset
 from trainer.inspection.audio_findings import find_copies, find_in_copies, find_in_sound
 from trainer.inspection.characters import Character, alphabet
@@ -39,6 +39,7 @@ from trainer.inspection.text_findings import (
     find_small_splits,
 )
 from trainer.inspection.texts import grouped
+from trainer.languages import language_code
 from trainer.mix import is_mix
 
 #: Called with what is being done, how many are done and how many there are.
@@ -142,6 +143,7 @@ def inspect_data(
         doing="listens to clips",
         workers=workers,
         small=_SMALL,
+        max_seconds=limits.window,
     )
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
         entry.sound = sound

@@ -7,8 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile, read_audio
-from trainer.data.parallel import Source
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile, AudioSource, Heard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,46 +83,50 @@ class Unusable:
     channels: int = 0
 
 
-def listen(source: Source, *, max_samples: int) -> Sound | Unusable:
+def listen(source: AudioSource, heard: Heard | AudioError, *, max_samples: int) -> Sound | Unusable:
     """Measure one clip, or say why training would drop it: it is read by the same code.
 
     Args:
-        source: path or content of the file, or why there is none.
+        source: where its audio is.
+        heard: the audio, or what is wrong with it.
         max_samples: the model's window at 16 kHz.
     """
     try:
-        if isinstance(source, AudioError):
-            raise source
-        audio = read_audio(source, max_seconds=max_samples / SAMPLE_RATE)
-        if len(audio) > max_samples:  # by less than a sample: what the feature extractor refuses
-            seconds, window = len(audio) / SAMPLE_RATE, max_samples / SAMPLE_RATE
+        if isinstance(heard, AudioError):
+            raise heard
+        if len(heard.samples) > max_samples:  # by less than a sample: what the feature extractor refuses
+            seconds, window = len(heard.samples) / SAMPLE_RATE, max_samples / SAMPLE_RATE
             raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {window:g} s")
-        return _measure(source, audio)
+        return _measure(source, heard)
     except AudioError as error:
         return _unusable(error, source)
 
 
-def _unusable(error: AudioError, source: Source) -> Unusable:
-    if error.reason != "too_long_audio" or isinstance(source, AudioError):
+def _unusable(error: AudioError, source: AudioSource) -> Unusable:
+    if error.reason != "too_long_audio":
         return Unusable(error.reason, str(error))
-    file = AudioFile(source)
-    return Unusable(error.reason, str(error), file.seconds, file.kind, file.rate, file.channels)
+    file = AudioFile(source.file)
+    seconds = source.end - source.start if source.end is not None else file.seconds
+    return Unusable(error.reason, str(error), seconds, file.kind, file.rate, file.channels)
 
 
-def _measure(source: str | bytes, audio: np.ndarray) -> Sound:
+def _measure(source: AudioSource, heard: Heard) -> Sound:
     """Raises `AudioError` where the file is gone, or has changed, since it was read a moment ago."""
     import numpy as np
 
-    file = AudioFile(source)
+    file, audio = heard.file, heard.samples
     # Flat tops are only seen in the samples of the file; at 16 kHz with one channel these are `audio`.
-    same = file.rate == SAMPLE_RATE and file.channels == 1
+    same = source.is_part or (file.rate == SAMPLE_RATE and file.channels == 1)
     parts = [audio[:, None]] if same else [block.samples for block in file.blocks()]
     channels = [channel for samples in parts for channel in samples.T]
     limited = "FLOAT" not in file.kind and "DOUBLE" not in file.kind
     offset = float(audio.mean())
     levels = frame_levels(audio - offset)
     lead, tail, pauses = silences(levels)
-    content = source if isinstance(source, bytes) else Path(str(source)).read_bytes()
+    if source.is_part:
+        content = audio.tobytes()
+    else:
+        content = source.file if isinstance(source.file, bytes) else Path(source.file).read_bytes()
     return Sound(
         seconds=len(audio) / SAMPLE_RATE,
         rate=file.rate,

@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.data.audio import AudioError, AudioFile
+from trainer.data.audio import AUDIO_SUFFIXES, AudioError, AudioFile
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
-
-SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64")
-"""What is looked for in a folder; a file that is named itself may end otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +24,19 @@ class Recording:
     """The path below the folder that was given, or the file's own name: what its transcript is called after."""
     seconds: float
     """Length by the file's header, which may be wrong; 0 where it has none that can be read."""
+    channel: int | None = None
+    """The one to hear, from 1; None is the mean of all."""
+
+    def open(self) -> AudioFile:
+        """The file, from its beginning; every pass over it gives the same samples.
+
+        Raises:
+            AudioError: it cannot be read.
+        """
+        return AudioFile(self.path, self.channel)
 
 
-def find_recordings(given: Sequence[Path]) -> list[Recording]:
+def find_recordings(given: Sequence[Path], channel: int | None = None) -> list[Recording]:
     """Every file that was given, and all audio files below every folder, by name.
 
     One that cannot be read is among them as long as another can: reading it gives the reason.
@@ -48,9 +55,9 @@ def find_recordings(given: Sequence[Path]) -> list[Recording]:
         for file, name in files:
             if file not in found:
                 try:
-                    found[file] = Recording(file, name, _seconds(file))
+                    found[file] = Recording(file, name, _seconds(file, channel), channel)
                 except AudioError as error:
-                    found[file] = Recording(file, name, 0.0)
+                    found[file] = Recording(file, name, 0.0, channel)
                     unreadable.append(f"{file}: {error}")
     if missing or len(unreadable) == len(found):
         raise DataError("\n".join([*missing, *unreadable]))
@@ -75,31 +82,26 @@ def _files(path: Path) -> list[tuple[Path, Path]]:
 
     for folder, _, names in os.walk(path, onerror=closed):
         # A link to nowhere is a recording that is missing, and is told; pipes and the like are none.
-        heard = (Path(folder, name) for name in names if Path(name).suffix.lower() in SUFFIXES)
+        heard = (Path(folder, name) for name in names if Path(name).suffix.lower() in AUDIO_SUFFIXES)
         found += [file for file in heard if file.name[0] != "." and (file.is_file() or file.is_symlink())]
     if not found:
-        raise DataError(f"{path}: has no audio file in it; looked for {', '.join(SUFFIXES)}")
+        raise DataError(f"{path}: has no audio file in it; looked for {', '.join(AUDIO_SUFFIXES)}")
     return [(file, file.relative_to(path)) for file in sorted(found)]
 
 
-def _seconds(path: Path) -> float:
-    file = AudioFile(path)
+def _seconds(path: Path, channel: int | None) -> float:
+    file = AudioFile(path, channel)
     if file.seconds is None:
         for _ in file.blocks():
             pass
     return file.held if file.seconds is None else file.seconds
 
 
-def read_blocks(path: Path) -> Iterator[np.ndarray]:
-    """The recording as 16 kHz mono, block after block; every pass over a file gives the same samples."""
-    return AudioFile(path).stream()
-
-
 def read_spans(blocks: Iterator[np.ndarray], spans: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
     """The samples of parts of a recording, one after the other, with no more of it in memory than they need.
 
     Args:
-        blocks: the whole recording, as `read_blocks` gives it.
+        blocks: the whole recording at 16 kHz, block after block.
         spans: first sample and the one after the last, at 16 kHz, in rising order without overlap.
 
     Raises:

@@ -8,12 +8,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile
+from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.errors import ModelError
 from trainer.transcription.loudness import detection_gains, hearing_gains, lift, measure_levels
 from trainer.transcription.pauses import FRAME, MARGIN, find_spans, measure_speech
 from trainer.transcription.recogniser import Decoded, Recogniser
-from trainer.transcription.recordings import Recording, read_blocks, read_spans
+from trainer.transcription.recordings import Recording, read_spans
 from trainer.transcription.transcripts import Empty, Failure, Segment, Transcript
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class _Open:
     def blocks(self) -> Iterator[np.ndarray]:
         """The recording as the model hears it: with quiet speech lifted. `speech` must be known."""
         assert self.gains is not None
-        return lift(read_blocks(self.recording.path), self.gains)
+        return lift(self.recording.open().stream(), self.gains)
 
     def listen(self) -> tuple[np.ndarray, int]:
         """Find out where speech is, as `measure_speech` returns it, and how much it is to be lifted.
@@ -97,11 +97,10 @@ class _Open:
         Raises:
             AudioError: the recording cannot be read.
         """
-        path = self.recording.path
-        file = AudioFile(path)
+        file = self.recording.open()
         levels, sounds = measure_levels(file.stream())
         self.incomplete, self.cancelled = file.incomplete, file.cancelled
-        self.speech, samples = measure_speech(lift(read_blocks(path), detection_gains(levels)))
+        self.speech, samples = measure_speech(lift(self.recording.open().stream(), detection_gains(levels)))
         self.gains, self.seconds = hearing_gains(levels, self.speech), samples / SAMPLE_RATE
         self.empty = "no speech" if sounds else "silence"
         return self.speech, samples

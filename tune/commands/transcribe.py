@@ -43,7 +43,14 @@ def transcribe_parser() -> argparse.ArgumentParser:
         help="exported folder, hub id, short name (demo, tiny ... large-v3-turbo), or experiment: its best trial",
     )
     parser.add_argument(
-        "audio", nargs="+", type=Path, metavar="AUDIO", help="WAV, FLAC, OGG or MP3 files, or folders of them"
+        "audio",
+        nargs="+",
+        type=Path,
+        metavar="AUDIO",
+        help="WAV, FLAC, OGG, MP3, MP4, WebM ... files, or folders",
+    )
+    parser.add_argument(
+        "--channel", type=int, metavar="N", help="hear this channel, from 1 (default: the mean of all)"
     )
     parser.add_argument(
         "--compare", metavar="BASE", help="transcribe with this model too and show where the two differ"
@@ -83,7 +90,7 @@ def transcribe(words: list[str]) -> int:
     """Run `tune-whisper transcribe`; 1 where a recording could not be read to its end."""
     arguments = transcribe_parser().parse_args(words)
     _check(arguments)
-    recordings = find_recordings(arguments.audio)
+    recordings = find_recordings(arguments.audio, arguments.channel)
     targets = find_targets(recordings, arguments)
     console = make_console(error=True)
     with contextlib.ExitStack() as stack:
@@ -98,7 +105,7 @@ def transcribe(words: list[str]) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """What needs neither audio nor model; raises `ConfigError`."""
-    check_least(arguments, batch_size=1, num_beams=1)
+    check_least(arguments, batch_size=1, num_beams=1, channel=1)
     if arguments.pause is not None and not 0.05 <= arguments.pause <= 60:
         raise ConfigError(f"--pause {arguments.pause:g}: must be from 0.05 to 60 seconds")
     if arguments.language is not None:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import SPLIT_SETTINGS, ConfigError, TrainConfig
+from trainer.config import CLIP_SETTINGS, SPLIT_SETTINGS, ConfigError, TrainConfig
 from trainer.mix import is_mix
 from tune.experiments.plan import same_source
 from tune.space.reader import parse_set
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tune.experiments.storage import Storage
 
 _DATA = (
-    *("data", "data_config", *SPLIT_SETTINGS),
+    *("data", "data_config", *SPLIT_SETTINGS, *CLIP_SETTINGS),
     *("audio_column", "text_column", "language_column", "task_column", "row_filter", "max_dropped_share"),
 )
 """Settings that say which clips a split has; a search may have measured on fewer, for speed."""

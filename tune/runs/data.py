@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from trainer.config import SOUNDS, TrainConfig
+from trainer.config import CLIP_SETTINGS, SOUNDS, TrainConfig
 from trainer.scoring.normalizers import unit_note
 from tune.cluster.progress_channel import MailboxReader, post, start_mailbox
 from tune.util.console import ProgressBar, say, say_notes
@@ -34,6 +34,7 @@ _CHOICES = (
         "task_column",
         "row_filter",
     ),
+    *CLIP_SETTINGS,
     *("max_train_clips", "max_eval_clips", "validation_share", "data_seed", "split_by", "splits"),
 )
 """Settings that say which clips are meant."""

@@ -43,6 +43,7 @@ NOT_SEARCHABLE: dict[str, str] = {
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA
     ),
     **dict.fromkeys(("language_column", "task_column"), _DATA),
+    **dict.fromkeys(("audio_channel", "segment_columns", "pack_seconds"), _DATA),
     **dict.fromkeys(("max_train_clips", "max_dropped_share", "data_seed", "split_by", "splits"), _DATA),
     **dict.fromkeys(("epochs", "max_steps"), _BUDGET),
     "evaluations": "a search evaluates at its rungs; set them with scheduler: {rungs: ...}",

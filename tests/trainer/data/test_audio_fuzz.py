@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from trainer.data.audio import AudioError, read_audio
+from trainer.data.audio import AudioError, AudioFile, read_audio
 from trainer.data.clips import DROP_REASONS
-from trainer.transcription.recordings import find_recordings, read_blocks
+from trainer.transcription.recordings import find_recordings
 
 COUNT, GROUPS = 2_000, 20
 RATES = (8_000, 11_025, 16_000, 22_050, 44_100, 48_000, 96_000)
@@ -273,7 +273,7 @@ def _streamed(path: Path, result: np.ndarray | AudioError) -> Iterator[str]:
 
     try:
         find_recordings([path])
-        blocks = list(read_blocks(path))
+        blocks = list(AudioFile(path).stream())
     except (DataError, AudioError) as error:
         if not isinstance(result, AudioError):
             yield f"not to be transcribed: {error}"

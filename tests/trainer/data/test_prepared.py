@@ -10,8 +10,8 @@ import pytest
 import soundfile
 from make_data import ROWS, SHARED_DATA, snapshot, tone, write_processor
 
-import trainer.data.features
 import trainer.data.labels
+import trainer.data.parallel
 from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
 from trainer.data.features import FEATURE_TOLERANCE, pad_features
@@ -54,7 +54,7 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
 
 def test_a_second_time_nothing_is_computed(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config)
-    monkeypatch.setattr(trainer.data.features, "hear", None)
+    monkeypatch.setattr(trainer.data.parallel, "hear_each", None)
     second = prepare(config)
     assert second.reused
     assert second.folder == first.folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from make_data import ROWS, SHARED_DATA, snapshot
 
 import trainer.data.features
+import trainer.data.parallel
 from trainer.config import TrainConfig
-from trainer.data.audio import read_audio
+from trainer.data.audio import AudioError, AudioSource, read_audio
 from trainer.data.features import (
     FEATURE_TOLERANCE,
     Waveforms,
@@ -62,12 +64,13 @@ def test_waveforms_are_the_audio_whether_made_with_the_features_or_after_them(
 def test_with_the_features_audio_is_read_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[object] = []
 
-    def hear(source: object, **values: float) -> object:
-        heard.append(source)
-        return original(source, **values)  # type: ignore[arg-type]
+    def hear_each(sources: Iterable[AudioSource], **values: float) -> object:
+        every = list(sources)
+        heard.extend(every)
+        return original(every, **values)
 
-    original = trainer.data.features.hear
-    monkeypatch.setattr(trainer.data.features, "hear", hear)
+    original = trainer.data.parallel.hear_each
+    monkeypatch.setattr(trainer.data.parallel, "hear_each", hear_each)
     prepare(config, waveforms=True)
     assert len(heard) == 12
     prepare(config, waveforms=True)
@@ -179,9 +182,9 @@ def test_features_of_kept_waveforms_are_the_stored_ones(tmp_path: Path) -> None:
 def test_audio_that_is_gone_is_told(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(config)
 
-    def hear(source: object, **_: float) -> object:
-        raise trainer.data.features.AudioError("unreadable_audio", "file not found")
+    def hear_each(sources: Iterable[AudioSource], **_: float) -> Iterator[object]:
+        yield from ((source, AudioError("unreadable_audio", "file not found")) for source in sources)
 
-    monkeypatch.setattr(trainer.data.features, "hear", hear)
+    monkeypatch.setattr(trainer.data.parallel, "hear_each", hear_each)
     with pytest.raises(trainer.data.features.DataError, match="file not found; it was changed since"):
         prepare(config, waveforms=True)

@@ -11,7 +11,7 @@ import soundfile
 import soxr
 
 from trainer.config import TrainConfig
-from trainer.data.audio import AudioError, read_audio
+from trainer.data.audio import AudioError, AudioSource, hear_each, read_audio
 from trainer.data.clips import load_clips
 from trainer.inspection.sound import Sound, Unusable, is_silent, listen
 
@@ -34,8 +34,13 @@ def speech() -> list[np.ndarray]:
     return [read_audio(clip.source()) for clip in clips[:30]]
 
 
+def listened(source: str | bytes | Path) -> Sound | Unusable:
+    [(given, found)] = hear_each([AudioSource(source)], max_seconds=WINDOW / RATE)
+    return listen(given, found, max_samples=WINDOW)
+
+
 def heard(audio: np.ndarray, rate: int = RATE, kind: str = "FLAC", coding: str | None = None) -> Sound:
-    found = listen(coded(audio, rate, kind, coding), max_samples=WINDOW)
+    found = listened(coded(audio, rate, kind, coding))
     assert isinstance(found, Sound)
     return found
 
@@ -109,13 +114,11 @@ def test_silence_before_after_and_between(speech: list[np.ndarray]) -> None:
 def test_what_training_drops_is_told_as_training_tells_it(tmp_path: Path) -> None:
     (tmp_path / "broken.wav").write_bytes(b"no audio")
     long = coded(np.zeros(WINDOW + 20))
-    for source in (str(tmp_path / "missing.wav"), str(tmp_path / "broken.wav"), b"", long):
+    for source in (str(tmp_path / "missing.wav"), str(tmp_path / "broken.wav"), b"none", long):
         with pytest.raises(AudioError) as error:
             read_audio(source, max_seconds=30)
-        found = listen(source, max_samples=WINDOW)
+        found = listened(source)
         assert isinstance(found, Unusable)
         assert (found.reason, found.detail) == (error.value.reason, str(error.value))
     assert found.seconds == pytest.approx(30.00125)
-    assert listen(AudioError("unreadable_audio", "no audio is given"), max_samples=WINDOW) == Unusable(
-        "unreadable_audio", "no audio is given"
-    )
+    assert listened(b"") == Unusable("unreadable_audio", "no audio is given")

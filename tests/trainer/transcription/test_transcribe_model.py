@@ -12,14 +12,14 @@ import soundfile
 from demo_clips import demo_clips, joined, teach_timestamps
 
 from trainer.config import TrainConfig
-from trainer.data.audio import read_audio
+from trainer.data.audio import AudioFile, read_audio
 from trainer.errors import DataError, ModelError
 from trainer.languages import LANGUAGES
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.scoring.alignment import count_errors
 from trainer.train import evaluate
 from trainer.transcription.recogniser import Decoded, Recogniser
-from trainer.transcription.recordings import find_recordings, read_blocks, read_spans
+from trainer.transcription.recordings import find_recordings, read_spans
 from trainer.transcription.transcribe import Transcriber
 from trainer.transcription.transcripts import Failure, Transcript
 
@@ -77,14 +77,14 @@ def test_read_in_blocks_as_in_one(tmp_path: Path, suffix: str, rate: int, channe
     path = tmp_path / f"long.{suffix}"
     soundfile.write(path, audio, rate)
     whole = read_audio(path)
-    blocks = list(read_blocks(path))
+    blocks = list(AudioFile(path).stream())
     assert len(blocks) > 2
     assert max(map(len, blocks)) <= 21 * RATE
     stream = np.concatenate(blocks)
     assert len(stream) == len(whole)
     assert np.abs(stream - whole).max() < 1e-4
     spans = [(0, 10), (10, 5_000), (319_000, 321_000), (321_000, 321_000 + 25 * RATE), (799_000, len(stream))]
-    for (start, end), part in zip(spans, read_spans(read_blocks(path), spans), strict=True):
+    for (start, end), part in zip(spans, read_spans(AudioFile(path).stream(), spans), strict=True):
         assert np.array_equal(part, stream[start:end])
 
 

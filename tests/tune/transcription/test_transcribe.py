@@ -29,7 +29,7 @@ Run = Callable[..., tuple[int, str, str]]
 FROZEN = {
     **{"model": None, "audio": None, "--compare": None, "--html": None, "--format": "text", "--output": None},
     **{"--force": False, "--language": None, "--task": None, "--batch-size": 16, "--num-beams": 1},
-    **{"--pause": None, "--times": "auto", "--storage": "experiments"},
+    **{"--pause": None, "--channel": None, "--times": "auto", "--storage": "experiments"},
 }
 
 
@@ -248,14 +248,15 @@ def test_what_the_user_may_not_read_is_told_as_that(talks: Path) -> None:
 import os, sys
 from pathlib import Path
 import soundfile
-from trainer.transcription.recordings import find_recordings, read_blocks
+from trainer.data.audio import AudioFile
+from trainer.transcription.recordings import find_recordings
 for folder in ("talks/mine", "talks/long.wav"):
     os.chmod(folder, 0)
 if not os.getuid():
     os.seteuid(65534)
 for recording in find_recordings([Path("talks"), Path("talks/mine/short.flac")]):
     try:
-        print(recording.name, sum(map(len, read_blocks(recording.path))))
+        print(recording.name, sum(map(len, AudioFile(recording.path).stream())))
     except Exception as error:
         print(recording.name, error)
 """

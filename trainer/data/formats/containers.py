@@ -15,8 +15,8 @@ import os
 import struct
 from typing import BinaryIO
 
-from trainer.data.mpeg import mpeg_parts
-from trainer.data.parts import Part, find_bytes, read_at, skip_id3
+from trainer.data.formats.mpeg import mpeg_parts
+from trainer.data.formats.parts import Part, find_bytes, read_at, skip_id3
 
 
 def find_parts(file: BinaryIO) -> list[Part]:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from trainer.data.parts import Part, find_bytes, read_at, skip_id3
+from trainer.data.formats.parts import Part, find_bytes, read_at, skip_id3
 
 _BIT_RATES = {
     (1, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),

@@ -1,11 +1,32 @@
-"""A part of a file of audio as a file of its own, with a header that is right."""
+"""What the readers of all formats share; and a part of a file as a file of its own, with a header that is right."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import os
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LOUDEST = 1e6
+"""No sample is larger, with full scale as 1; integers in files of floating point are 32768 at most."""
+
+
+class UndecodableError(Exception):
+    """A file cannot be decoded; the message is one line."""
+
+
+def checked(samples: np.ndarray) -> np.ndarray:
+    """The samples, which are numbers of audio.
+
+    Raises:
+        UndecodableError: they are not.
+    """
+    if not max(samples.max(), -samples.min()) <= _LOUDEST:  # nor is what is no number
+        raise UndecodableError("has samples that are not finite, or far beyond full scale")
+    return samples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +48,20 @@ class Part:
     """How many samples a channel are missing of what it announces, where that is known by itself."""
     torn: bool = False
     """Whether it ends inside a unit that cannot be decoded without its end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Track:
+    """The sound of a file, by its headers."""
+
+    kind: str
+    """Format and coding: `FLAC PCM_16`."""
+    rate: int
+    channels: int
+    seconds: float | None
+    """Length; None where none is announced."""
+    parts: tuple[Part, ...] = ()
+    """Those that were joined to the file, where libsndfile reads it."""
 
 
 class PartFile(io.RawIOBase):

@@ -1,0 +1,1 @@
+"""Formats of audio files: what their headers say, and the two libraries that decode them."""
