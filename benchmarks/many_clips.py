@@ -37,9 +37,10 @@ WORDS = (
 )
 
 
-def write_data(folder: Path, clips: int) -> Path:
+def write_data(folder: Path, clips: int, suffix: str) -> Path:
     """A table of so many clips, its texts of 8 words each."""
     import pyarrow as pa
+    import pyarrow.csv
     import pyarrow.parquet as pq
 
     (folder / "clips").mkdir(parents=True)
@@ -55,8 +56,12 @@ def write_data(folder: Path, clips: int) -> Path:
         "test" if number % 100 == 1 else "validation" if number % 100 == 2 else "train"
         for number in range(clips)
     ]
-    path = folder / "clips.parquet"
-    pq.write_table(pa.table({"audio": names, "text": texts, "split": split}), path)
+    path, table = folder / f"clips.{suffix}", pa.table({"audio": names, "text": texts, "split": split})
+    if suffix == "parquet":
+        pq.write_table(table, path)
+    else:
+        form = pa.csv.WriteOptions(delimiter="," if suffix == "csv" else "\t", quoting_style="needed")
+        pa.csv.write_csv(table, path, form)
     return path
 
 
@@ -150,6 +155,7 @@ def main() -> None:
     )
     parser.add_argument("--clips", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--model", default="demo")
+    parser.add_argument("--table", choices=("parquet", "csv", "tsv"), default="parquet")
     parser.add_argument("--one", nargs=2, metavar=("DATA", "CACHE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -158,7 +164,7 @@ def main() -> None:
     rows = []
     for clips in arguments.clips:
         with tempfile.TemporaryDirectory() as scratch:
-            data = write_data(Path(scratch) / "data", clips)
+            data = write_data(Path(scratch) / "data", clips, arguments.table)
             words = [
                 sys.executable,
                 __file__,

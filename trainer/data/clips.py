@@ -28,6 +28,7 @@ from trainer.data.columns import (
     values_of,
 )
 from trainer.data.embedded import EmbeddedAudio, find_file
+from trainer.data.grouping import text_key
 from trainer.data.kept_splits import HELD_OUT, read_kept_splits
 from trainer.data.segments import Span, find_segments
 from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
@@ -176,6 +177,7 @@ def load_clips(config: TrainConfig) -> ClipTable:
     cut, silent = joined([one[0] for one in cuts]), joined([one[1] for one in cuts])
     for one, (_, _, cut_notes) in zip(given, cuts, strict=True):
         made_notes += told_of(one.source, cut_notes)
+    text_key.cache_clear()
     return ClipTable(cut, notes + made_notes, _drops(silent) + drops, silent, complete)
 
 
@@ -284,8 +286,11 @@ def _given(config: TrainConfig, origin: Origin) -> _Given:
     if "test" in splits and not splits["test"]:
         del splits["test"]
         notes.append("the test split has no rows and so counts as missing")
-    usable = {role: [clip for clip in clips if has_words(clip.text)] for role, clips in splits.items()}
-    silent = {role: [clip for clip in clips if not has_words(clip.text)] for role, clips in splits.items()}
+    usable: dict[str, list[Clip]] = {role: [] for role in splits}
+    silent: dict[str, list[Clip]] = {role: [] for role in splits}
+    for role, clips in splits.items():
+        for clip in clips:
+            (usable if has_words(clip.text) else silent)[role].append(clip)
     check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
     return _Given(origin.source, config, usable, silent, told_of(origin.source, notes))
 
@@ -391,13 +396,16 @@ def clips_of_rows(
     origins = row_origins(config, table, origin)
     before = f"{origin.source}/" if origin.source else ""
     clips = []
+    files: dict[str, tuple[str, str]] = {}  # of which rows may name each many times
     for segment in find_segments(config, table, rows, audio, text):
         row, column = segment.row, table.embedded.get(audio)
         if column is not None:
             path, name = "", column.names[row]
         else:
             told = audio_path(table.columns[audio][row])
-            path, name = find_file(told, table.bases), _below(told, table.bases)
+            if told not in files:
+                files[told] = find_file(told, table.bases), _below(told, table.bases)
+            path, name = files[told]
         name = f"{before}{name or f'{split}[{row}]'}"
         if segment.span is not None:
             name = f"{name} [{segment.span.told()}]"
