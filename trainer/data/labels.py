@@ -126,7 +126,7 @@ def label_chunks(
             for text, kind in zip(some, kinds, strict=True)
         ]
         found = processor.tokenizer(targets).input_ids
-        for ids, kind in zip(found, kinds, strict=True):
+        for ids, kind in zip(found, kinds, strict=True) if prefixes != [usual] else ():
             ids[: len(usual)] = prefixes[kind]
         lengths = np.fromiter(map(len, found), np.int64)
         fits = np.flatnonzero(lengths <= longest)

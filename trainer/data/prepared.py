@@ -207,9 +207,10 @@ class PreparedSplit:
         the level of the loudest frame; and by what its source says of it.
         """
         digest = hashlib.sha256()
+        plain = self.all_origins.kinds == (PLAIN,)
         for i in range(len(self)):
             clip: list[Any] = [Path(self.name(i)).name, self.text(i), self.frames(i), self.fill(i)]
-            clip += dataclasses.astuple(self.origin(i)) if self.origin(i) != PLAIN else ()
+            clip += dataclasses.astuple(self.origin(i)) if not plain else ()
             digest.update(json.dumps(clip).encode())
         return digest.hexdigest()[:24]
 

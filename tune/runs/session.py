@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -167,7 +167,10 @@ class Session(Generic[PlanT]):
         assert self.baseline is not None
         self.tracking.wait()
         self.experiment.log.append(
-            session_started(self, self.experiment), data_prepared(self.data), self.baseline, *more
+            session_started(self, self.experiment),
+            data_prepared(self.data, self.plan.base.weights),
+            self.baseline,
+            *more,
         )
 
     def go_on(self, experiment: OpenExperiment) -> None:
@@ -235,8 +238,8 @@ def finite(rates: dict[str, float]) -> dict[str, float]:
     return {name: float(rate) for name, rate in rates.items() if math.isfinite(rate)}
 
 
-def data_prepared(data: PreparedData) -> DataPrepared:
-    """Which clips the experiment is about."""
+def data_prepared(data: PreparedData, weights: Mapping[str, float] | None = None) -> DataPrepared:
+    """Which clips the experiment is about; `weights` are those of sources that its settings give."""
     seconds = {name: [split.seconds(i) for i in range(len(split))] for name, split in data.splits.items()}
     return DataPrepared(
         features_key=data.folder.name,
@@ -245,11 +248,11 @@ def data_prepared(data: PreparedData) -> DataPrepared:
         seconds={name: sum(lengths) for name, lengths in seconds.items()},
         longest_seconds=max(seconds.get("train", ()), default=None),
         epoch_samples=data.splits["train"].epoch_samples,
-        sources=_sources(data),
+        sources=_sources(data, weights or {}),
     )
 
 
-def _sources(data: PreparedData) -> dict[str, dict[str, Any]]:
+def _sources(data: PreparedData, weights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """What the data's sources are; nothing for data without."""
     found: dict[str, dict[str, Any]] = {}
     for role, split in data.splits.items():
@@ -258,7 +261,8 @@ def _sources(data: PreparedData) -> dict[str, dict[str, Any]]:
         for number, kind in enumerate(origins.kinds):
             if not kind.source:
                 continue
-            told = {"language": [], "task": [], "weight": kind.weight, "clips": {}}
+            weight = weights.get(kind.source, kind.weight)
+            told = {"language": [], "task": [], "weight": weight, "clips": {}}
             facts = found.setdefault(kind.source, told)
             for name in ("language", "task"):
                 own = getattr(kind, name)
@@ -286,7 +290,8 @@ def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -
         elif before.clips[split] != now.clips[split]:
             told.append(f"has {now.clips[split]:,} {split} clips now, {before.clips[split]:,} when it began")
         else:
-            told.append(f"has other {split} clips or texts now")
+            what = "clips, texts, languages or weights" if now.sources else "clips or texts"
+            told.append(f"has other {split} {what} now")
     raise ExperimentError(
         f"--resume {name}: the data {', '.join(told)}; bring the old data back or start a new search"
     )

@@ -340,16 +340,21 @@ def _known_clips(repeats: Sequence[Repeat]) -> list[ClipErrors]:
 
 def _mean(runs: Sequence[ClipErrors]) -> ClipErrors | None:
     """Of the errors of each clip; None where there are no runs, or not on the same clips."""
-    if not runs or any(run.words.shape != runs[0].words.shape for run in runs):
+    if not runs or not all(same_clips(run, runs[0]) for run in runs):
         return None
     return ClipErrors(
         sum((run.word_errors for run in runs[1:]), runs[0].word_errors) / len(runs), runs[0].words
     )
 
 
+def same_clips(one: ClipErrors, other: ClipErrors) -> bool:
+    """Whether the same clips count; not where the worst source decides, and theirs are different ones."""
+    return one.words.shape == other.words.shape and bool(((one.words > 0) == (other.words > 0)).all())
+
+
 def _difference(less: ClipErrors | None, more: ClipErrors | None) -> ClipErrors | None:
     """What `more` has more of errors on each clip; None where one of them is not known, or not on the same clips."""
-    if less is None or more is None or less.words.shape != more.words.shape:
+    if less is None or more is None or not same_clips(less, more):
         return None
     return ClipErrors(more.word_errors - less.word_errors, more.words)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.scoring.intervals import Interval, difference_interval
-from tune.search.finalists import ClipErrors
+from tune.search.finalists import ClipErrors, same_clips
 from tune.search.records import listed
 
 POINTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -107,7 +107,7 @@ def judge_soup(average: Candidate, members: Sequence[str], run: Candidate) -> So
     chosen on these clips is none that an interval could show.
     """
     interval = None
-    if average.clips and run.clips and average.clips.words.shape == run.clips.words.shape:
+    if average.clips and run.clips and same_clips(average.clips, run.clips):
         more = run.clips.word_errors - average.clips.word_errors
         interval = difference_interval(more, run.clips.words)
     return SoupVerdict(

@@ -66,7 +66,7 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
     assert 1.0 in weights, "the weight of the data file is tried first"
     events = [json.loads(line) for line in (experiment / "events.jsonl").read_text().splitlines()]
     (data,) = [event["data"] for event in events if event["event"] == "DataPrepared"]
-    assert data["sources"]["west"]["weight"] == 0.5
+    assert data["sources"]["west"]["weight"] == 1.0, "that of the space"
     assert data["epoch_samples"] == 24 + 24 + 12
     measured = [event["data"] for event in events if event["event"] == "Evaluated"]
     assert {event["samples_seen"] for event in measured} <= {24, 60, 64, 20, 16, 32}
