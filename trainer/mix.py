@@ -10,6 +10,7 @@ sources:
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,7 +100,7 @@ def read_mix(data: str) -> Mix:
 
 
 def _read(text: str, folder: Path, problems: Problems) -> list[Source]:
-    root = compose(text, problems)
+    root = compose(text, problems, empty=f"name sources, {_EXAMPLE}")
     if root is None:
         return []
     if not isinstance(root, yaml.MappingNode):
@@ -170,4 +171,4 @@ def _from(folder: Path, data: str) -> str:
     of_hub = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", data) and not data.lower().endswith(_TABLES)
     if data == "demo" or data.startswith(("/", "~")) or (of_hub and not place.exists()):
         return data
-    return str(place)
+    return os.path.normpath(place)

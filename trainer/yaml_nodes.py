@@ -20,8 +20,10 @@ class Problems:
         self.found.append((where if isinstance(where, int) else line_of(where), text))
 
 
-def compose(text: str, problems: Problems) -> yaml.Node | None:
-    """The root node of a YAML text; `None` for an empty one and, with a problem noted, for a broken one."""
+def compose(
+    text: str, problems: Problems, *, empty: str = "name at least one parameter to search"
+) -> yaml.Node | None:
+    """The root node of a YAML text; `None`, with a problem noted, for one that is broken or empty, to be mended so."""
     try:
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -34,7 +36,7 @@ def compose(text: str, problems: Problems) -> yaml.Node | None:
         problems.add(line, f"not valid YAML: the character {chr(error.character)!r} is not allowed")
         return None
     if root is None:
-        problems.add(1, "the file is empty; name at least one parameter to search")
+        problems.add(1, f"the file is empty; {empty}")
     return root
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.data.clips import Drop
+from trainer.data.clips import Clip, Drop
 from trainer.data.text import prepare_target
+from trainer.errors import ModelError
+from trainer.mix import read_mix
 from trainer.model.processor import prefix_tokens
 
 if TYPE_CHECKING:
@@ -141,6 +143,24 @@ def label_chunks(
             for row in np.flatnonzero(lengths > longest).tolist()
         ]
         yield Labels((start + fits).astype(np.int32), tokens, _offsets(lengths[fits])), drops
+
+
+def check_languages(config: TrainConfig, clips: Iterable[Clip], processor: Processor) -> None:
+    """Refuse languages and tasks of clips that the model does not know, before features are computed.
+
+    Raises:
+        ModelError: it does not know one; of a data file's source with the file and its line.
+    """
+    for origin in dict.fromkeys(clip.origin for clip in clips):
+        try:
+            prefix_tokens(origin.config(config), processor)
+        except ModelError as error:
+            if not origin.source:
+                raise
+            mix = read_mix(config.data)
+            place = next(mix.place(source) for source in mix.sources if source.name == origin.source)
+            raise ModelError(f"{place}: {error}") from error
+    prefix_tokens(config, processor)
 
 
 _LABEL_FILES = ("rows.i32", "tokens.i32", "lengths.i64")

@@ -31,7 +31,7 @@ from trainer.data.features import (
     window_seconds,
 )
 from trainer.data.kept_splits import encode_splits
-from trainer.data.labels import TOO_LONG_TEXT, Labels, make_labels, map_labels, write_labels
+from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model_config
 
@@ -365,6 +365,7 @@ def prepare(
     """
     table = table or load_clips(config)
     processor = load_processor(config)
+    check_languages(config, (clip for clips in table.splits.values() for clip in clips), processor)
     longest = int(load_model_config(config).max_target_positions)
     extractor = processor.feature_extractor
     window = window_seconds(extractor)

@@ -30,7 +30,7 @@ from trainer.data.columns import (
 )
 from trainer.data.features import window_seconds
 from trainer.data.kept_splits import read_kept_splits
-from trainer.data.labels import make_labels
+from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset
@@ -291,6 +291,7 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
         ModelError: the model cannot be found.
     """
     processor = load_processor(config)
+    check_languages(config, source.clips, processor)
     found = _find_features(config, source, on_progress)
     index = found.indexes[_ROLE]
     longest = int(load_model_config(config).max_target_positions)

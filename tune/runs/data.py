@@ -45,14 +45,19 @@ def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
 
     Raises:
         DataError: the data, or a folder of sounds, is not there.
+        ModelError: the model does not know a language of the data.
     """
     from trainer.augmentation.sounds import find_sounds
     from trainer.data.clips import load_clips
+    from trainer.data.labels import check_languages
+    from trainer.model.processor import load_processor
 
     for setting in SOUNDS if augments else ():
         if (folder := getattr(base, setting)) is not None:
             find_sounds(setting, folder)
-    return load_clips(base)
+    table = load_clips(base)
+    check_languages(base, (clip for clips in table.splits.values() for clip in clips), load_processor(base))
+    return table
 
 
 def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipTable, list[str]]:

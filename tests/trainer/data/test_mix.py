@@ -14,8 +14,10 @@ from make_data import RATE, tone, write_manifest
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.data.clips import Origin, load_clips
+from trainer.data.labels import check_languages
 from trainer.data.prepared import prepare
-from trainer.errors import DataError
+from trainer.errors import DataError, ModelError
+from trainer.model.processor import Processor
 from trainer.scoring.split_data import load_split
 
 
@@ -220,3 +222,14 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be weights of at least 0"):
         TrainConfig(source_weights="a=2,a=1")
     assert TrainConfig(source_weights="a=2").replace(**{"weight.b": 0.5}).weights == {"a": 2.0, "b": 0.5}
+
+
+def test_a_language_that_the_model_lacks_is_told_with_its_line(tmp_path: Path, shared_data: Path) -> None:
+    write_manifest(tmp_path / "one.csv", [*rows("one", "train", 3), *rows("one", "dev", 2)])
+    config = mix(
+        tmp_path, one={"data": "one.csv", "language": "de"}, two={"data": "one.csv", "language": "yue"}
+    )
+    clips = load_clips(config).splits["train"]
+    processor = Processor.from_pretrained(str(shared_data / "whisper_tiny_processor"))
+    with pytest.raises(ModelError, match=r"mix\.yaml:5: two: language='yue': .* has no such language"):
+        check_languages(config, clips, processor)
