@@ -32,7 +32,7 @@ from trainer.data.grouping import text_key
 from trainer.data.kept_splits import HELD_OUT, read_kept_splits
 from trainer.data.segments import Span, find_segments
 from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
-from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files
+from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files, told_of
 from trainer.data.tables import Table
 from trainer.data.text import has_words
 from trainer.errors import ConfigError, DataError
@@ -221,15 +221,6 @@ def _given_sources(config: TrainConfig) -> list[_Given]:
 def origin_of(source: Source) -> Origin:
     """What the clips of one of a data file's sources have in common."""
     return Origin(source.name, source.settings.get("language"), source.settings.get("task"), source.weight)
-
-
-def told_of(source: str, notes: Iterable[str]) -> list[str]:
-    """Notes on one source; as they are of data without sources."""
-    warning = "WARNING: "
-    return [
-        note if not source else f"{warning * note.startswith(warning)}{source}: {note.removeprefix(warning)}"
-        for note in notes
-    ]
 
 
 def joined(parts: Sequence[Mapping[str, Sequence[Clip]]]) -> dict[str, list[Clip]]:

@@ -109,6 +109,15 @@ def complete_splits(
     return made.splits, made.notes
 
 
+def told_of(source: str, notes: Iterable[str]) -> list[str]:
+    """Notes on one source; as they are of data without sources."""
+    warning = "WARNING: "
+    return [
+        note if not source else f"{warning * note.startswith(warning)}{source}: {note.removeprefix(warning)}"
+        for note in notes
+    ]
+
+
 def complete_by_source(
     config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
 ) -> tuple[dict[str, list[ClipT]], list[str]]:
@@ -130,7 +139,7 @@ def complete_by_source(
     for lot, sources in alike.items():
         part = {role: [clip for clip in splits[role] if clip.origin.source in sources] for role in lot}
         made, told = complete_splits(config, part) if "train" in part else (part, [])
-        notes += [f"{', '.join(sources)}: {note}" for note in told]
+        notes += told_of(", ".join(sources), told)
         for role, clips in made.items():
             done.setdefault(role, []).extend(clips)
     measured = {clip.origin.source for clip in done.get("validation", ())}

@@ -16,7 +16,6 @@ from trainer.data.clips import (
     load_clips,
     origin_of,
     select_parts,
-    told_of,
 )
 from trainer.data.columns import (
     PLAIN,
@@ -33,7 +32,7 @@ from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
-from trainer.data.splits import split_of_role, subset
+from trainer.data.splits import split_of_role, subset, told_of
 from trainer.data.text import has_words
 from trainer.errors import ConfigError, DataError, ModelError
 from trainer.mix import is_mix, read_mix

@@ -28,7 +28,7 @@ examples:
 _SETTINGS = (
     *("data_config", "train_split", "validation_split", "test_split", "validation_share", "audio_column"),
     *("text_column", "row_filter", "max_train_clips", "max_eval_clips", "max_dropped_share", "data_seed"),
-    *("split_by", "splits", *CLIP_SETTINGS),
+    *("split_by", "splits", "language_column", "task_column", *CLIP_SETTINGS),
     *("lowercase", "remove_punctuation", "task", "eval_batch_size", "precision", "cache_dir"),
 )
 _FLAGS = {

@@ -8,6 +8,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
+from trainer.mix import is_mix
 from tune.util.console import ProgressBar, make_console
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def run_inspection(
         if judge is None:
             return inspection
         heard: dict[tuple[str, str, str], str] = {}
-        for code in inspection.languages:
+        # Of a data file each clip is written in its source's language at once.
+        for code in [config.language] if is_mix(config.data) else inspection.languages:
             heard |= _transcribe(config.replace(language=code), judge, progress)
     found = find_unlike(inspection.entries, heard, judge.shown)
     return dataclasses.replace(inspection, findings=ranked([*inspection.findings, *found]))

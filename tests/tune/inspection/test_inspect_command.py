@@ -143,7 +143,7 @@ def test_lists_are_on_disk_before_the_page_is_made(
         ("--set text_colum=a", "text_column"),
         (
             "--set learning_rate=1e-4",
-            "--set learning_rate: changes nothing in an inspection; it takes audio_column",
+            "--set learning_rate: changes nothing in an inspection; it takes audio_channel, audio_column",
         ),
         ("--set language=de", "--set language: is given by --language here"),
         ("--set text_column=speakr", "text_column='speakr': no such column"),
