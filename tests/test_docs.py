@@ -122,9 +122,10 @@ def accepted(words: list[str]) -> AcceptedError:
 
 
 def check_settings(given: list[str]) -> None:
-    for item in given:
-        key, _, value = item.partition("=")
-        TrainConfig.from_dict({key: None if value == "null" else value})
+    pairs = (item.partition("=") for item in given)
+    TrainConfig.from_dict(
+        {"data": "org/speech"} | {key: None if value == "null" else value for key, _, value in pairs}
+    )
 
 
 @pytest.mark.usefixtures("_only_parse")

@@ -51,6 +51,8 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "gradient_accumulation_steps": (1, None),
     "micro_batch": (1, None),
     "max_steps": (1, None),
+    "max_samples": (1, None),
+    "shuffle_buffer": (1, 1_000_000),
     "evaluations": (1, None),
     "seed": (0, 2**32 - 1),
     "dataloader_workers": (0, None),
@@ -64,7 +66,7 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
 #: Fields of which `null` can be written as `auto`.
 AUTOMATIC = ("audio_window", "pack_seconds", "early_eval_clips", "eval_batch_size")
 #: Fields that must be above 0.
-POSITIVE = {"learning_rate", "epochs", "adam_epsilon", "lora_alpha"}
+POSITIVE = {"learning_rate", "epochs", "max_hours", "adam_epsilon", "lora_alpha"}
 
 
 def convert(kind: type, value: Any) -> Any:

@@ -35,6 +35,9 @@ __all__ = [
     "nearest_field",
 ]
 
+BUDGETS = ("epochs", "max_steps", "max_samples", "max_hours")
+"""Settings of which one says how long a training is."""
+_NOT_STREAMED = ("splits", "max_train_clips", "source_weights", "language_column", "task_column")
 SOUNDS = ("noise_dir", "impulse_dir")
 """Settings that name folders of audio that training clips are mixed with."""
 ENCODER_CACHE_OFF = (
@@ -193,6 +196,11 @@ class TrainConfig:
     """Use at most this many training clips, chosen by `data_seed`."""
     max_eval_clips: int | None = None
     """Use at most this many validation clips, and as many test clips, chosen by `data_seed`."""
+    streaming: bool = False
+    """Read the training split while training, from Parquet or WebDataset shards of the hub, of `s3://`, `gs://` or a
+    folder; it is not downloaded as a whole. Needs `audio_window` in seconds and a budget other than `epochs`."""
+    shuffle_buffer: int = 1000
+    """With `streaming`: clips that each worker holds, undecoded, and draws the next one from."""
     max_dropped_share: float = 0.25
     """Stop when more than this share of the clips cannot be used."""
     data_seed: int = 0
@@ -253,6 +261,10 @@ class TrainConfig:
     """Budget in passes over the training clips, also fractional; 3 (demo data: 4) where no budget is given."""
     max_steps: int | None = None
     """Budget in optimiser steps; excludes `epochs`."""
+    max_samples: int | None = None
+    """Budget in training clips seen; excludes the others."""
+    max_hours: float | None = None
+    """With `streaming`: budget in hours of audio, by the mean length of some training clips; excludes the others."""
     evaluations: int = 4
     """Evaluations in a run of its own, evenly spread over the budget."""
     evaluate_at: tuple[int, ...] | None = None
@@ -306,10 +318,11 @@ class TrainConfig:
                 object.__setattr__(self, field.name, value)
             except ConfigError as error:
                 problems.append(str(error))
-        if not problems and self.epochs is not None and self.max_steps is not None:
-            problems.append(
-                f"epochs={self.epochs:g} and max_steps={self.max_steps}: only one budget can be given; remove one"
-            )
+        if not problems and len(budgets := [name for name in BUDGETS if getattr(self, name) is not None]) > 1:
+            told = " and ".join(f"{name}={getattr(self, name):g}" for name in budgets)
+            problems.append(f"{told}: only one budget can be given; remove one")
+        if not problems:
+            problems += self._stream_problems()
         if not problems and self.augments and self.augment_noise_kind == "files" and self.noise_dir is None:
             problems.append(NO_NOISES)
         if not problems and self.deepspeed is not None and self.optimizer != "adamw":
@@ -329,6 +342,28 @@ class TrainConfig:
         method: Any = method_of(self.method, self.freeze_encoder)
         object.__setattr__(self, "method", method)
         object.__setattr__(self, "freeze_encoder", False)
+
+    def _stream_problems(self) -> list[str]:
+        """What does not go with streaming, or without."""
+        if not self.streaming:
+            return ["max_hours: is a budget of streaming=true; give max_samples"] if self.max_hours else []
+        given = {name: getattr(self, name) for name in _NOT_STREAMED if getattr(self, name)}
+        problems = [
+            f"{name}={value!r}: does not go with streaming=true; remove it" for name, value in given.items()
+        ]
+        if self.data == "demo" or self.data.lower().endswith((".yaml", ".yml")):
+            problems.append(f"data={self.data!r}: cannot be streamed; give shards, or leave streaming out")
+        if not isinstance(self.audio_window, float):
+            problems.append(
+                f"streaming=true: lengths are not known beforehand, and audio_window is {self.audio_window or 'auto'}; "
+                "set it to seconds, such as 30"
+            )
+        if all(getattr(self, name) is None for name in BUDGETS if name != "epochs"):
+            problems.append(
+                "streaming=true: a stream has no epochs that are known beforehand; give max_steps, max_samples or "
+                "max_hours"
+            )
+        return problems
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:

@@ -139,10 +139,14 @@ def _train(config: TrainConfig, data: PreparedData, size: int, clock: _Clock, ev
     # With `auto` evaluations take more only where what trainings need leaves room.
     evaluated_clips = config.eval_batch_size or CPU_CLIPS
     splits = {
-        "train": _longest_texts(data.splits["train"], size),
+        # Of a stream no clips are at hand; those of the validation split are like its own.
+        "train": _longest_texts(data.splits.get("train", data.splits["validation"]), size),
         "validation": _longest_texts(data.splits["validation"], evaluated_clips),
     }
     config = config.replace(
+        streaming=False,
+        max_samples=None,
+        max_hours=None,
         eval_batch_size=evaluated_clips,
         train_batch_size=size,
         gradient_accumulation_steps=1,
@@ -158,7 +162,7 @@ def _train(config: TrainConfig, data: PreparedData, size: int, clock: _Clock, ev
         audio_window=min(30.0, max(1.0, longest)),
     )
     try:
-        train(config, clock.watch, data=dataclasses.replace(data, splits=splits))
+        train(config, clock.watch, data=dataclasses.replace(data, splits=splits, stream=None))
     except _EndError:
         pass
     except DivergedError as error:

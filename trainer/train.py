@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.errors import DataError, DivergedError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedData, PreparedSplit
+    from trainer.data.streaming.stream import TrainStream
     from trainer.scoring.alignment import UtteranceErrors
     from trainer.training.augmented import AugmentedSplit
     from trainer.training.whisper_trainer import WhisperTrainer
@@ -84,21 +85,25 @@ class Evaluation:
 
 
 def budget_samples(config: TrainConfig, n_train: float) -> int:
-    """The budget in samples seen, from `max_steps` or `epochs` of `n_train` samples, an epoch of the training clips."""
+    """The budget in samples seen, from `max_steps`, `max_samples` or `epochs` of `n_train` samples, an epoch of the
+    training clips.
+    """
     if config.max_steps is not None:
         return config.max_steps * config.effective_batch_size
+    if config.max_samples is not None:
+        return config.max_samples
     epochs = config.epochs or (DEMO_EPOCHS if config.data == "demo" else DEFAULT_EPOCHS)
     return max(1, round(epochs * n_train))
 
 
 def plan_batches(
-    config: TrainConfig, n_train: int | PreparedSplit, frames: Frames | None = None
+    config: TrainConfig, n_train: int | PreparedSplit | TrainStream, frames: Frames | None = None
 ) -> BatchPlan:
     """The batches of a whole training on so many clips, at most `max_steps` of them where that is the budget.
 
     Where `frames` are given, each step has the window of its longest clip. The clips of a split with weights come as
     often as these say; an epoch, and so the budget, is as long as the data's own weights make it, whatever
-    `source_weights` a trial has.
+    `source_weights` a trial has. Of a stream it says how many clips each step takes, and not which.
 
     Cutting the steps at the evaluation points can take a few more of them for the same samples; a budget in
     steps then ends at the last step that it allows.
@@ -108,7 +113,7 @@ def plan_batches(
     """
     weights, epoch = None, float(n_train if isinstance(n_train, int) else n_train.epoch_samples)
     if not isinstance(n_train, int):
-        weights, n_train = n_train.weights(config.weights), len(n_train)
+        weights, n_train = n_train.weights(config.weights), n_train.n_clips
 
     def plan(points: tuple[int, ...]) -> BatchPlan:
         return BatchPlan(
@@ -122,6 +127,7 @@ def plan_batches(
             workers=config.workers,
             weights=weights,
             epoch_samples=epoch,
+            streamed=config.streaming,
         )
 
     budget = budget_samples(config, epoch)
@@ -130,6 +136,14 @@ def plan_batches(
         return full
     last = full.samples_seen(config.max_steps)
     return plan((*(point for point in full.points if point < last), last))
+
+
+def with_samples(config: TrainConfig, stream: TrainStream | None) -> TrainConfig:
+    """The same settings with a budget in hours of audio as one in samples, once it is known how long they are."""
+    if config.max_hours is None or stream is None:
+        return config
+    samples = max(1, round(config.max_hours * 3600 / max(stream.mean_seconds, 1e-3)))
+    return config.replace(max_hours=None, max_samples=samples)
 
 
 def train(
@@ -175,10 +189,14 @@ def train(
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))
     config = within_micro_batch(config)
-    train_split = data.splits["train"]
-    augmented = _augmented(config, data) if config.augments else None
-    lengths: Frames = augmented.frames if augmented else train_split.all_frames()
-    plan = plan_batches(config, train_split, lengths if varies(config) else None)
+    config, augmented = with_samples(config, data.stream), None
+    if data.stream is not None:
+        plan = plan_batches(config, data.stream)
+    else:
+        train_split = data.splits["train"]
+        augmented = _augmented(config, data) if config.augments else None
+        lengths: Frames = augmented.frames if augmented else train_split.all_frames()
+        plan = plan_batches(config, train_split, lengths if varies(config) else None)
     alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
@@ -276,9 +294,10 @@ def _make_trainer(
     import torch
     from transformers import set_seed
 
-    from trainer.training.arguments import set_tf32, training_arguments
+    from trainer.training.arguments import loaders, set_tf32, training_arguments
     from trainer.training.collator import WhisperCollator
     from trainer.training.encoder_cache import add_stores
+    from trainer.training.streamed import StreamedCollator, StreamedSplit
     from trainer.training.whisper_trainer import WhisperTrainer
 
     if not torch.cuda.is_available():
@@ -302,9 +321,10 @@ def _make_trainer(
     arguments.seed = worker_seed(config.seed, arguments.process_index)
 
     def collator(
-        split: PreparedSplit, for_evaluation: bool, augmented: AugmentedSplit | None = None
+        split: PreparedSplit | StreamedSplit, for_evaluation: bool, augmented: AugmentedSplit | None = None
     ) -> WhisperCollator:
-        return WhisperCollator(
+        kind: Any = StreamedCollator if isinstance(split, StreamedSplit) else WhisperCollator
+        made: WhisperCollator = kind(
             split=split,
             decoder_start_token_id=model.config.decoder_start_token_id,
             pad_token_id=model.config.pad_token_id,
@@ -313,12 +333,28 @@ def _make_trainer(
             for_evaluation=for_evaluation,
             augmented=augmented,
         )
+        return made
+
+    def train_collator() -> WhisperCollator:
+        if data.stream is None:
+            return collator(data.splits["train"], False, augmented)
+        split = StreamedSplit(
+            config,
+            data.stream,
+            processor,
+            window=window,
+            longest=int(model.config.max_target_positions),
+            worker=arguments.process_index,
+            threads=loaders(config),
+            cache=data.folder.parent,
+        )
+        return collator(split, False)
 
     trainer = WhisperTrainer(
         config=config,
         plan=plan,
         collators={
-            "train": collator(data.splits["train"], False, augmented),
+            **({"train": train_collator()} if plan else {}),
             "evaluation": collator(evaluation, True),
         },
         evaluation=evaluation,

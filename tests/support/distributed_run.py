@@ -14,7 +14,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from transformers import TrainerCallback
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
+from trainer.data.streaming.stream import StreamedClip
 from trainer.train import _augmented, _make_trainer, plan_batches, train
 from trainer.training import loss
 from trainer.training.distributed import leave_group, scratch_folder
+from trainer.training.streamed import StreamedSplit
 
 
 class Gradients(TrainerCallback):
@@ -63,10 +65,25 @@ def whole_training(config: TrainConfig, folder: Path) -> None:
             shutil.copytree(checkpoint_dir, kept)
         rows.append({**metrics, "checkpoint": kept, "evaluation": checkpoint_dir is not None})
 
+    if config.streaming:
+        _write_down(folder / f"stream-{rank}")
     resume = folder / "resume.json"
     resume_from = Path(json.loads(resume.read_text())) if resume.exists() else None
     result = train(config, report, resume_from=resume_from)
     (folder / f"rows-{rank}.json").write_text(json.dumps({"rows": rows, "wer": result.wer}))
+
+
+def _write_down(path: Path) -> None:
+    """Have the names of the streamed clips that this process trains on in a file, one a line."""
+    take = StreamedSplit._take
+
+    def taken(split: StreamedSplit, places: Sequence[int]) -> list[StreamedClip]:
+        found = take(split, places)
+        with path.open("a") as file:
+            file.writelines(f"{clip.name}\n" for clip in found)
+        return found
+
+    StreamedSplit._take = taken  # type: ignore[method-assign]
 
 
 def share_scratch(config: TrainConfig, folder: Path) -> None:

@@ -6,6 +6,8 @@ import csv
 import dataclasses
 import io
 import json
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
 from trainer.data.clips import ClipTable, load_clips
 from trainer.data.prepared import PreparedData
+from trainer.data.sources import DEMO_DATA
 
 RATE = 16_000
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -287,3 +290,58 @@ def lag(audio: np.ndarray, expected: np.ndarray) -> tuple[int, float]:
     place = int(np.argmax(found))
     like = float(found[place] / np.sqrt((audio**2).sum() * (expected**2).sum()))
     return (place - size if place > size // 2 else place), like
+
+
+CLIPS = {"train": 40, "validation": 8, "test": 8}
+
+
+def demo_rows(split: str, count: int) -> list[dict[str, Any]]:
+    """The first rows of a split of the demo data, audio inside."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(DEMO_DATA / f"{split}.parquet").slice(0, count).to_pylist()
+    return rows
+
+
+def write_shards(
+    folder: Path,
+    kind: str = "parquet",
+    *,
+    shards: int = 4,
+    rows: Mapping[str, list[dict[str, Any]]] | None = None,
+) -> Path:
+    """`<split>-<number>.<kind>`: the training rows dealt to some shards, those of other splits to one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, mine in (rows or {split: demo_rows(split, count) for split, count in CLIPS.items()}).items():
+        count = shards if split == "train" else 1
+        for number in range(count):
+            path = folder / f"{split}-{number:05}-of-{count:05}.{kind}"
+            (_write_tar if kind == "tar" else _write_parquet)(path, mine[number::count])
+    return folder
+
+
+def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=4)
+
+
+def _write_tar(path: Path, rows: list[dict[str, Any]]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for row in rows:
+            name = Path(row["audio"]["path"])
+            rest = {column: value for column, value in row.items() if column != "audio"}
+            for suffix, content in (
+                (name.suffix, row["audio"]["bytes"]),
+                (".json", json.dumps(rest).encode()),
+            ):
+                member = tarfile.TarInfo(f"{name.stem}{suffix}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+def streaming(small: TrainConfig, folder: Path, **more: Any) -> TrainConfig:
+    """Settings for such shards."""
+    settings = {"data": str(folder), "audio_window": 10.0, "max_samples": 32, "shuffle_buffer": 8} | more
+    return small.replace(streaming=True, max_train_clips=None, **settings)

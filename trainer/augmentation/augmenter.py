@@ -204,20 +204,22 @@ class Augmenter:
         most_samples: int,
         noises: Sounds | None = None,
         impulses: Sounds | None = None,
+        voices: Sounds | None = None,
     ) -> None:
         """Take the clips.
 
         Args:
             amounts: of the changes.
             seed: of the training.
-            clips: of the split, also the voices of babble.
+            clips: of the split.
             most_samples: no clip is slowed down or shifted beyond it; at least the longest clip's.
             noises: sounds that speech is mixed with.
             impulses: impulse responses of rooms; without them rooms are simulated.
+            voices: clips of which babble is made; those of the split where they are not given.
         """
         self.amounts = amounts
         self._seed, self._clips, self._most = seed, clips, most_samples
-        self._noises, self._impulses = noises, impulses
+        self._noises, self._impulses, self._voices = noises, impulses, voices
 
     def samples(self, epoch: int, clip: int) -> int:
         """Length of a clip in an epoch, at 16 kHz."""
@@ -258,10 +260,9 @@ class Augmenter:
             kinds: tuple[NoiseKind, ...] = ("white", "coloured", "babble", "files")
             kind = kinds[int(generator.integers(len(kinds) if self._noises else 3))]
         if kind == "babble":
-            others = generator.integers(
-                len(self._clips), size=int(generator.integers(*_VOICES, endpoint=True))
-            )
-            return babble(generator, [self._clips.waveform(int(i)) for i in others if i != clip], count)
+            voices, itself = (self._clips, clip) if self._voices is None else (self._voices, None)
+            others = generator.integers(len(voices), size=int(generator.integers(*_VOICES, endpoint=True)))
+            return babble(generator, [voices.waveform(int(i)) for i in others if i != itself], count)
         if kind == "files":
             assert self._noises is not None
             return excerpt(

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioSource
@@ -37,6 +37,9 @@ from trainer.data.tables import Table
 from trainer.data.text import has_words
 from trainer.errors import ConfigError, DataError
 from trainer.mix import Source, is_mix, read_mix
+
+if TYPE_CHECKING:
+    from trainer.data.streaming.stream import TrainStream
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,6 +140,8 @@ class ClipTable:
     """Those clips by role: what a model writes for them, nobody said."""
     whole: Mapping[str, Sequence[Clip]] = dataclasses.field(default_factory=dict)
     """The splits before `max_train_clips` and `max_eval_clips` cut them."""
+    stream: TrainStream | None = None
+    """Takes the place of `train` where that is streamed."""
 
     @property
     def total(self) -> int:
@@ -145,8 +150,12 @@ class ClipTable:
 
     @property
     def epoch_samples(self) -> float:
-        """Samples in an epoch of the training clips by their own weights, on average."""
-        return sum(clip.origin.weight for clip in self.splits["train"])
+        """Samples in an epoch of the training clips by their own weights, on average; of a stream about as many."""
+        return (
+            self.stream.epoch_samples
+            if self.stream
+            else sum(clip.origin.weight for clip in self.splits["train"])
+        )
 
 
 def load_clips(config: TrainConfig) -> ClipTable:
@@ -161,7 +170,9 @@ def load_clips(config: TrainConfig) -> ClipTable:
     usable, silent = joined([one.usable for one in given]), joined([one.silent for one in given])
     notes = [note for one in given for note in one.notes]
     drops: list[Drop] = []
-    if config.splits is None:
+    if config.streaming:  # nothing can be made of a stream, and nothing is known of its clips
+        complete, made_notes = usable, list[str]()
+    elif config.splits is None:
         usable, drops = _without_shared_files(config, usable)
         complete, made_notes = complete_by_source(config, usable)
     else:
@@ -178,7 +189,9 @@ def load_clips(config: TrainConfig) -> ClipTable:
     for one, (_, _, cut_notes) in zip(given, cuts, strict=True):
         made_notes += told_of(one.source, cut_notes)
     text_key.cache_clear()
-    return ClipTable(cut, notes + made_notes, _drops(silent) + drops, silent, complete)
+    stream = given[0].stream
+    notes += [*made_notes, *([stream.told()] if stream else [])]
+    return ClipTable(cut, notes, _drops(silent) + drops, silent, complete, stream)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +205,7 @@ class _Given:
     silent: dict[str, list[Clip]]
     """Those whose texts have no words."""
     notes: list[str]
+    stream: TrainStream | None = None
 
 
 def _given_sources(config: TrainConfig) -> list[_Given]:
@@ -239,9 +253,17 @@ def _of_source(source: str, splits: Mapping[str, Sequence[Clip]]) -> dict[str, l
 def _given(config: TrainConfig, origin: Origin) -> _Given:
     """The clips of one source in the splits that the data has."""
     wanted, code = parse_row_filter(config.row_filter), config.language or "en"
-    tables, notes = read_source(config)
-    parts = divide_by_split(config, tables)
-    roles = find_splits(config, parts)
+    opened = None
+    if config.streaming:
+        from trainer.data.streaming.stream import open_stream
+
+        opened = open_stream(config)
+        tables, notes, roles = opened.tables, opened.notes, opened.held_out
+        parts = {name: _whole(group) for name, group in tables.items()}
+    else:
+        tables, notes = read_source(config)
+        parts = divide_by_split(config, tables)
+        roles = find_splits(config, parts)
     given = {role: parts[name] for role, name in roles.items()}
     asked = {role: select_parts(group, wanted) for role, group in given.items()}
     _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
@@ -283,7 +305,8 @@ def _given(config: TrainConfig, origin: Origin) -> _Given:
         for clip in clips:
             (usable if has_words(clip.text) else silent)[role].append(clip)
     check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
-    return _Given(origin.source, config, usable, silent, told_of(origin.source, notes))
+    stream = opened.train(wanted | by_language) if opened else None
+    return _Given(origin.source, config, usable, silent, told_of(origin.source, notes), stream)
 
 
 def _without_shared_files(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import WhisperFeatureExtractor
 
+    from trainer.data.streaming.stream import TrainStream
     from trainer.model.processor import Processor
 
 
@@ -83,6 +84,11 @@ class PreparedSplit:
 
     def __len__(self) -> int:
         return len(self._labels)
+
+    @property
+    def n_clips(self) -> int:
+        """The same."""
+        return len(self)
 
     @functools.cached_property
     def _mapped(self) -> np.ndarray:
@@ -254,13 +260,26 @@ class PreparedData:
     reused: bool
     """Whether the features were there already."""
     splits: Mapping[str, PreparedSplit]
-    """`train`, `validation` and, where there is one, `test`."""
+    """`train` unless that is streamed, `validation` and, where there is one, `test`."""
     drops: list[Drop]
     """Clips that cannot be used."""
     total: int
     """Clips that were loaded, dropped ones included."""
     source_notes: list[str]
     """Those of the notes that hold whatever the texts are made into."""
+    stream: TrainStream | None = None
+    """The training clips where they are streamed."""
+
+    @property
+    def train(self) -> PreparedSplit | TrainStream:
+        """The training clips."""
+        return self.stream or self.splits["train"]
+
+    @property
+    def clips(self) -> dict[str, int]:
+        """Usable clips of each split, of a stream about as many as it has."""
+        streamed = {"train": self.stream.n_clips} if self.stream else {}
+        return streamed | {name: len(split) for name, split in self.splits.items()}
 
     def drop_counts(self) -> dict[str, int]:
         """Dropped clips by reason, the most frequent first."""
@@ -364,6 +383,7 @@ def prepare(
         ModelError: the model cannot be found.
     """
     table = table or load_clips(config)
+    waveforms = waveforms and table.stream is None
     processor = load_processor(config)
     check_languages(config, (clip for clips in table.splits.values() for clip in clips), processor)
     longest = int(load_model_config(config).max_target_positions)
@@ -381,14 +401,16 @@ def prepare(
     total = table.total + len(table.drops)
     notes = check_drops(config, drops, total=total, window=window)
     source_notes = table.notes + found.notes()
-    return PreparedData(found.folder, source_notes + notes, found.reused, splits, drops, total, source_notes)
+    return PreparedData(
+        found.folder, source_notes + notes, found.reused, splits, drops, total, source_notes, table.stream
+    )
 
 
 def is_prepared(config: TrainConfig, *, waveforms: bool = False) -> bool:
     """Whether all that `prepare` computes is in the cache; raises as it does for data and model."""
     table, extractor = load_clips(config), load_processor(config).feature_extractor
     folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
-    needed = [folder, *([_waveforms_folder(folder)] if waveforms else [])]
+    needed = [folder, *([_waveforms_folder(folder)] if waveforms and table.stream is None else [])]
     return all(read_complete(place) is not None for place in needed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -242,28 +242,39 @@ def read_hub_dataset(config: TrainConfig) -> tuple[dict[str, list[Table]], list[
     Raises:
         DataError: the repository, its configuration or its files cannot be had.
     """
+    from datasets import load_dataset
+
+    splits, notes = load_hub_dataset(config, load_dataset)
+    return {str(name): [table_of_dataset(data, config.data)] for name, data in splits.items()}, notes
+
+
+def load_hub_dataset(config: TrainConfig, load: Callable[..., Any]) -> tuple[Any, list[str]]:
+    """What `load`, a function of `datasets`, makes of a hub data set, or of its copy in Parquet; and notes.
+
+    Raises:
+        DataError: the repository, its configuration or its files cannot be had.
+    """
     notes: list[str] = []
     try:
-        splits = _load(config.data, config.data_config)
+        loaded = _load(load, config.data, config.data_config)
     except _hub_errors() as error:
         # Once its copy is in Hugging Face's cache, a data set with a script fails in the second way.
         if not re.search(r"scripts are no longer supported|Couldn't find cache for", str(error)):
             raise _failed(config, error) from error
-        splits = _load_parquet_copy(config)
+        loaded = _load_parquet_copy(config, load)
         notes.append(f"{config.data} needs a loading script, so its Parquet copy ({PARQUET_BRANCH}) was used")
-    return {str(name): [table_of_dataset(data, config.data)] for name, data in splits.items()}, notes
+    return loaded, notes
 
 
-def _load(name: str, data_config: str | None, **options: Any) -> Any:
-    from datasets import load_dataset
+def _load(load: Callable[..., Any], name: str, data_config: str | None, **options: Any) -> Any:
     from huggingface_hub.utils import logging
 
     # Every retry of every file would be a line of its own; a failure is told once, by who calls us.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    return load_dataset(name, data_config, **options)
+    return load(name, data_config, **options)
 
 
-def _load_parquet_copy(config: TrainConfig) -> Any:
+def _load_parquet_copy(config: TrainConfig, load: Callable[..., Any]) -> Any:
     """The copy has one folder per configuration, and nothing that names them to `load_dataset`."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFolder
@@ -277,7 +288,7 @@ def _load_parquet_copy(config: TrainConfig) -> Any:
                 f"data={config.data!r}: data_config={config.data_config!r} is not one of its configurations: "
                 f"{_some(names)}; set data_config"
             )
-        return _load(config.data, None, data_dir=chosen, revision=PARQUET_BRANCH)
+        return _load(load, config.data, None, data_dir=chosen, revision=PARQUET_BRANCH)
     except _hub_errors() as error:
         raise _failed(config, error) from error
 

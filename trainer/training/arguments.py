@@ -58,7 +58,8 @@ def training_arguments(
         # Every parameter that is trained takes part in every step; looking for others costs time.
         ddp_find_unused_parameters=False,
         torch_compile=config.torch_compile,
-        dataloader_num_workers=_loaders(config),
+        # A stream is read by one process, whose threads decode.
+        dataloader_num_workers=min(1, loaders(config)) if config.streaming else loaders(config),
         dataloader_pin_memory=torch.cuda.is_available(),
         predict_with_generate=True,
         remove_unused_columns=False,
@@ -95,15 +96,16 @@ def _has_tf32() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8
 
 
-def _loaders(config: TrainConfig) -> int:
-    """Processes that load batches: on the CPU they would only take from the training what it computes with.
+def loaders(config: TrainConfig) -> int:
+    """Processes that load batches, of a stream threads: on the CPU they would only take from the training what it
+    computes with.
 
     On a GPU at least one, also where there is a single core: the process that trains is mostly waiting there. With
-    augmentation more: to change a clip takes about 1 ms for each of its seconds.
+    augmentation or a stream more: to change or decode a clip takes about 1 ms for each of its seconds.
     """
     if config.dataloader_workers is not None:
         return config.dataloader_workers
-    most = 8 if config.augments else 2
+    most = 8 if config.augments or config.streaming else 2
     return max(1, min(most, torch.get_num_threads() - 1)) if torch.cuda.is_available() else 0
 
 

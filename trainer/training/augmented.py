@@ -59,16 +59,14 @@ class AugmentedSplit:
         Raises:
             DataError: noises or impulse responses cannot be read.
         """
-        split, amounts, hop = data.splits["train"], amounts_of(config), extractor.hop_length
+        split, amounts = data.splits["train"], amounts_of(config)
         window = augmented_frames(config, data, amounts, full)
-        # A clip has a frame or two more than its samples fill, but where the model hears no more.
-        most = window * hop - (0 if window == full else extractor.n_fft // 2)
         cache = data.folder.parent
         augmenter = Augmenter(
             amounts,
             seed=config.seed,
             clips=split,
-            most_samples=most,
+            most_samples=most_samples(extractor, window, full),
             noises=open_sounds("noise_dir", config.noise_dir, cache) if config.noise_dir else None,
             impulses=open_sounds("impulse_dir", config.impulse_dir, cache) if config.impulse_dir else None,
         )
@@ -92,6 +90,12 @@ class AugmentedSplit:
         # More threads would sum in another order.
         with one_torch_thread():
             return extract_features(self._extractor, waveform)
+
+
+def most_samples(extractor: WhisperFeatureExtractor, window: int, full: int) -> int:
+    """Samples of the longest clip that fits into a window of so many frames, of a model that hears `full`."""
+    # A clip has a frame or two more than its samples fill, but where the model hears no more.
+    return int(window * extractor.hop_length - (0 if window == full else extractor.n_fft // 2))
 
 
 def augmented_frames(config: TrainConfig, data: PreparedData, amounts: Amounts, full: int) -> int:

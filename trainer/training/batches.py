@@ -60,6 +60,8 @@ class BatchPlan:
     """How often each clip comes in an epoch on average, shape (clips,); None: each once."""
     epoch_samples: float = 0.0
     """Samples that count as an epoch; 0: as many as clips."""
+    streamed: bool = False
+    """Whether clips come as a stream of each worker's own and are known by their places in it."""
 
     def __post_init__(self) -> None:
         if self.weights is not None and not self.weights.any():
@@ -105,6 +107,9 @@ class BatchPlan:
         Each comes with the feature frames of the longest clip of its step. Of the step, not of the pass: however a step
         is cut into passes and workers, its gradient is the same.
         """
+        if self.streamed:
+            yield from self._streamed_passes(worker)
+            return
         epoch = -1
         # Samples of all epochs, one after the other: a clip in one of its passes, of which an epoch may have several.
         taken: list[int] = []
@@ -122,6 +127,16 @@ class BatchPlan:
                         PlannedClip(sample % self.n_clips, longest, sample // self.n_clips)
                         for sample in samples[places].tolist()
                     ]
+
+    def _streamed_passes(self, worker: int) -> Iterator[list[PlannedClip]]:
+        """Of each step as many clips as the worker would have of others; in place of the epoch its own number."""
+        place = 0
+        for size in np.diff(self.boundaries).tolist():
+            for part in np.array_split(np.arange(size), self.accumulation * self.workers)[
+                worker :: self.workers
+            ]:
+                yield [PlannedClip(place + number, 0, worker) for number in range(len(part))]
+                place += len(part)
 
     def _epoch(self, epoch: int) -> np.ndarray:
         """The samples of an epoch in their order, clip + clips x pass; all draws of a clip are different passes."""

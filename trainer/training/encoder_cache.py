@@ -118,7 +118,8 @@ def _is_fixed(config: TrainConfig, model: WhisperForConditionalGeneration) -> bo
     """Whether a clip has one encoder output for the whole training, and it is to be kept."""
     drops = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop")
     random = config.spec_augment or config.augments or any(getattr(model.config, name) for name in drops)
-    return config.encoder_cache and config.method == "decoder" and config.deepspeed is None and not random
+    wanted = config.encoder_cache and config.method == "decoder" and not config.streaming
+    return wanted and config.deepspeed is None and not random
 
 
 def _encoder_digest(model: WhisperForConditionalGeneration) -> str:

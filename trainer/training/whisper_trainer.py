@@ -46,6 +46,7 @@ from trainer.training.loss import (
 )
 from trainer.training.metrics import ErrorRates
 from trainer.training.saving import SavingTrainer
+from trainer.training.streamed import check_batches
 from trainer.training.window import hear
 
 _MODEL_INPUTS = ("input_features", "encoder_outputs", "decoder_input_ids")
@@ -142,6 +143,10 @@ class WhisperTrainer(SavingTrainer):
             batch_sampler=PlannedBatches(self.plan, self.args.process_index),
             collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
+            # A forked process could not use the connections of this one.
+            multiprocessing_context="spawn"
+            if self.plan.streamed and self.args.dataloader_num_workers
+            else None,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=False,
         )
@@ -170,7 +175,12 @@ class WhisperTrainer(SavingTrainer):
     def _get_num_items_in_batch(
         self, batch_samples: list[dict[str, Any]], device: torch.device
     ) -> torch.Tensor:
-        """Label tokens of the effective batch of all workers. The stock method has the host wait for its copy."""
+        """Label tokens of the effective batch of all workers. The stock method has the host wait for its copy.
+
+        Raises:
+            DataError: a stream gave no batch.
+        """
+        check_batches(batch_samples)
         tokens = torch.stack([batch["labels"].ne(IGNORED).sum() for batch in batch_samples]).sum()
         if self.args.world_size == 1:
             return tokens  # a number on the host divides what is on a GPU, too

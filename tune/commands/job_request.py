@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import MODEL_SHORT_NAMES
+from trainer.config import BUDGETS, MODEL_SHORT_NAMES
 from trainer.optimizers import extra_of
 from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".yaml", ".yml")
-_BUDGET = ("epochs", "max_steps")
 _RESOLVED = ("model", "data", "language", "epochs", "max_steps", "deepspeed", "set", "space", "storage")
 """Options that are part of the resolved YAML, or told anew."""
 
@@ -111,8 +110,8 @@ def _training(words: Sequence[str], name: str | None) -> JobRequest:
     settings, file = dict(asked.settings), asked.config or Path("train.yaml")
     if asked.config is not None:
         given = given_settings(asked.config)
-        if any(settings.get(budget) is not None for budget in _BUDGET):
-            given = {key: value for key, value in given.items() if key not in _BUDGET}
+        if any(settings.get(budget) is not None for budget in BUDGETS):
+            given = {key: value for key, value in given.items() if key not in BUDGETS}
         settings = given | settings
     stem = f"train-{asked.config.stem}" if asked.config else "train"
     request = JobRequest(words=["train"], name=name or dated_name(stem), experiment=None)

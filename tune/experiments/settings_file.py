@@ -78,7 +78,7 @@ def _write(plan: Plan, base: TrainConfig, data: PreparedData, *, rungs: tuple[in
         train_config=base.to_dict(),
         budget_samples=rungs[-1],
         rungs=rungs,
-        clips={name: len(split) for name, split in data.splits.items()},
+        clips=data.clips,
         dropped=data.drop_counts(),
         notes=tuple(data.notes),
         versions=package_versions(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from trainer.config import SPLIT_SETTINGS, TrainConfig
+from trainer.config import BUDGETS, SPLIT_SETTINGS, TrainConfig
 from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 from tune.experiments.plan import (
     ASKED_RESOURCES,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 TRIAL = "001"
 """A training is the only trial of its experiment."""
-_BUDGET = ("epochs", "max_steps")
 _NOT_TAKEN = ("evaluate_at", "workers", "output_dir")
 """What belongs to how a trial of a search ran, not to what it learned."""
 _TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
@@ -52,7 +51,7 @@ _NOT_TOLD = (
         "workers",
         "evaluate_at",
     ),
-    *("epochs", "max_steps", "seed", "log_every_seconds", "dataloader_workers", "eval_batch_size", "splits"),
+    *(*BUDGETS, "seed", "log_every_seconds", "dataloader_workers", "eval_batch_size", "splits"),
 )
 
 
@@ -197,8 +196,8 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
         )
     settings: dict[str, Any] = {}
     for layer in (taken, given, dict(request.settings)):
-        if any(layer.get(name) is not None for name in _BUDGET):
-            for name in _BUDGET:
+        if any(layer.get(name) is not None for name in BUDGETS):
+            for name in BUDGETS:
                 settings.pop(name, None)
         settings |= layer
     settings.pop("output_dir", None)

@@ -106,7 +106,7 @@ def write_inputs(session: Session[SearchPlan]) -> None:
 def settle(session: Session[SearchPlan], baseline: Evaluation) -> tuple[TrainConfig, TrainConfig]:
     """The settings of the final round, with the rungs, and those of the trials; written to `experiment.yaml`."""
     plan = session.plan
-    base = plan.base.replace(evaluate_at=plan.rungs(session.data.splits["train"].epoch_samples))
+    base = plan.base.replace(evaluate_at=plan.rungs(session.data.train.epoch_samples))
     if part := early_eval_clips(base, baseline):
         base = base.replace(early_eval_clips=part)
     trial = trials_base(plan, base)

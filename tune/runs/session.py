@@ -68,7 +68,7 @@ class Session(Generic[PlanT]):
     began: float
     """When the command began, in seconds since the epoch."""
     splits: bytes = b""
-    """Which clip is in which split: the content of `splits.parquet`, of a new experiment."""
+    """Which clip is in which split: the content of `splits.parquet`, of a new experiment; empty of a stream."""
     _experiment: OpenExperiment | None = None
     baseline: BaselineMeasured | None = None
     """Of a new experiment, from `measure_baseline` on."""
@@ -81,6 +81,8 @@ class Session(Generic[PlanT]):
         Raises:
             UserError: the data, the cluster or a store cannot be used.
         """
+        from trainer.train import with_samples
+
         began = time.time()
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Tracking(plan, console))
@@ -97,8 +99,9 @@ class Session(Generic[PlanT]):
             for line in plan.describe(resources):
                 say(console, line)
             data = prepare_features(plan.base, console, table, augments=plan.augments)
-            splits = b"" if resumed else data.encode_splits(table)
+            splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
+            plan = dataclasses.replace(plan, base=with_samples(plan.base, data.stream))
             share = share_folders(plan, shared_folders(plan.base, data))
             yield cls(console, plan, resources, data, share, tracking, stack, began, splits)
 
@@ -148,7 +151,8 @@ class Session(Generic[PlanT]):
             self.stack.callback(experiment.close)
             self._connect()
             try:
-                (plan.folder / SPLITS_FILE).write_bytes(self.splits)
+                if self.splits:
+                    (plan.folder / SPLITS_FILE).write_bytes(self.splits)
                 if data.drops:
                     data.write_dropped(plan.folder / DROPPED_FILE)
                     self.say(f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
@@ -241,11 +245,16 @@ def finite(rates: dict[str, float]) -> dict[str, float]:
 def data_prepared(data: PreparedData, weights: Mapping[str, float] | None = None) -> DataPrepared:
     """Which clips the experiment is about; `weights` are those of sources that its settings give."""
     seconds = {name: [split.seconds(i) for i in range(len(split))] for name, split in data.splits.items()}
+    digests = {name: split.digest() for name, split in data.splits.items()}
+    totals = {name: sum(lengths) for name, lengths in seconds.items()}
+    if data.stream:
+        digests["train"] = data.stream.digest()
+        totals["train"] = data.stream.n_clips * data.stream.mean_seconds
     return DataPrepared(
         features_key=data.folder.name,
-        clips={name: len(split) for name, split in data.splits.items()},
-        splits={name: split.digest() for name, split in data.splits.items()},
-        seconds={name: sum(lengths) for name, lengths in seconds.items()},
+        clips=data.clips,
+        splits=digests,
+        seconds=totals,
         longest_seconds=max(seconds.get("train", ()), default=None),
         epoch_samples=data.splits["train"].epoch_samples,
         sources=_sources(data, weights or {}),

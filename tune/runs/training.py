@@ -51,7 +51,7 @@ def run_training(plan: TrainPlan, console: Console) -> Outcome[TrainPlan]:
     from trainer.train import plan_batches
 
     with _scratch_removed(plan), Session.open(plan, console) as session:
-        points = plan_batches(plan.base, session.data.splits["train"]).points
+        points = plan_batches(session.plan.base, session.data.train).points
         with session.new_experiment():
             measure_baseline(session)
             write_training_file(plan, points, session.data, session.resources)

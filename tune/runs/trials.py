@@ -54,7 +54,7 @@ class TrialRunner:
         from trainer.train import budget_samples
 
         plan, log, state = self.session.plan, self.session.experiment.log, self.session.state
-        records, n_train = state.records, self.session.data.splits["train"].epoch_samples
+        records, n_train = state.records, self.session.data.train.epoch_samples
         rates = state.baseline.rates if state.baseline else {}
         rungs = self.config.evaluate_at or ()
         judge = Judge(plan.space.scheduler, rungs, records, rates.get("wer"), rates.get("loss"))

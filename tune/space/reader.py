@@ -25,6 +25,7 @@ import yaml
 
 from trainer.bounds import WEIGHT_OF
 from trainer.config import (
+    BUDGETS,
     NO_NOISES,
     ConfigError,
     TrainConfig,
@@ -106,8 +107,8 @@ def check_overrides(overrides: Mapping[str, Any], prefix: str = "") -> tuple[dic
             valid[key] = checked(key, value)
         except ConfigError as error:
             problems.append(f"{prefix}{error}")
-    if valid.get("epochs") is not None and valid.get("max_steps") is not None:
-        problems.append(f"{prefix}epochs and max_steps: only one budget can be given; remove one")
+    if len(budgets := [name for name in BUDGETS if valid.get(name) is not None]) > 1:
+        problems.append(f"{prefix}{' and '.join(budgets)}: only one budget can be given; remove one")
     return valid, problems
 
 
@@ -159,9 +160,10 @@ class SpaceReader:
         for key in overrides:
             self.ranges.pop(key, None)
         # One budget replaces the other: the file's max_steps does not forbid --epochs.
-        for budget, other in (("epochs", "max_steps"), ("max_steps", "epochs")):
-            if overrides.get(budget) is not None and other not in overrides:
-                self.fixed.pop(other, None)
+        if any(overrides.get(budget) is not None for budget in BUDGETS):
+            for other in BUDGETS:
+                if other not in overrides:
+                    self.fixed.pop(other, None)
         self.fixed.update(overrides)
         told = {other for each in self.ranges.values() for one in each for other, _ in one.when}
         decided = {key: value for key, value in overrides.items() if key in told}
@@ -326,10 +328,10 @@ class SpaceReader:
     def _check_whole(self, overrides: Mapping[str, Any]) -> None:
         """Problems between settings that are right each by itself."""
         fixed = self.fixed
-        if fixed.get("epochs") is not None and fixed.get("max_steps") is not None and "epochs" in self.lines:
-            self.problems.add(
-                self.lines["epochs"], "epochs and max_steps: only one budget can be given; remove one"
-            )
+        budgets = [name for name in BUDGETS if fixed.get(name) is not None]
+        if len(budgets) > 1 and budgets[0] in self.lines:
+            text = f"{' and '.join(budgets)}: only one budget can be given; remove one"
+            self.problems.add(self.lines[budgets[0]], text)
         if not self.ranges:
             reason = "every searched parameter is fixed by an option" if overrides else "nothing is searched"
             text = f"{reason}; at least one setting needs a range such as {{type: float, low: 0, high: 1}}"

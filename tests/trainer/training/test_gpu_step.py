@@ -19,7 +19,6 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.decoding import Decoder
 from trainer.train import _make_trainer, evaluate, plan_batches
-from trainer.training.arguments import _loaders
 from trainer.training.whisper_trainer import WhisperTrainer
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "lift_fresh"}
@@ -152,8 +151,8 @@ def test_a_gpu_has_a_process_that_loads(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert _loaders(small_config) == loaders
-    assert _loaders(small_config.replace(dataloader_workers=0)) == 0
+    assert loaders(small_config) == loaders
+    assert loaders(small_config.replace(dataloader_workers=0)) == 0
 
 
 def test_batches_come_from_another_process_as_they_are(small_config: TrainConfig, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""Trainings on a stream: they go on with the same clip, and leave out what cannot be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forks import run_workers
+from make_data import CLIPS, demo_rows, streaming, write_shards
+
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+from trainer.errors import DataError
+from trainer.train import train
+from trainer.training import streamed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums over more threads differ in their last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def config(small_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """12 steps of 4 clips: more than an epoch."""
+    folder = write_shards(tmp_path_factory.mktemp("shards"), "tar")
+    return streaming(
+        small_config,
+        folder,
+        max_samples=48,
+        train_batch_size=2,
+        gradient_accumulation_steps=2,
+        evaluations=2,
+        augment=0.5,
+        dropout=0.1,
+        max_eval_clips=4,
+        log_every_seconds=0.0,
+    )
+
+
+def run(
+    config: TrainConfig, folder: Path, resume: str | None = None
+) -> tuple[list[dict[str, Any]], list[list[str]]]:
+    """What a training in processes of its own reported, and the clips of each in their order."""
+    folder.mkdir(exist_ok=True)
+    if resume is not None:
+        (folder / "resume.json").write_text(json.dumps(resume))
+    run_workers("train", config, folder)
+    rows = json.loads((folder / "rows-0.json").read_text())["rows"]
+    names = ("step", "loss", "grad_norm", "wer", "eval_loss", "samples_seen")
+    found = [{name: row[name] for name in names if name in row} for row in rows]
+    return found, [(folder / f"stream-{rank}").read_text().splitlines() for rank in range(config.workers)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_goes_on_with_the_same_clip(config: TrainConfig, tmp_path: Path, workers: int) -> None:
+    """Every loss, every evaluation and every clip is that of the unbroken training."""
+    config = config.replace(
+        workers=workers, gradient_accumulation_steps=2 // workers, log_every_seconds=3600 * (workers - 1)
+    )
+    rows, clips = run(config, tmp_path / "unbroken")
+    resumed, rest = run(config, tmp_path / "resumed", str(tmp_path / "unbroken" / "kept-6"))
+    assert resumed == [row for row in rows if row["step"] > 6]
+    for all_clips, last in zip(clips, rest, strict=True):
+        assert len(all_clips) == 48 // workers
+        assert last == all_clips[24 // workers :]
+    if workers == 2:
+        assert not set(clips[0][:20]) & set(clips[1][:20])
+
+
+def test_a_loading_process_reads_the_same(config: TrainConfig) -> None:
+    """Its threads decode; what was loaded ahead when the training ended changes nothing."""
+    data, losses = prepare(config), []
+    for loaders in (0, 3):
+        found: list[float] = []
+        train(
+            config.replace(dataloader_workers=loaders, max_samples=16, evaluations=1),
+            lambda metrics, _, found=found: found.append(metrics["loss"]),  # type: ignore[misc]
+            data=data,
+        )
+        losses.append(found)
+    assert losses[0] == losses[1]
+
+
+def test_clips_of_no_use_leave_their_places_empty(
+    small_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {split: demo_rows(split, count) for split, count in CLIPS.items()}
+    for row in rows["train"][::4]:
+        row["audio"] = {"bytes": b"noise", "path": row["audio"]["path"]}
+    rows["train"][1]["text"] = "word " * 500
+    config = streaming(small_config, write_shards(tmp_path, rows=rows), train_batch_size=4, evaluations=1)
+    assert train(config).samples_seen == 32
+    monkeypatch.setattr(streamed, "_ENOUGH", 20)
+    with pytest.raises(DataError) as error:
+        train(config.replace(max_dropped_share=0.1))
+    told = str(error.value)
+    assert "training clips read so far" in told and "unreadable audio" in told and len(told.splitlines()) == 1
+
+
+def test_hours_are_as_many_samples_as_clips_fill(config: TrainConfig) -> None:
+    data = prepare(config)
+    assert data.stream is not None
+    hours = config.replace(max_samples=None, max_hours=12 * data.stream.mean_seconds / 3600, evaluations=1)
+    assert train(hours, data=data).samples_seen == 12

@@ -1,0 +1,269 @@
+"""The training split as a stream of clips, and what is kept of its source beside it.
+
+What WER is measured on is kept, as a data set is that is not streamed; of the training split some clips are looked at,
+to know the columns and how long clips are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainer.config import TrainConfig
+from trainer.data.audio import SAMPLE_RATE, AudioError, hear
+from trainer.data.cache import found_or_built
+from trainer.data.columns import cell_text, find_audio_column, find_text_column
+from trainer.data.embedded import find_file
+from trainer.data.splits import find_splits
+from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, told_of_source
+from trainer.data.tables import Table, read_manifest
+from trainer.data.text import has_words
+from trainer.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SAMPLE = 64
+"""Clips of the training split that are looked at before anything is trained."""
+
+_ItemT = TypeVar("_ItemT")
+
+
+def keep_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Any]:
+    """Write rows into a Parquet file for each split; a manifest for `found_or_built`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sound = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    for split, all_rows in rows.items():
+        remaining = iter(all_rows)
+        writer: pq.ParquetWriter | None = None
+        while chunk := list(itertools.islice(remaining, SAMPLE)):
+            if writer is None:
+                columns = dict.fromkeys(name for row in chunk for name in row)
+                kinds = {name: _kind([row.get(name) for row in chunk], sound) for name in columns}
+                writer = pq.ParquetWriter(folder / f"{split}.parquet", pa.schema(kinds.items()))
+            values = {
+                name: [_cell(row.get(name), kind, sound) for row in chunk] for name, kind in kinds.items()
+            }
+            writer.write_table(pa.table(values, schema=writer.schema))
+        if writer is not None:
+            writer.close()
+    return {}
+
+
+def _kind(values: Sequence[Any], sound: Any) -> Any:
+    import pyarrow as pa
+
+    known = [value for value in values if value is not None]
+    if any(isinstance(value, dict) for value in known):
+        return sound
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
+    return pa.float64() if known and numbers else pa.string()
+
+
+def _cell(value: Any, kind: Any, sound: Any) -> Any:
+    import pyarrow as pa
+
+    if kind == sound:
+        return value if isinstance(value, dict) else None
+    if kind == pa.float64():
+        return float(value) if isinstance(value, int | float) else None
+    return None if value is None else cell_text(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StreamedClip:
+    """A clip of a stream, its audio not decoded yet."""
+
+    name: str
+    text: str
+    source: bytes | str
+    """Content of the audio file, or its path."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainStream:
+    """The training split of a source that is streamed; can be sent to other processes."""
+
+    shards: Shards
+    audio_column: str
+    text_column: str
+    wanted: Mapping[str, list[str]]
+    """Values that a row must have, by column."""
+    n_clips: int
+    """Clips, as far as can be told from the sizes of the shards and those of some clips."""
+    mean_seconds: float
+    """Of those clips."""
+
+    @property
+    def epoch_samples(self) -> float:
+        """As many as clips."""
+        return float(self.n_clips)
+
+    def weights(self, given: Mapping[str, float]) -> None:
+        """All clips come once in an epoch."""
+
+    def digest(self) -> str:
+        """Tells these shards from others, wherever they are: by their names and sizes."""
+        told = sorted((Path(name).name, size) for name, size in self.shards.files.items())
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]
+
+    def told(self) -> str:
+        """What is known of it, for people."""
+        hours = self.n_clips * self.mean_seconds / 3600
+        size = sum(self.shards.files.values()) / 1e9
+        return (
+            f"streamed: {len(self.shards):,} training shards of {size:.3g} GB, about {self.n_clips:,} clips or "
+            f"{hours:.3g} hours ({self.mean_seconds:.1f} s a clip)"
+        )
+
+    def clips(self, seed: int, buffer: int, worker: int = 0, workers: int = 1) -> Iterator[StreamedClip]:
+        """The clips of one worker without end, epoch after epoch; those without words are left out.
+
+        In each epoch the shards are shuffled and divided among the workers, then the clips of a worker within a buffer
+        of so many. Where there are fewer shards than workers, each reads all of them and takes its share of the rows.
+        The order depends on the arguments and the epoch alone.
+
+        Raises:
+            DataError: the source cannot be read, or has no clips for this worker.
+        """
+        import numpy as np
+
+        for epoch in itertools.count():
+            order = np.random.default_rng([seed, epoch]).permutation(len(self.shards)).tolist()
+            if len(order) >= workers:
+                rows = self.shards.rows(order[worker::workers])
+            else:
+                rows = itertools.islice(self.shards.rows(order), worker, None, workers)
+            generator = np.random.default_rng([seed, epoch, worker, workers])
+            some = False
+            for clip in _shuffled(filter(None, map(self._clip, rows)), buffer, generator):
+                some = True
+                yield clip
+            if not some:
+                raise DataError(
+                    f"data={self.shards.origin!r}: no clip of the training split has words"
+                    + (f" and {self.wanted}" if self.wanted else "")
+                    + (f" for worker {worker + 1} of {workers}" if workers > 1 else "")
+                )
+
+    def _clip(self, row: Mapping[str, Any]) -> StreamedClip | None:
+        text = cell_text(row.get(self.text_column))
+        chosen = all(cell_text(row[name]) in values for name, values in self.wanted.items() if name in row)
+        if not chosen or not has_words(text):
+            return None
+        audio = row.get(self.audio_column) or {}
+        path = str(audio.get("path") or "")
+        bases = (Path(self.shards.origin),) if is_local(self.shards.origin) else ()
+        return StreamedClip(path, text, audio.get("bytes") or find_file(path, bases))
+
+
+def _shuffled(items: Iterable[_ItemT], buffer: int, generator: np.random.Generator) -> Iterator[_ItemT]:
+    """The items in random order: each next one takes the place of one of those held, which is given."""
+    held: list[_ItemT] = []
+    for item in items:
+        if len(held) < buffer:
+            held.append(item)
+        else:
+            place = int(generator.integers(buffer))
+            yield held[place]
+            held[place] = item
+    for place in generator.permutation(len(held)).tolist():
+        yield held[place]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedStream:
+    """A source that is streamed: its training split, and the tables of what is kept of it."""
+
+    held_out: dict[str, str]
+    """Which split of the source is which of validation and test."""
+    tables: dict[str, list[Table]]
+    """Of those, by the source's names."""
+    notes: list[str]
+    train: Callable[[Mapping[str, list[str]]], TrainStream]
+    """The training split, of which only rows with certain values are wanted."""
+
+
+def open_stream(config: TrainConfig) -> OpenedStream:
+    """The source of `config`, its validation and test splits kept in `cache_dir`.
+
+    Raises:
+        DataError: there is no source, no such split, or no clip with audio and text.
+    """
+    shards, notes = open_shards(config)
+    roles = find_splits(config, shards)
+    if "validation" not in roles:
+        raise DataError(
+            f"data={config.data!r}: no validation split among {', '.join(shards)}, and none can be made of a stream; "
+            "name one with validation_split, or leave streaming out"
+        )
+    held_out = {role: name for role, name in roles.items() if role != "train"}
+    kept = {name: shards[name] for name in held_out.values()}
+    digest = hashlib.sha256(
+        json.dumps(
+            [config.data, [[name, dict(one.files), one.version] for name, one in kept.items()]]
+        ).encode()
+    )
+    folder = Path(config.cache_dir).expanduser().absolute() / f"streamed-{digest.hexdigest()[:24]}"
+    rows = {role: shards[name].rows(range(len(shards[name]))) for role, name in held_out.items()}
+    with found_or_built(folder, functools.partial(keep_rows, rows=rows)):
+        files = {role: folder / f"{role}.parquet" for role in held_out}
+        held_out = {role: name for role, name in held_out.items() if files[role].exists()}
+        tables = {name: [read_manifest(files[role])] for role, name in held_out.items()}
+    if "validation" not in held_out:
+        raise DataError(
+            f"data={config.data!r}: the validation split {roles['validation']!r} has no rows; name another"
+        )
+    return OpenedStream(held_out, tables, notes, functools.partial(_look_at, config, shards[roles["train"]]))
+
+
+def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]) -> TrainStream:
+    """The training split, once some of its clips were heard."""
+    rows = list(itertools.islice(shards.rows(range(len(shards))), SAMPLE))
+    names = dict.fromkeys(name for row in rows for name in row)
+    sounds = [name for name in names if any(isinstance(row.get(name), dict) for row in rows)]
+    columns = {name: [row.get(name) for row in rows] for name in names if name not in sounds}
+    table = Table(shards.origin, columns, dict.fromkeys(sounds))  # type: ignore[arg-type]
+    audio, text = find_audio_column(config, table), find_text_column(config, table)
+    if audio not in sounds:
+        raise DataError(
+            f"data={config.data!r}: column {audio!r} of the training split names files, and only audio inside the "
+            "shards can be streamed; leave streaming out"
+        )
+    for column in wanted:
+        if column not in columns:
+            raise DataError(
+                f"row_filter: no column {column!r} in the training split of {config.data!r}; "
+                f"it has {', '.join(columns)}"
+            )
+    stream = TrainStream(shards, audio, text, wanted, 0, 0.0)
+    clips = list(itertools.islice(filter(None, map(stream._clip, rows)), SAMPLE))
+    seconds, size = (
+        [],
+        sum(sum(len((row.get(name) or {}).get("bytes") or b"") for name in sounds) for row in rows),
+    )
+    first = ""
+    for clip in clips:
+        try:
+            seconds.append(len(hear(clip.source).samples) / SAMPLE_RATE)
+        except AudioError as error:
+            first = first or f" (the first is {clip.name}: {error})"
+    if clips and not seconds:
+        raise DataError(
+            f"data={config.data!r}: none of the first {len(clips)} training clips can be heard{first}"
+        )
+    estimate = float(len(rows))
+    if len(rows) == SAMPLE:
+        with told_of_source(config):
+            estimate = estimate_rows(shards.files, shards.options, size / len(rows))
+    return dataclasses.replace(
+        stream, n_clips=max(1, round(estimate)), mean_seconds=sum(seconds) / len(seconds) if seconds else 0.0
+    )

@@ -1,0 +1,274 @@
+"""Training clips that are read, decoded and changed while the model trains.
+
+A clip is known by its place in the stream of its worker. Clips that cannot be used keep theirs, so that a training
+that goes on need not decode what it has seen: their places are empty, and their batches a little smaller.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainer.config import TrainConfig
+from trainer.data.audio import SAMPLE_RATE, AudioError, hear
+from trainer.data.clips import DROP_REASONS
+from trainer.data.features import count_frames, extract_features, window_seconds
+from trainer.data.labels import TOO_LONG_TEXT, make_labels
+from trainer.data.streaming.stream import SAMPLE, StreamedClip, TrainStream
+from trainer.errors import DataError
+from trainer.threads import one_torch_thread
+from trainer.training.batches import PlannedClip
+from trainer.training.collator import WhisperCollator
+from trainer.training.window import FRAMES_PER_SECOND
+
+if TYPE_CHECKING:
+    from trainer.augmentation.augmenter import Augmenter
+    from trainer.model.processor import Processor
+
+ERROR = "error"
+"""In place of a batch: why there is none. What a loading process raises would come as its whole traceback."""
+_ENOUGH = 500
+"""Clips seen before their dropped share is judged."""
+_VOICES = 24
+"""Clips whose voices make babble: any others of a stream are not at hand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    labels: list[int]
+    features: np.ndarray
+    fill: float
+
+
+class StreamedSplit:
+    """One worker's training clips by their places in its stream, which are asked for in rising order.
+
+    It can be sent to a loading process as long as nothing was read.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        stream: TrainStream,
+        processor: Processor,
+        *,
+        window: int,
+        longest: int,
+        worker: int,
+        threads: int,
+        cache: Path,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            config: of the training.
+            stream: all its clips.
+            processor: of the model.
+            window: feature frames that the model hears; longer clips cannot be used.
+            longest: most tokens that the model writes.
+            worker: number of this process among those that train together.
+            threads: that decode.
+            cache: folder for noises and impulse responses.
+        """
+        self._config, self._stream, self._processor = config, stream, processor
+        self._window, self._longest, self._worker, self._threads = window, longest, worker, threads
+        self._cache = cache
+        self._clips: Iterator[StreamedClip] | None = None
+        self._next = 0
+        self._held: dict[int, _Held] = {}
+        self._augmenter: Augmenter | None = None
+        self._waveforms: dict[int, np.ndarray] = {}
+        self._seen, self._dropped = 0, Counter[str]()
+
+    def read(self, clips: Sequence[PlannedClip]) -> list[PlannedClip]:
+        """Those of some clips that can be used; until the next call they are held.
+
+        Raises:
+            DataError: the stream cannot be read, or too many of its clips cannot be used.
+        """
+        places = [clip.clip for clip in clips]
+        taken = self._take(places)
+        labels, too_long = make_labels(
+            self._config,
+            self._processor,
+            self._longest,
+            split="train",
+            index={"name": [clip.name for clip in taken], "text": [clip.text for clip in taken]},
+        )
+        rows = labels.rows.tolist()
+        with one_torch_thread():
+            given = [(places[row], taken[row]) for row in rows]
+            if self._threads > 1:
+                with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+                    heard = list(pool.map(self._hear, given))
+            else:
+                heard = list(map(self._hear, given))
+        self._waveforms.clear()
+        self._held = {
+            places[row]: _Held(labels.of(number).tolist(), *outcome)
+            for number, (row, outcome) in enumerate(zip(rows, heard, strict=True))
+            if not isinstance(outcome, AudioError)
+        }
+        reasons = [TOO_LONG_TEXT] * len(too_long)
+        failed = [
+            (clip, one) for (_, clip), one in zip(given, heard, strict=True) if isinstance(one, AudioError)
+        ]
+        first = f" (as {failed[0][0].name}: {failed[0][1]})" if failed else ""
+        self._judge(len(taken), [*reasons, *(error.reason for _, error in failed)], first)
+        return [clip for clip in clips if clip.clip in self._held]
+
+    def labels(self, i: int) -> list[int]:
+        """Token ids of a clip, with the prefix and the end token."""
+        return self._get(i).labels
+
+    def frames(self, i: int) -> int:
+        """Feature frames of a clip."""
+        return int(self._get(i).features.shape[1])
+
+    def features(self, i: int) -> np.ndarray:
+        """float16 (n_mels, frames) of a clip."""
+        return self._get(i).features
+
+    def fill(self, i: int) -> float:
+        """The constant of all later frames of a clip."""
+        return self._get(i).fill
+
+    def _get(self, i: int) -> _Held:
+        """A clip that is held; else silence without a text, for batches of which nothing can be used."""
+        if i in self._held:
+            return self._held[i]
+        tokenizer, extractor = self._processor.tokenizer, self._processor.feature_extractor
+        silence = np.full((extractor.feature_size, 2), -1.5, np.float16)
+        return _Held([*tokenizer.prefix_tokens, tokenizer.eos_token_id], silence, -1.5)
+
+    def _take(self, places: Sequence[int]) -> list[StreamedClip]:
+        """The clips at these places; those before them are read and left."""
+        if self._clips is None or (places and places[0] < self._next):
+            self._start()
+        assert self._clips is not None
+        found = []
+        for place in places:
+            found.append(next(itertools.islice(self._clips, place - self._next, None)))
+            self._next = place + 1
+        return found
+
+    def _start(self) -> None:
+        config = self._config
+        self._clips = self._stream.clips(config.seed, config.shuffle_buffer, self._worker, config.workers)
+        self._next = 0
+        if config.augments and self._augmenter is None:
+            self._augmenter = self._make_augmenter()
+
+    def _hear(self, given: tuple[int, StreamedClip]) -> tuple[np.ndarray, float] | AudioError:
+        """Features of a clip as it is to be heard, and the constant that follows."""
+        place, clip = given
+        extractor = self._processor.feature_extractor
+        try:
+            samples = hear(clip.source, max_seconds=window_seconds(extractor)).samples
+            if count_frames(extractor, len(samples)) > self._window:
+                raise AudioError(
+                    "too_long_audio",
+                    f"{len(samples) / SAMPLE_RATE:.2f} s, over audio_window of {self._window / FRAMES_PER_SECOND:g} s",
+                )
+            if self._augmenter is not None:
+                self._waveforms[place] = samples
+                changed = self._augmenter.waveform(self._worker, place)
+                samples = samples if changed is None else changed
+            return extract_features(extractor, samples)
+        except AudioError as error:
+            return error
+
+    def _make_augmenter(self) -> Augmenter:
+        from trainer.augmentation.augmenter import Augmenter
+        from trainer.augmentation.sounds import open_sounds
+        from trainer.training.augmented import amounts_of, most_samples
+
+        config, extractor = self._config, self._processor.feature_extractor
+        folders = {name: getattr(config, name) for name in ("noise_dir", "impulse_dir")}
+        sounds = {
+            name: open_sounds(name, folder, self._cache) if folder else None
+            for name, folder in folders.items()
+        }
+        return Augmenter(
+            amounts_of(config),
+            seed=config.seed,
+            clips=_Waveforms(self._waveforms),
+            most_samples=most_samples(extractor, self._window, 2 * int(extractor.nb_max_frames) // 2),
+            noises=sounds["noise_dir"],
+            impulses=sounds["impulse_dir"],
+            voices=_Waveforms(dict(enumerate(self._voices()))),
+        )
+
+    def _voices(self) -> list[np.ndarray]:
+        """Some clips, the same for all workers and trials."""
+        voices = []
+        for clip in itertools.islice(self._stream.clips(self._config.data_seed, 1), SAMPLE):
+            try:
+                voices.append(
+                    hear(clip.source, max_seconds=window_seconds(self._processor.feature_extractor)).samples
+                )
+            except AudioError:
+                continue  # told where it is trained on
+            if len(voices) == _VOICES:
+                break
+        return voices
+
+    def _judge(self, seen: int, reasons: Sequence[str], first: str) -> None:
+        self._seen += seen
+        self._dropped.update(reasons)
+        share = self._dropped.total() / max(1, self._seen)
+        if reasons and self._seen >= _ENOUGH and share > self._config.max_dropped_share:
+            told = ", ".join(
+                f"{count} {DROP_REASONS[reason]}" for reason, count in self._dropped.most_common()
+            )
+            raise DataError(
+                f"data={self._config.data!r}: {self._dropped.total():,} of {self._seen:,} training clips read so far "
+                f"({share:.1%}) cannot be used: {told}{first}; max_dropped_share={self._config.max_dropped_share:g} "
+                "allows fewer"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Waveforms:
+    """Waveforms at hand, by number."""
+
+    by_number: dict[int, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    def samples(self, i: int) -> int:
+        return len(self.by_number[i])
+
+    def waveform(self, i: int) -> np.ndarray:
+        return self.by_number[i]
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamedCollator(WhisperCollator):
+    """The collator of a streamed split: in its process the clips are read."""
+
+    split: StreamedSplit  # type: ignore[assignment]
+
+    def __call__(self, clips: Sequence[int | PlannedClip]) -> dict[str, Any]:
+        """The batch of those clips that can be used, or what is wrong with the stream."""
+        try:
+            return super().__call__(
+                self.split.read([clip for clip in clips if isinstance(clip, PlannedClip)])
+            )
+        except DataError as error:
+            return {ERROR: str(error)}
+
+
+def check_batches(batches: Sequence[dict[str, Any]]) -> None:
+    """Raise `DataError` where there is none."""
+    for batch in batches:
+        if ERROR in batch:
+            raise DataError(batch[ERROR])
