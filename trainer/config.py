@@ -37,7 +37,14 @@ __all__ = [
 
 BUDGETS = ("epochs", "max_steps", "max_samples", "max_hours")
 """Settings of which one says how long a training is."""
-_NOT_STREAMED = ("splits", "max_train_clips", "source_weights", "language_column", "task_column")
+_NOT_STREAMED = (
+    "splits",
+    "max_train_clips",
+    "source_weights",
+    "language_column",
+    "task_column",
+    "pack_seconds",
+)
 SOUNDS = ("noise_dir", "impulse_dir")
 """Settings that name folders of audio that training clips are mixed with."""
 ENCODER_CACHE_OFF = (
@@ -479,6 +486,11 @@ def check_value(name: str, value: Any) -> Any:
     if name == "segment_columns" and [bool(part.strip()) for part in converted.split(",")] != [True, True]:
         raise ConfigError(
             f"{name}={value!r}: must be the names of two columns with a comma between, such as start,end, or null"
+        )
+    if name == "data" and "://" in converted and "@" in converted.split("://")[1].split("/")[0]:
+        raise ConfigError(
+            "data: the address has keys in it, which would be written down; leave them out, and set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or what else the store takes"
         )
     if name in ("model", "data", "cache_dir", "output_dir") and not converted:
         raise ConfigError(f"{name}={value!r}: must not be empty")

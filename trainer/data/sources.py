@@ -14,6 +14,8 @@ from trainer.data.tables import MANIFEST_SUFFIXES, Table, read_manifest, table_o
 from trainer.errors import DataError
 from trainer.languages import is_language
 
+BUCKETS = ("s3://", "gs://")
+"""How addresses of object stores begin."""
 DEMO_DATA = Path(__file__).resolve().parents[1] / "demo" / "data"
 
 #: Names under which releases publish their splits.
@@ -71,6 +73,10 @@ def _read_path(path: Path, config: TrainConfig) -> tuple[dict[str, list[Table]],
         and path.suffix.lower() not in MANIFEST_SUFFIXES
     ):
         return read_hub_dataset(config)
+    if config.data.startswith(BUCKETS):
+        raise DataError(
+            f"data={config.data!r}: data in a bucket can only be streamed; set streaming=true, or copy it to a folder"
+        )
     raise DataError(
         f"data={config.data!r}: no such file or folder; give demo, a hub data set such as google/fleurs, a "
         "manifest (.csv, .tsv, .jsonl, .parquet) or a folder with data"

@@ -171,7 +171,7 @@ class StreamedSplit:
         place, clip = given
         extractor = self._processor.feature_extractor
         try:
-            samples = hear(clip.source, max_seconds=window_seconds(extractor)).samples
+            samples = hear(clip.audio(self._config), max_seconds=window_seconds(extractor)).samples
             if count_frames(extractor, len(samples)) > self._window:
                 raise AudioError(
                     "too_long_audio",
@@ -212,7 +212,10 @@ class StreamedSplit:
         for clip in itertools.islice(self._stream.clips(self._config.data_seed, 1), SAMPLE):
             try:
                 voices.append(
-                    hear(clip.source, max_seconds=window_seconds(self._processor.feature_extractor)).samples
+                    hear(
+                        clip.audio(self._config),
+                        max_seconds=window_seconds(self._processor.feature_extractor),
+                    ).samples
                 )
             except AudioError:
                 continue  # told where it is trained on

@@ -119,6 +119,8 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     Raises:
         UserError: the data, the store or the resources asked for cannot be used.
     """
+    from trainer.train import with_samples
+
     table, notes = look_at_clips(plan.base, augments=plan.augments)
     counts = {name: len(split) for name, split in table.splits.items()}
     check_store(plan.tracking_uri)
@@ -141,6 +143,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, before their audio is read",
     )
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    plan = dataclasses.replace(plan, base=with_samples(plan.base, table.stream))
     _show_trials(plan, console)
     rungs, trials = plan.rungs(table.epoch_samples), plan.request.trials
     say(
@@ -153,6 +156,12 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     own = [math.inf] if steps is None else [steps * batch for batch in plan.batch_sizes]
     estimate = estimate_samples(plan.space.scheduler, rungs, trials, own)
     say(console, f"estimate: {estimate.describe()}")
+    if table.stream:
+        say(
+            console,
+            f"streaming: a trial that is not stopped reads and decodes {table.stream.cost(rungs[-1])}; all trials "
+            f"together {table.stream.cost(estimate.middle)}, and each repeat of the final round as much as a trial",
+        )
     _show_cost(plan, estimate, resources, counts, console)
     say(console, "nothing was run")
 

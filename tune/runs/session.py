@@ -256,7 +256,7 @@ def data_prepared(data: PreparedData, weights: Mapping[str, float] | None = None
         splits=digests,
         seconds=totals,
         longest_seconds=max(seconds.get("train", ()), default=None),
-        epoch_samples=data.splits["train"].epoch_samples,
+        epoch_samples=data.train.epoch_samples,
         sources=_sources(data, weights or {}),
     )
 

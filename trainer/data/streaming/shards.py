@@ -19,7 +19,7 @@ import fsspec
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from trainer.config import TrainConfig
-from trainer.data.sources import load_hub_dataset, split_role
+from trainer.data.sources import BUCKETS, load_hub_dataset, split_role
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ PATIENCE_SECONDS = 180.0
 """How long a source may give nothing, from its last clip on; `datasets` itself tries again for about 100 seconds."""
 _WAIT_SECONDS = 5.0
 _BUCKET = "bucket"
-_SCHEMES = ("s3://", "gs://")
 _SHARDS = {".parquet": "parquet", ".tar": "webdataset"}
 """Kinds of shards that are found in folders, and the builder of `datasets` that reads each."""
 _TAR_ROW_BYTES = 2048
@@ -174,7 +173,7 @@ def open_shards(config: TrainConfig) -> tuple[dict[str, Shards], list[str]]:
     sound = {"bytes": Value("binary"), "path": Value("string")}
     notes: list[str] = []
     options: dict[str, Any] = {}
-    if config.data.startswith(_SCHEMES) or Path(config.data).expanduser().exists():
+    if config.data.startswith(BUCKETS) or Path(config.data).expanduser().exists():
         kind, files, options = _find_shards(config.data)
         with told_of_source(config):
             builder = load_dataset_builder(kind, data_files=files, **options)
@@ -228,7 +227,7 @@ def _find_shards(data: str) -> tuple[str, dict[str, list[str]], dict[str, Any]]:
     options: dict[str, Any] = {}
     prefix = ""
     try:
-        if data.startswith(_SCHEMES):
+        if data.startswith(BUCKETS):
             filesystem, root = pyarrow.fs.FileSystem.from_uri(data)
             prefix, options = f"{_BUCKET}://", {"storage_options": {_BUCKET: {"uri": data}}}
         else:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.config import TrainConfig
-from trainer.data.audio import SAMPLE_RATE, AudioError, hear
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, hear
 from trainer.data.cache import found_or_built
 from trainer.data.columns import cell_text, find_audio_column, find_text_column
 from trainer.data.embedded import find_file
@@ -87,6 +87,10 @@ class StreamedClip:
     source: bytes | str
     """Content of the audio file, or its path."""
 
+    def audio(self, config: TrainConfig) -> AudioSource:
+        """What is heard of it."""
+        return AudioSource(self.source, config.audio_channel)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainStream:
@@ -117,12 +121,17 @@ class TrainStream:
 
     def told(self) -> str:
         """What is known of it, for people."""
-        hours = self.n_clips * self.mean_seconds / 3600
-        size = sum(self.shards.files.values()) / 1e9
         return (
-            f"streamed: {len(self.shards):,} training shards of {size:.3g} GB, about {self.n_clips:,} clips or "
-            f"{hours:.3g} hours ({self.mean_seconds:.1f} s a clip)"
+            f"streamed: {len(self.shards):,} training shards, about {self.n_clips:,} clips of "
+            f"{self.mean_seconds:.1f} s: {self.cost(self.n_clips)}; lengths are not known beforehand, so nothing is "
+            "planned by them, and there is no encoder_cache"
         )
+
+    def cost(self, samples: float) -> str:
+        """What it takes to read and decode so many clips, in words."""
+        size = sum(self.shards.files.values()) * samples / self.n_clips
+        hours = samples * self.mean_seconds / 3600
+        return f"about {hours:.2g} hours of audio, {size / 1e9:.2g} GB"
 
     def clips(self, seed: int, buffer: int, worker: int = 0, workers: int = 1) -> Iterator[StreamedClip]:
         """The clips of one worker without end, epoch after epoch; those without words are left out.
@@ -238,6 +247,12 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
             f"data={config.data!r}: column {audio!r} of the training split names files, and only audio inside the "
             "shards can be streamed; leave streaming out"
         )
+    times = [part.strip() for part in (config.segment_columns or "").split(",")]
+    if config.segment_columns and all(name in columns for name in times):
+        raise DataError(
+            f"data={config.data!r}: columns {' and '.join(times)} say that rows are parts of recordings, which cannot "
+            "be streamed; set segment_columns=null if they are not"
+        )
     for column in wanted:
         if column not in columns:
             raise DataError(
@@ -253,7 +268,7 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
     first = ""
     for clip in clips:
         try:
-            seconds.append(len(hear(clip.source).samples) / SAMPLE_RATE)
+            seconds.append(len(hear(clip.audio(config)).samples) / SAMPLE_RATE)
         except AudioError as error:
             first = first or f" (the first is {clip.name}: {error})"
     if clips and not seconds:
