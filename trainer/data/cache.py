@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 
 @contextlib.contextmanager
 def found_or_built(
-    folder: Path, build: Callable[[Path], dict[str, Any]]
+    folder: Path, build: Callable[[Path], dict[str, Any]], goes_on: Callable[[], bool] | None = None
 ) -> Iterator[tuple[dict[str, Any], bool]]:
     """The manifest of a complete `folder`, built where it is missing or damaged, and whether it was there.
 
@@ -33,6 +33,8 @@ def found_or_built(
     Args:
         folder: where the result shall be; its parent is made.
         build: fills the folder that it is given and returns a manifest (plain values).
+        goes_on: `build` is given what it had written when it was killed, to go on with; told where it is interrupted
+            otherwise, whether anything of it is worth keeping.
 
     Raises:
         DataError: the disk is full or the place cannot be written.
@@ -49,7 +51,7 @@ def found_or_built(
             if manifest is None:
                 if alone:
                     _remove_partial(folder)
-                manifest = _build(folder, build)
+                manifest = _build(folder, build, goes_on if alone else None)
         try:
             yield manifest, reused
         except BaseException:
@@ -92,9 +94,19 @@ def read_complete(folder: Path) -> dict[str, Any] | None:
     return dict(manifest)
 
 
-def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def unfinished(folder: Path) -> Path:
+    """Where a folder is built that goes on where it was when it was killed."""
+    return folder.parent / f".{folder.name}.unfinished"
+
+
+def _build(
+    folder: Path, build: Callable[[Path], dict[str, Any]], goes_on: Callable[[], bool] | None
+) -> dict[str, Any]:
     partial = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
-    partial.mkdir()
+    if goes_on is not None:
+        partial = unfinished(folder)
+    partial.mkdir(exist_ok=goes_on is not None)
+    keep = False
     try:
         manifest = build(partial)
         manifest["files"] = {path.name: _sealed(path) for path in sorted(partial.iterdir())}
@@ -104,9 +116,14 @@ def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, A
         flush(partial)
         _move_into_place(partial, folder)
         flush(folder.parent)
+    except BaseException as error:
+        # A full disk has no use for half of it; whoever ends the program may come back.
+        keep = goes_on is not None and not isinstance(error, OSError) and goes_on()
+        raise
     finally:
-        # Also on Ctrl-C. After the rename there is nothing left under this name.
-        shutil.rmtree(partial, ignore_errors=True)
+        # After the rename there is nothing left under this name.
+        if not keep:
+            shutil.rmtree(partial, ignore_errors=True)
     return manifest
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +22,9 @@ from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.grouping import audio_key
 from trainer.data.parallel import over_clips
+from trainer.data.unfinished import Unfinished
 from trainer.errors import DataError
+from trainer.files import flush
 from trainer.threads import one_torch_thread
 
 if TYPE_CHECKING:
@@ -160,47 +163,47 @@ def build_features(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    kept = Unfinished(folder, list(table.splits), waveforms)
+    offsets = {
+        role: sum(row[1] for row in rows) * int(extractor.feature_size) for role, rows in kept.rows.items()
+    }
+    every = [(role, clip) for role, clips in table.splits.items() for clip in clips]
     outcomes = over_clips(
         functools.partial(_compute, extractor, waveforms is not None),
-        [clip for clips in table.splits.values() for clip in clips],
+        [clip for _, clip in every[kept.done :]],
         doing="computes features",
         workers=workers,
         small=_SMALL,
         max_seconds=window_seconds(extractor),
         start=_use_one_thread,
     )
-    drops: list[dict[str, str]] = []
-    done = cancelled = 0
     # One clip is too little work to share: with two threads on two busy cores it took 40 times longer.
-    with one_torch_thread(), contextlib.closing(outcomes):
-        for role, clips in table.splits.items():
-            index: dict[str, list[Any]] = {
-                name: [] for name in ("offset", "frames", "fill", "seconds", "name", "text", "audio")
-            }
-            offset = 0
-            with (folder / f"{role}.f16").open("wb") as file:
-                for clip, outcome in zip(clips, outcomes, strict=False):
-                    done += 1
-                    if len(outcome) == 2:
-                        drops.append(
-                            {"split": role, "name": clip.name, "reason": outcome[0], "detail": outcome[1]}
-                        )
-                    else:
-                        features, fill, seconds, audio, cancels, kept = outcome
-                        cancelled += cancels
-                        file.write(features.tobytes())
-                        if waveforms is not None and kept is not None and role == "train":
-                            waveforms.add(*kept)
-                        row = (offset, features.shape[1], fill, seconds, clip.name, clip.text, audio)
-                        for values, value in zip(index.values(), row, strict=True):
-                            values.append(value)
-                        offset += features.size
-                    if on_progress is not None:
-                        on_progress(done, table.total)
-            pq.write_table(pa.table(index, schema=_index_schema()), folder / f"{role}.index.parquet")
+    with one_torch_thread(), contextlib.closing(outcomes), contextlib.ExitStack() as stack:
+        files = {role: stack.enter_context((folder / f"{role}.f16").open("ab")) for role in table.splits}
+        for role, clip in every[kept.done :]:
+            outcome = next(outcomes)
+            if len(outcome) == 2:
+                reason, detail = outcome
+                kept.drop({"split": role, "name": clip.name, "reason": reason, "detail": detail})
+            else:
+                features, fill, seconds, audio, cancels, waveform = outcome
+                files[role].write(features.tobytes())
+                if waveforms is not None and waveform is not None and role == "train":
+                    waveforms.add(*waveform)
+                row = [offsets[role], features.shape[1], fill, seconds, clip.name, clip.text, audio]
+                kept.add(role, row, cancels=cancels)
+                offsets[role] += features.size
+            kept.keep(files, waveforms)
+            if on_progress is not None:
+                on_progress(kept.done, table.total)
+    for role in table.splits:
+        schema = _index_schema()
+        index = {name: [row[column] for row in kept.rows[role]] for column, name in enumerate(schema.names)}
+        pq.write_table(pa.table(index, schema=schema), folder / f"{role}.index.parquet")
+    kept.finish()
     splits = {role: len(clips) for role, clips in table.splits.items()}
-    counts = {"total": table.total, "cancelled": cancelled}
-    return {"splits": splits, "n_mels": int(extractor.feature_size), "drops": drops} | counts
+    counts = {"total": table.total, "cancelled": kept.cancelled}
+    return {"splits": splits, "n_mels": int(extractor.feature_size), "drops": kept.drops} | counts
 
 
 def _index_schema() -> Any:
@@ -255,8 +258,9 @@ class WaveformWriter:
     def __init__(self, folder: Path, name: str) -> None:
         self._stack = contextlib.ExitStack()
         self._files = [
-            self._stack.enter_context((folder / f"{name}.{suffix}").open("wb")) for suffix in _WAVEFORM_FILES
+            self._stack.enter_context((folder / f"{name}.{suffix}").open("ab")) for suffix in _WAVEFORM_FILES
         ]
+        self._folder, self._name = folder, name
 
     def add(self, samples: np.ndarray, exponent: int) -> None:
         """One as `encode_waveform` gives it."""
@@ -265,6 +269,26 @@ class WaveformWriter:
         length, power = np.array([len(samples)], np.int32), np.array([exponent], np.int8)
         for file, content in zip(self._files, (samples.data, length.data, power.data), strict=True):
             file.write(content)
+
+    def flush(self) -> int:
+        """Make those that were added safe, and count them."""
+        for file, suffix in zip(self._files, _WAVEFORM_FILES, strict=True):
+            file.flush()
+            flush(self._folder / f"{self._name}.{suffix}")
+        return self._files[2].tell()
+
+    def cut(self, count: int) -> bool:
+        """Forget all but the first ones; whether so many are there."""
+        import numpy as np
+
+        lengths = np.fromfile(self._folder / f"{self._name}.{_WAVEFORM_FILES[1]}", np.int32)[:count]
+        sizes = (2 * int(lengths.sum(dtype=np.int64)), 4 * count, count)
+        for file, size in zip(self._files, sizes, strict=True):
+            if os.fstat(file.fileno()).st_size < size:
+                return False
+            file.truncate(size)
+            file.seek(0, os.SEEK_END)
+        return True
 
     def __enter__(self) -> WaveformWriter:
         return self

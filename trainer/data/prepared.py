@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.data.cache import found_or_built, read_complete
+from trainer.data.cache import found_or_built, read_complete, unfinished
 from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
 from trainer.data.columns import PLAIN, Origin
 from trainer.data.features import (
@@ -32,6 +32,7 @@ from trainer.data.features import (
 )
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
+from trainer.data.unfinished import is_begun
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model_config
 
@@ -460,6 +461,7 @@ def open_features(
     They do not stay where what the `with` block does with new ones fails.
     """
     folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
+    begun = functools.partial(is_begun, unfinished(folder))
     with contextlib.ExitStack() as stack:
         found: list[tuple[dict[str, Any], bool]] = []
 
@@ -472,7 +474,7 @@ def open_features(
                 workers=workers,
                 waveforms=writer,
             )
-            found.append(stack.enter_context(found_or_built(folder, build)))
+            found.append(stack.enter_context(found_or_built(folder, build, begun)))
             return found[0]
 
         def build_beside(place: Path) -> dict[str, Any]:
@@ -481,13 +483,14 @@ def open_features(
                 if features(writer)[1]:
                     index, clips = _read_index(folder / f"{_TRAIN}.index.parquet"), table.splits[_TRAIN]
                     heard = [clips[position] for position in clip_positions(clips, index)]
+                    writer.cut(0)
                     build_waveforms(writer, heard, on_progress=on_progress, workers=workers)
             return {}
 
         kept = None
         if waveforms:
             place = _waveforms_folder(folder)
-            stack.enter_context(found_or_built(place, build_beside))
+            stack.enter_context(found_or_built(place, build_beside, begun))
             kept = Waveforms.open(place, _TRAIN)
         manifest, reused = found[0] if found else features()
         indexes = {role: _read_index(folder / f"{role}.index.parquet") for role in table.splits}

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from make_data import caches, snapshot
+from make_data import caches, examples, records, snapshot, write_clips, write_manifest
 
 import trainer.data.cache
+import trainer.data.parallel
 from trainer.config import TrainConfig
+from trainer.data.audio import AudioSource
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DataError
 
@@ -115,7 +119,7 @@ def test_killed_half_way(config: TrainConfig) -> None:
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()
     [left] = caches(config)
-    assert left.endswith(".partial")
+    assert left.endswith(".unfinished")
     data = prepare(config)
     assert not data.reused
     assert caches(config) == [data.folder.name]  # what the killed process left is gone
@@ -214,3 +218,105 @@ def test_nothing_is_left_behind_by_a_mistake(config: TrainConfig) -> None:
     with pytest.raises(DataError):
         prepare(config.replace(data="nowhere.csv"))
     assert not Path(config.cache_dir).exists()
+
+
+CLIPS, KILLED = 60, 40
+_KILLED_CODE = """
+import os, signal, sys, json
+import trainer.data.unfinished
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+
+def kill(done, total):
+    if done == {killed}:
+        os.kill(os.getpid(), signal.{how})
+
+trainer.data.unfinished.KEEP_SECONDS = 0
+prepare(TrainConfig(**json.loads(sys.argv[1])), kill, waveforms={waveforms})
+"""
+
+
+@pytest.fixture
+def many(tmp_path: Path, processor_folder: Path) -> TrainConfig:
+    rows = examples(CLIPS)
+    write_clips(tmp_path / "clips", rows)
+    (tmp_path / "clips" / rows[8].file).write_bytes(b"no audio")
+    manifest = write_manifest(tmp_path / "all.csv", records(rows))
+    return TrainConfig(
+        model=str(processor_folder),
+        data=str(manifest),
+        cache_dir=str(tmp_path / "cache"),
+        row_filter="language=en,language=de",
+    )
+
+
+def run_killed(config: TrainConfig, how: str = "SIGKILL", *, waveforms: bool = False) -> None:
+    settings = {name: getattr(config, name) for name in ("model", "data", "cache_dir", "row_filter")}
+    code = _KILLED_CODE.format(killed=KILLED, how=how, waveforms=waveforms)
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(settings)], check=False, capture_output=True
+    )
+    assert done.returncode == -getattr(signal, how), done.stderr.decode()
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[AudioSource]:
+    """Every clip that is read."""
+    found: list[AudioSource] = []
+
+    def hear_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
+        def counted() -> Iterator[AudioSource]:
+            for source in sources:
+                found.append(source)
+                yield source
+
+        return original(counted(), **values)
+
+    original = trainer.data.parallel.hear_each
+    monkeypatch.setattr(trainer.data.parallel, "hear_each", hear_each)
+    return found
+
+
+def waves(data: PreparedData) -> list[bytes]:
+    split = data.splits["train"]
+    return [split.waveform(i).tobytes() for i in range(len(split))]
+
+
+@pytest.mark.parametrize("waveforms", [False, True])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+def test_killed_half_way_it_goes_on_where_it_was(
+    many: TrainConfig, heard: list[AudioSource], tmp_path: Path, how: str, waveforms: bool
+) -> None:
+    whole = prepare(many.replace(cache_dir=str(tmp_path / "other")), waveforms=waveforms)
+    heard.clear()
+    run_killed(many, how, waveforms=waveforms)
+    data = prepare(many, waveforms=waveforms)
+    # What was computed between the piece and the kill is lost.
+    assert CLIPS - KILLED <= len(heard) <= CLIPS - KILLED + 2
+    assert snapshot(data) == snapshot(whole)
+    assert data.drops == whole.drops
+    if waveforms:
+        assert waves(data) == waves(whole)
+    assert len(caches(many)) == 1 + waveforms
+    assert not list(Path(many.cache_dir).glob(".*unfinished"))
+
+
+@pytest.mark.parametrize("damage", ["file", "piece", "waveforms"])
+def test_what_is_damaged_is_made_anew(
+    many: TrainConfig, heard: list[AudioSource], tmp_path: Path, damage: str
+) -> None:
+    whole = prepare(many.replace(cache_dir=str(tmp_path / "other")), waveforms=True)
+    heard.clear()
+    run_killed(many, waveforms=True)
+    [features] = [path for path in Path(many.cache_dir).glob(".*.unfinished") if "waveforms" not in path.name]
+    if damage == "file":
+        (features / "train.f16").write_bytes(b"")
+    elif damage == "piece":
+        next(features.glob("*.json")).write_text("{")
+    else:
+        [place] = Path(many.cache_dir).glob(".waveforms*.unfinished")
+        shutil.rmtree(place)
+    data = prepare(many, waveforms=True)
+    assert len(heard) == CLIPS
+    assert snapshot(data) == snapshot(whole)
+    assert waves(data) == waves(whole)
