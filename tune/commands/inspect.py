@@ -56,7 +56,11 @@ def inspect_parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", metavar=metavar, help=text)
     parser.set_defaults(data="demo")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="listen to N clips only; the texts are always read whole"
+        "--sample",
+        type=int,
+        metavar="N",
+        help="listen to N clips only; the texts are read whole, but of a hub data set, a bucket or tar files about N "
+        "clips are read, and the rest is not downloaded",
     )
     parser.add_argument(
         "--check-with",

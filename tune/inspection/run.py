@@ -40,6 +40,7 @@ def run_inspection(
         DataError: the data cannot be read, or too much of it cannot be used with the model.
         ModelError: a model cannot be found, or does not know a language of the data.
     """
+    from trainer.data.streaming.stream import is_far, keep_sample
     from trainer.inspection.findings import ranked
     from trainer.inspection.inspection import inspect_data
     from trainer.inspection.text_findings import find_unlike
@@ -55,6 +56,10 @@ def run_inspection(
                 judge = stack.enter_context(open_model(check_with, storage))
                 check_model(config.replace(model=judge.source))
         progress = stack.enter_context(ProgressBar(console, "reading the data"))
+        given, note = config, None
+        if sample is not None and is_far(config.data):
+            config, note = keep_sample(config, sample)
+            sample = None  # all that is here
         inspection = inspect_data(
             config,
             with_model=with_model,
@@ -62,6 +67,15 @@ def run_inspection(
             sample=sample,
             on_progress=progress.show,
         )
+        if note is not None:
+            shown = inspection.config.replace(data=given.data, data_config=given.data_config)
+            inspection = dataclasses.replace(
+                inspection,
+                config=shown,
+                notes=[note, *inspection.notes],
+                # That a sample is small says nothing of the data.
+                findings=[one for one in inspection.findings if one.kind != "small_split"],
+            )
         if judge is None:
             return inspection
         heard: dict[tuple[str, str, str], str] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import Hub, RefusedError, serve
+from hub_server import DroppedError, Hub, RefusedError, serve
 from make_data import embedded, examples, write_clips, write_hub_parquet, write_manifest, write_processor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -278,3 +278,91 @@ def test_the_hub_goes_away_after_the_first_run(hub: Hub, tmp_path: Path) -> None
     assert [
         line for line in hub.requests if line.startswith("GET") and line.endswith(".safetensors")
     ] == weights
+
+
+STREAM = """
+import itertools, threading
+import datasets.config
+from trainer.data.clips import load_clips
+from trainer.data.streaming import shards
+
+def open_stream(**settings):
+    settings |= {"data_config": "be_by", "streaming": True, "audio_window": 2, "max_samples": 8}
+    return load_clips(TrainConfig(**settings))
+
+def names(table, count):
+    return [clip.name for clip in itertools.islice(table.stream.clips(1, 2), count)]
+
+"""
+
+
+@pytest.mark.parametrize("data", ["org/speech", "org/scripted"])
+def test_a_training_split_is_streamed(hub: Hub, tmp_path: Path, data: str) -> None:
+    """Nothing of it stays; the others are kept, and read once."""
+    code = f"""
+        table = open_stream(data={data!r}, cache_dir={str(tmp_path / "cache")!r})
+        found = {{role: sorted(clip.name for clip in clips) for role, clips in table.splits.items()}}
+        print(json.dumps([found, sorted(names(table, 6))]))
+    """
+    code = STREAM + textwrap.dedent(code)
+    files = {
+        split: sorted(row.file for row in ROWS if row.split == split)
+        for split in ("train", "validation", "test")
+    }
+    train = files.pop("train")
+    assert run(hub.url, tmp_path, code) == [files, train]
+    assert not [path for path in (tmp_path / "hub").rglob("*") if path.suffix == ".parquet"]
+    before = len(hub.requests)
+    assert run(hub.url, tmp_path, code) == [files, train]
+    again = [line for line in hub.requests[before:] if "resolve" in line and "train" not in line.lower()]
+    assert not any(line.startswith("GET") and "test" in line for line in again)
+
+
+@pytest.mark.slow
+def test_a_stream_waits_while_the_hub_is_away(hub: Hub, tmp_path: Path) -> None:
+    """And where it does not come back, one line says so."""
+    flag = tmp_path / "away"
+
+    def fault(request: str) -> None:
+        if flag.exists():
+            raise DroppedError
+
+    code = STREAM + textwrap.dedent(f"""
+        from pathlib import Path
+        table, flag = open_stream(data="org/speech", cache_dir={str(tmp_path / "cache")!r}), Path({str(flag)!r})
+        whole = names(table, 12)
+        datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = 1
+        datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.1
+        shards._WAIT_SECONDS = 0.2
+        flag.touch()
+        threading.Timer(4, flag.unlink).start()
+        assert names(table, 12) == whole
+        assert not flag.exists()
+        shards.PATIENCE_SECONDS = 1
+        flag.touch()
+        names(table, 12)
+    """)
+    hub.fault = fault
+    try:
+        message = run(hub.url, tmp_path, code)
+    finally:
+        hub.fault = lambda request: None
+    assert message.startswith("DataError: data='org/speech': cannot be read for 1 s: ")
+    assert "\n" not in message
+
+
+def test_a_sample_is_looked_at_without_a_download(hub: Hub, tmp_path: Path) -> None:
+    config = {"data_config": "be_by", "cache_dir": str(tmp_path / "cache")}
+    code = f"""
+        from trainer.data.streaming.stream import is_far, keep_sample
+        from trainer.inspection.inspection import inspect_data
+        config = TrainConfig(data="org/speech", **{config})
+        assert is_far(config.data) and not is_far("demo") and not is_far("clips.csv")
+        here, note = keep_sample(config, 4)
+        found = inspect_data(here, with_model=False)
+        print(json.dumps([{{name: one.clips for name, one in found.splits.items()}}, note]))
+    """
+    splits, note = run(hub.url, tmp_path, code)
+    assert splits == {"train": 2, "validation": 1, "test": 1}
+    assert "the rest was not downloaded" in note
+    assert not [path for path in (tmp_path / "hub").rglob("*") if path.suffix == ".parquet"]

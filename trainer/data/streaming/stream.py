@@ -20,11 +20,13 @@ from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, hear
 from trainer.data.cache import found_or_built
 from trainer.data.columns import cell_text, find_audio_column, find_text_column
 from trainer.data.embedded import find_file
+from trainer.data.sources import BUCKETS, SPLIT_ALIASES
 from trainer.data.splits import find_splits
 from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, told_of_source
 from trainer.data.tables import Table, read_manifest
 from trainer.data.text import has_words
 from trainer.errors import DataError
+from trainer.mix import is_mix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -282,3 +284,59 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
     return dataclasses.replace(
         stream, n_clips=max(1, round(estimate)), mean_seconds=sum(seconds) / len(seconds) if seconds else 0.0
     )
+
+
+_SAMPLED_SHARDS = 8
+_HELD_OUT_SHARE = 0.1
+
+
+def is_far(data: str) -> bool:
+    """Whether data is neither here nor embedded, so that all of it would have to be downloaded; or is in tar files."""
+    if data.startswith(BUCKETS):
+        return True
+    path = Path(data).expanduser()
+    if path.exists():
+        return path.suffix == ".tar" or (path.is_dir() and any(path.rglob("*.tar")))
+    return data != "demo" and not path.suffix and not is_mix(data)
+
+
+def keep_sample(config: TrainConfig, count: int) -> tuple[TrainConfig, str]:
+    """About so many rows of data that is far, kept in `cache_dir`; nothing else of it is read.
+
+    They are the first of a few shards that `data_seed` chooses, a tenth of them of the validation and test split each.
+
+    Returns:
+        Settings with which they are read, and what the user should know of them.
+
+    Raises:
+        DataError: the data or its training split cannot be had.
+    """
+    shards, notes = open_shards(config)
+    roles = find_splits(config, shards)
+    told = [
+        config.data_seed,
+        count,
+        [[role, shards[name].version, [*shards[name].files]] for role, name in roles.items()],
+    ]
+    key = hashlib.sha256(json.dumps([config.data, config.data_config, told]).encode()).hexdigest()[:24]
+    folder = Path(config.cache_dir).expanduser().absolute() / f"sample-{key}"
+    held_out = max(1, round(count * _HELD_OUT_SHARE))
+    wanted = {role: held_out for role in roles if role != "train"}
+    wanted = {"train": max(1, count - sum(wanted.values())), **wanted}
+    rows = {
+        role: _some_rows(shards[roles[role]], number, config.data_seed) for role, number in wanted.items()
+    }
+    with found_or_built(folder, functools.partial(keep_rows, rows=rows)):
+        own: dict[str, Any] = {f"{role}_split": role for role in SPLIT_ALIASES}
+        note = f"a sample of about {count:,} clips, the first of some shards; the rest was not downloaded"
+        return config.replace(data=str(folder), data_config=None, **own), "; ".join([*notes, note])
+
+
+def _some_rows(shards: Shards, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """So many rows, the first of each of some shards; of fewer shards where they have few rows."""
+    import numpy as np
+
+    order = np.random.default_rng([seed]).permutation(len(shards)).tolist()
+    share = -(-count // min(len(order), _SAMPLED_SHARDS))
+    each = (itertools.islice(shards.rows([shard]), share) for shard in order)
+    return itertools.islice(itertools.chain.from_iterable(each), count)
