@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -59,7 +60,7 @@ def over_clips(
     from concurrent.futures.process import BrokenProcessPool
 
     # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), start)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin, (start,))
     # So many chunks wait at a time, so that audio is not all read into memory ahead of the work.
     waiting: deque[Future[list[OutcomeT]]] = deque()
     try:
@@ -94,6 +95,25 @@ def _jobs(sources: Iterable[AudioSource]) -> Iterator[list[AudioSource]]:
         seconds += (source.end or source.start) - source.start
     if job:
         yield job
+
+
+def _begin(start: Callable[[], None] | None) -> None:
+    """First in every other process: it ends with the one that it works for, also where that is killed.
+
+    It would wait for work for ever, for each of them holds the pipe open on which the others would see the end.
+    """
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if start is not None:
+        start()
 
 
 def _compute_all(

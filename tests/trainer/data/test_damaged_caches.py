@@ -232,7 +232,7 @@ def kill(done, total):
         os.kill(os.getpid(), signal.{how})
 
 trainer.data.unfinished.KEEP_SECONDS = 0
-prepare(TrainConfig(**json.loads(sys.argv[1])), kill, waveforms={waveforms})
+prepare(TrainConfig(**json.loads(sys.argv[1])), kill, workers={workers}, waveforms={waveforms})
 """
 
 
@@ -250,11 +250,14 @@ def many(tmp_path: Path, processor_folder: Path) -> TrainConfig:
     )
 
 
-def run_killed(config: TrainConfig, how: str = "SIGKILL", *, waveforms: bool = False) -> None:
+def run_killed(
+    config: TrainConfig, how: str = "SIGKILL", *, waveforms: bool = False, workers: int = 1
+) -> None:
+    """Compute features and be killed; returns once every process is gone that holds the output open."""
     settings = {name: getattr(config, name) for name in ("model", "data", "cache_dir", "row_filter")}
-    code = _KILLED_CODE.format(killed=KILLED, how=how, waveforms=waveforms)
+    code = _KILLED_CODE.format(killed=KILLED, how=how, waveforms=waveforms, workers=workers)
     done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(settings)], check=False, capture_output=True
+        [sys.executable, "-c", code, json.dumps(settings)], check=False, capture_output=True, timeout=120
     )
     assert done.returncode == -getattr(signal, how), done.stderr.decode()
 
@@ -282,14 +285,15 @@ def waves(data: PreparedData) -> list[bytes]:
     return [split.waveform(i).tobytes() for i in range(len(split))]
 
 
-@pytest.mark.parametrize("waveforms", [False, True])
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize(
+    ("how", "workers", "waveforms"), [("SIGKILL", 2, False), ("SIGKILL", 1, True), ("SIGINT", 1, True)]
+)
 def test_killed_half_way_it_goes_on_where_it_was(
-    many: TrainConfig, heard: list[AudioSource], tmp_path: Path, how: str, waveforms: bool
+    many: TrainConfig, heard: list[AudioSource], tmp_path: Path, how: str, workers: int, waveforms: bool
 ) -> None:
     whole = prepare(many.replace(cache_dir=str(tmp_path / "other")), waveforms=waveforms)
     heard.clear()
-    run_killed(many, how, waveforms=waveforms)
+    run_killed(many, how, waveforms=waveforms, workers=workers)
     data = prepare(many, waveforms=waveforms)
     # What was computed between the piece and the kill is lost.
     assert CLIPS - KILLED <= len(heard) <= CLIPS - KILLED + 2
