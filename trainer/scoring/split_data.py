@@ -69,6 +69,13 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
     """
     if is_mix(config.data):
         return _load_sources(config, split)
+    if config.streaming:
+        table = load_clips(config)
+        if split not in table.splits:
+            has = " and ".join(table.splits)
+            raise DataError(f"data={config.data!r}: is streamed, and has {has} to measure on, not {split}")
+        clips = [*table.splits[split], *table.without_text.get(split, ())]
+        return SplitClips(split, clips, list(table.notes), [*clips[0].columns])
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import CLIP_SETTINGS, SPLIT_SETTINGS, ConfigError, TrainConfig
+from trainer.config import BUDGETS, CLIP_SETTINGS, SPLIT_SETTINGS, ConfigError, TrainConfig
 from trainer.mix import is_mix
 from tune.experiments.plan import same_source
 from tune.space.reader import parse_set
@@ -78,6 +78,8 @@ def plan_evaluation(
     trained_on = "data" in known and (data is None or same_source(data, known["data"]))
     if trained_on:
         values |= {name: known[name] for name in _DATA if name in known}
+        if known.get("streaming"):  # which stands for nothing without these
+            values |= {name: known[name] for name in ("streaming", "audio_window", *BUDGETS) if name in known}
     else:
         values["data"] = data
     values["cache_dir"] = str(storage.feature_cache)

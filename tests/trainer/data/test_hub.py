@@ -331,7 +331,6 @@ def test_a_stream_waits_while_the_hub_is_away(hub: Hub, tmp_path: Path) -> None:
         from pathlib import Path
         table, flag = open_stream(data="org/speech", cache_dir={str(tmp_path / "cache")!r}), Path({str(flag)!r})
         whole = names(table, 12)
-        datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = 1
         datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.1
         shards._WAIT_SECONDS = 0.2
         flag.touch()

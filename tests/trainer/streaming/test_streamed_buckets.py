@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
-import datasets.config
 import pytest
 from cut_proxy import CutProxy
 from make_data import streaming, write_shards
@@ -31,7 +30,6 @@ def upload(server: S3Server, folder: Path) -> None:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     give_keys(monkeypatch)
     monkeypatch.setattr(shards, "_WAIT_SECONDS", 0.3)
-    monkeypatch.setattr(datasets.config, "STREAMING_OPEN_MAX_RETRIES", 1)
     with s3_server() as running:
         yield running
 

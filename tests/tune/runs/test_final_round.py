@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from test_state_machine import BEGUN, RESOURCES, RUNGS, made_search
 
@@ -327,6 +328,8 @@ def test_other_data_on_resume_is_refused_by_what_differs(tmp_path: Path) -> None
     search = Search(tmp_path)
 
     class Split(list[int]):
+        origins = SimpleNamespace(kinds=(), numbers=np.zeros(0, np.uint16))
+
         def __init__(self, clips: int, digest: str) -> None:
             super().__init__(range(clips))
             self._digest = digest
@@ -339,7 +342,9 @@ def test_other_data_on_resume_is_refused_by_what_differs(tmp_path: Path) -> None
 
     def data(clips: int, digest: str, **more: Split) -> Any:
         splits = {"validation": Split(clips, digest), **more}
-        return SimpleNamespace(folder=Path("elsewhere"), splits=splits)
+        sizes = {name: len(split) for name, split in splits.items()}
+        train = SimpleNamespace(epoch_samples=1.0)
+        return SimpleNamespace(folder=Path("elsewhere"), splits=splits, clips=sizes, stream=None, train=train)
 
     check_same_data("x", search.experiment, data(10, "a"))
     for found, told in [

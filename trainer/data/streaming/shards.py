@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import datasets
 
 PATIENCE_SECONDS = 180.0
-"""How long a source may give nothing, from its last clip on; `datasets` itself tries again for about 100 seconds."""
+"""How long a source may give nothing, from its last clip on."""
 _WAIT_SECONDS = 5.0
 _BUCKET = "bucket"
 _SHARDS = {".parquet": "parquet", ".tar": "webdataset"}
@@ -83,6 +83,10 @@ class Shards:
         Raises:
             DataError: they cannot be read, or not any more and for longer than one waits.
         """
+        import datasets
+
+        # The client of the hub tries again for half a minute each time; 20 times that, and nobody hears of it.
+        datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = 1
         for shard in shards:
             part = self.dataset.shard(num_shards=len(self), index=shard)
             yield from _patiently(functools.partial(_plain_rows, part), self.origin)
@@ -228,8 +232,13 @@ def _find_shards(data: str) -> tuple[str, dict[str, list[str]], dict[str, Any]]:
     prefix = ""
     try:
         if data.startswith(BUCKETS):
-            filesystem, root = pyarrow.fs.FileSystem.from_uri(data)
-            prefix, options = f"{_BUCKET}://", {"storage_options": {_BUCKET: {"uri": data}}}
+            uri = data
+            if (
+                uri.startswith("gs://") and "retry_limit_seconds" not in uri
+            ):  # by itself Google's client tries for 15 min
+                uri += ("&" if "?" in uri else "?") + "retry_limit_seconds=20"
+            filesystem, root = pyarrow.fs.FileSystem.from_uri(uri)
+            prefix, options = f"{_BUCKET}://", {"storage_options": {_BUCKET: {"uri": uri}}}
         else:
             filesystem, root = pyarrow.fs.LocalFileSystem(), str(Path(data).expanduser().absolute())
         root = root.rstrip("/")
