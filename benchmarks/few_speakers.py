@@ -1,6 +1,6 @@
 """A data set of few speakers: synthetic voices to train on, others to validate and others again to test on.
 
-    python benchmarks/few_speakers.py FOLDER [--clips 600] [--seed 0]
+    python benchmarks/few_speakers.py FOLDER [--clips 600] [--seed 0] [--speakers 4]
 
 Made as the demo's is (`tools/demo`, which needs espeak-ng), for the demo's model: what is learned here has to hold for
 voices that were never heard. Clips are of more different lengths than the demo's, as those of real data sets are.
@@ -45,7 +45,7 @@ _SPARE = 1.05
 """So many times the clips are made: those that the model's window would cut are left out."""
 
 
-def make(folder: Path, *, clips: int = 600, seed: int = 0) -> Path:
+def make(folder: Path, *, clips: int = 600, seed: int = 0, speakers: int = 4) -> Path:
     """`train.parquet`, `validation.parquet` and `test.parquet` in `folder`, made only where they are not there yet.
 
     With the same version of espeak-ng they have the same samples, texts and order for the same arguments.
@@ -54,6 +54,7 @@ def make(folder: Path, *, clips: int = 600, seed: int = 0) -> Path:
         folder: what `data` of a training is to be; it names the arguments itself where there are several of them.
         clips: of each split.
         seed: of sentences, noise and babble.
+        speakers: of the training clips, the first ones.
     """
     if folder.is_dir():
         return folder
@@ -68,7 +69,8 @@ def make(folder: Path, *, clips: int = 600, seed: int = 0) -> Path:
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     for number, (split, people) in enumerate(SPEAKERS.items()):
         mine = texts[number * spoken : (number + 1) * spoken]
-        who = [people[index % len(people)] for index in range(spoken)]
+        chosen = people[:speakers] if split == "train" else people
+        who = [chosen[index % len(chosen)] for index in range(spoken)]
         rows = build.make_rows(f"{split} clips", seed + 1 + number, mine, who, babble)
         whole = [row for row in rows if row.seconds < speech.MAX_SECONDS]
         if len(whole) < clips:
@@ -92,8 +94,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clips", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speakers", type=int, default=4, choices=range(1, 5), help="of the training clips")
     asked = parser.parse_args()
-    print(make(asked.folder, clips=asked.clips, seed=asked.seed))
+    print(make(asked.folder, clips=asked.clips, seed=asked.seed, speakers=asked.speakers))
 
 
 if __name__ == "__main__":

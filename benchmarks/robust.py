@@ -1,6 +1,6 @@
 """What augmentation is worth with few speakers: the spaces `robust` and `lr_batch` on the same data, on the test split.
 
-    python benchmarks/robust.py FOLDER [--seeds 0 1 2] [--trials 8] [--epochs 8] [--output FILE]
+    python benchmarks/robust.py FOLDER [--seeds 0 1 2] [--trials 8] [--epochs 8] [--speakers 4] [--output FILE]
 
 For each seed a few-speaker set (`few_speakers.py`) is made in FOLDER, and searched with each space: as many trials,
 epochs and finalists for both, the searches' and trainings' seeds the same. What a search exports is measured on the
@@ -112,11 +112,14 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--epochs", type=float, default=8)
     parser.add_argument("--clips", type=int, default=600, help="of each split")
+    parser.add_argument("--speakers", type=int, default=4, choices=range(1, 5), help="of the training clips")
     parser.add_argument("--output", type=Path, help="JSON")
     asked, words = parser.parse_known_args()
     found: list[Search] = []
     for seed in asked.seeds:
-        data = few_speakers.make(asked.folder / f"seed-{seed}", clips=asked.clips, seed=seed)
+        data = few_speakers.make(
+            asked.folder / f"seed-{seed}", clips=asked.clips, seed=seed, speakers=asked.speakers
+        )
         for space in asked.spaces:
             found.append(search(space, data.absolute(), seed, asked, words))
             print(json.dumps(dataclasses.asdict(found[-1])), flush=True)
