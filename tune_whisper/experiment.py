@@ -167,6 +167,8 @@ def option_words(**options: Any) -> list[str]:
             continue
         if name == "settings":
             words += [f"--set={key}={_text(each)}" for key, each in value.items()]
+        elif name == "guard":
+            words += [f"{option}={each}" for each in ([value] if isinstance(value, str) else value)]
         elif value is True:
             words.append(option)
         elif name == "track":

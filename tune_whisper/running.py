@@ -44,6 +44,7 @@ def search(
     finalists: int | None = None,
     repeats: int | None = None,
     soup: bool | None = None,
+    guard: str | Sequence[str] | None = None,
     interpolate: bool = False,
     warm_start: str | None = None,
     experiment: str | None = None,
@@ -68,6 +69,7 @@ def search(
         space: a packaged name, a file, or what a space file holds, as a mapping. All other options are those of
             `tune-whisper --help`.
         settings: other fields of `TrainConfig`, as `--set` gives them.
+        guard: one `DATA` or `DATA:MAX_LOSS`, or several.
         deepspeed: True for the packaged settings, or a file.
         quiet: print nothing.
 

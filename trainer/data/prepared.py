@@ -91,6 +91,11 @@ class PreparedSplit:
         """The same."""
         return len(self)
 
+    @property
+    def folder(self) -> Path:
+        """Where its features are."""
+        return self._path.parent
+
     @functools.cached_property
     def _mapped(self) -> np.ndarray:
         import numpy as np
@@ -298,6 +303,12 @@ class PreparedData:
             for role, clips in table.whole.items()
         }
         return encode_splits(table.whole, audio)
+
+    @classmethod
+    def of_split(cls, split: PreparedSplit) -> PreparedData:
+        """Data of which nothing is trained on: `validation` alone is measured."""
+        splits = {"train": split, "validation": split}
+        return cls(split.folder, [], reused=True, splits=splits, drops=[], total=len(split), source_notes=[])
 
     @property
     def waveforms(self) -> Path | None:

@@ -130,6 +130,21 @@ def _load_sources(config: TrainConfig, split: str) -> SplitClips:
     return SplitClips(split, [clip for part in parts for clip in part.clips], notes, columns)
 
 
+def load_untrained(config: TrainConfig) -> SplitClips:
+    """The clips of `config.data`, of which nothing is trained on: its validation split, else its test split, where the
+    source itself has one, else every clip. No audio is read.
+
+    Raises:
+        DataError, ConfigError: as `load_split`.
+    """
+    tables, notes = read_source(config)
+    parts = divide_by_split(config, tables)
+    names = (split_of_role(config, role, parts) for role in ("validation", "test"))
+    split = next((name for name in names if name is not None), ALL)
+    chosen = parts[split] if split in parts else [part for group in parts.values() for part in group]
+    return _taken_as_it_is(config, split, chosen, notes, [])
+
+
 def without_learned(config: TrainConfig, source: SplitClips, model: str, splits: str) -> SplitClips:
     """The clips that a model was not trained on by name and text; all, with a warning, where just these were asked for.
 

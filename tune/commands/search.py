@@ -117,6 +117,14 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         help="average the finalists' repeats, and export an average that is better beyond noise (default: on)",
     )
     ends.add_argument(
+        "--guard",
+        action="append",
+        default=[],
+        metavar="DATA[:MAX_LOSS]",
+        help="data that is not trained on: a finalist with more than so many points more WER there than the base model "
+        "(default: 1) is passed over; can be repeated",
+    )
+    ends.add_argument(
         "--interpolate",
         action="store_true",
         help="in the end, also measure points between the base model and the winner, for `export --point`; with "
@@ -236,6 +244,7 @@ def read_request(arguments: argparse.Namespace, words: Sequence[str]) -> SearchR
     """
     from tune.experiments.plan import SearchRequest, check_numbers
     from tune.search.budgets import Budgets, parse_duration
+    from tune.search.guards import Guard
 
     check_take_over(arguments)
     for option, without in (
@@ -264,6 +273,7 @@ def read_request(arguments: argparse.Namespace, words: Sequence[str]) -> SearchR
         plateau_points=arguments.plateau_points,
     )
     fields = named_fields(arguments, SearchRequest) | {"space": arguments.space or "", "settings": settings}
+    fields["guard"] = tuple(map(Guard.parse, arguments.guard))
     request = SearchRequest(**fields, budgets=budgets)
     check_numbers(request, resumed=arguments.resume is not None)
     return request

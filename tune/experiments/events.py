@@ -47,6 +47,8 @@ class SessionStarted(Event):
     """Fields of `Budgets`."""
     soup: bool = False
     """Whether repeats of the finalists are averaged."""
+    guards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """`Guard.to_dict()` of each."""
     interpolate: bool = False
     """Whether points between the base model and the run that is exported are measured."""
     keep_checkpoints: str = "best"
@@ -217,6 +219,39 @@ class SoupJudged(Event):
     """`SoupVerdict.to_dict()`; None where no average was as good as its first member, or none was measured."""
     text: str = ""
     """Why there is none, or what ended the averaging."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuardMeasured(Event):
+    """A model on a guard: on data that is not trained on."""
+
+    guard: str
+    """Its data."""
+    run: str | None
+    """None is the base model."""
+    point: float = 1.0
+    """Share of the run in its mean with the base model."""
+    rates: dict[str, float]
+    """In percent; empty where it could not be measured."""
+    errors: list[float] = dataclasses.field(default_factory=list)
+    """What each clip adds to the rate that is compared ..."""
+    words: list[float] = dataclasses.field(default_factory=list)
+    """... and its length."""
+    clips_digest: str = ""
+    """Tells these clips and texts from others."""
+    seconds: float = 0.0
+    text: str = ""
+    """Why it could not be measured."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuardsJudged(Event):
+    """What keeping the guards costs, and what is exported for it."""
+
+    run: str
+    """Which is exported."""
+    models: dict[str, list[dict[str, Any]]]
+    """`Traded.to_dict()` on each guard by run, those to be exported rather than others first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

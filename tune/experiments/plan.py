@@ -8,7 +8,7 @@ import datetime
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from tune.experiments.saved import Find, find_experiment
 from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
+from tune.search.guards import Guard
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.search.soup import POINTS
 from tune.space.parameters import FloatParameter, Parameter
@@ -81,6 +82,8 @@ class SearchRequest(RunRequest):
     """Seeds of each finalist."""
     soup: bool = True
     """Whether the finalists' repeats are averaged: an average that is better beyond noise is exported."""
+    guard: tuple[Guard, ...] = ()
+    """Data that is not trained on, on which what is exported may not lose much."""
     interpolate: bool = False
     """Whether points between the base model and the winner are measured in the end."""
     warm_start: str | None = None
@@ -104,8 +107,14 @@ class SearchRequest(RunRequest):
 
     @property
     def measured_after(self) -> int:
-        """How many models are measured at most once all repeats have ended."""
-        return self.n_averages + (len(POINTS) - 2 if self.interpolate else 0)
+        """How many models are measured at most once all repeats have ended, each guard counted by itself."""
+        points = len(POINTS) - 2 if self.interpolate else 0
+        return self.n_averages + points + len(self.guard) * (self.guarded + points)
+
+    @property
+    def guarded(self) -> int:
+        """How many models are measured at most on each guard, the base model among them, points not."""
+        return 1 + max(self.n_finalists, DEFAULT_COUNT) + (self.n_averages > 0)
 
     @property
     def resources(self) -> ResourceRequest:
@@ -141,6 +150,11 @@ class Plan(abc.ABC):
     def augments(self) -> bool:
         """Whether a trial may change the waveforms of clips."""
         return self.base.augments
+
+    @property
+    def guards(self) -> Sequence[Guard]:
+        """Data that is not trained on, on which models are measured."""
+        return ()
 
     @property
     def where(self) -> str:
@@ -244,6 +258,11 @@ class SearchPlan(Plan):
         return self.request.optuna_storage
 
     @property
+    def guards(self) -> Sequence[Guard]:
+        """See `Plan.guards`."""
+        return self.request.guard
+
+    @property
     def trackers(self) -> tuple[str, ...]:
         """The stores to which the log is told."""
         return tuple(dict.fromkeys((*self.request.track, "optuna")))
@@ -262,6 +281,7 @@ class SearchPlan(Plan):
             "finalists": request.n_finalists,
             "repeats": request.repeats,
             "soup": request.soup,
+            "guards": [guard.to_dict() for guard in request.guard],
             "interpolate": request.interpolate,
             "budgets": dataclasses.asdict(request.budgets),
             "keep_checkpoints": request.keep_checkpoints,
@@ -380,6 +400,7 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
         from tune.experiments.warm_start import read_warm_start
 
         warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict(), find)
+    request = dataclasses.replace(request, guard=absolute_guards(request.guard, base.data))
     plan = SearchPlan(
         request=request, name=name, experiment_folder=folder, space=space, base=base, warm_start=warm_start
     )
@@ -503,6 +524,19 @@ def absolute_source(source: str) -> str:
         return source
     path = _home_known(source)
     return str(path.absolute()) if path.exists() or path.is_absolute() else source
+
+
+def absolute_guards(guards: Sequence[Guard], data: str) -> tuple[Guard, ...]:
+    """The same wherever a process runs; ConfigError where one is the data that is trained on, or given twice."""
+    found: list[Guard] = []
+    for given in guards:
+        guard = dataclasses.replace(given, data=absolute_source(given.data))
+        if same_source(guard.data, data):
+            raise ConfigError(f"--guard {guard}: is the data that is trained on; give data that is not")
+        if any(same_source(guard.data, other.data) for other in found):
+            raise ConfigError(f"--guard {guard}: is given twice; give each data once")
+        found.append(guard)
+    return tuple(found)
 
 
 def same_source(first: str, second: str) -> bool:

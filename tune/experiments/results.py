@@ -43,7 +43,9 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "finalists": verdict,
         "soup": state.soup_judged.verdict if state.soup_judged else None,
         "not_compared": state.compared.text if state.compared and verdict is None else None,
+        "guards": _guards(state),
         "interpolation": _interpolation(state, best),
+        "guards_point": state.keeping_point,
         "test": _test(state, best),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
         "interrupted": state.something_is_left,
@@ -161,10 +163,33 @@ def _interpolation(state: SearchState, best: TrialRecord | None) -> list[dict[st
     """The points between the base model and the best run that were measured."""
     found = state.points.get(best.trial_id, {}) if best else {}
     return [
-        {"point": point, "wer": each.rates["wer"], "cer": each.rates.get("cer")}
+        {
+            **{"point": point, "wer": each.rates["wer"], "cer": each.rates.get("cer")},
+            **(
+                {"guards": _traded(state, each.run, point)}
+                if state.asked_guards and 0.0 < point < 1.0
+                else {}
+            ),
+        }
         for point, each in sorted(found.items())
         if each.rates
     ]
+
+
+def _traded(state: SearchState, run: str, point: float) -> list[dict[str, Any]]:
+    return [each.to_dict() for each in state.traded(run, point)]
+
+
+def _guards(state: SearchState) -> dict[str, Any] | None:
+    """What each model that could be exported has lost on each guard; None where nothing was judged on any."""
+    judged = state.guards_judged
+    if judged is None:
+        return None
+    return {
+        "run": judged.run,
+        "kept": all(each["kept"] for each in judged.models[judged.run]),
+        "models": [{"run": run, "traded": found} for run, found in judged.models.items()],
+    }
 
 
 def _test(state: SearchState, best: TrialRecord | None) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from tune.experiments.events import (
@@ -15,6 +16,8 @@ from tune.experiments.events import (
     FinalistsCompared,
     FinalRoundCut,
     FinalRoundPlanned,
+    GuardMeasured,
+    GuardsJudged,
     HeldOutMeasured,
     PointMeasured,
     ResultsWritten,
@@ -29,7 +32,8 @@ from tune.experiments.events import (
     UnknownEvent,
     WeightsDropped,
 )
-from tune.search.finalists import choose_finalists
+from tune.search.finalists import DEFAULT_COUNT, ClipErrors, choose_finalists
+from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
 from tune.search.records import Records, TrialRecord, rank, role_of, trial_of
 from tune.search.soup import POINTS, Soup, greedy_soup
 
@@ -63,6 +67,10 @@ class SearchState:
         """What averaging its runs came to; None once the finalists are to be compared anew."""
         self.points: dict[str, dict[float, PointMeasured]] = {}
         """By run, the points between the base model and it."""
+        self.guards: dict[tuple[str | None, float, str], GuardMeasured] = {}
+        """By run (None: the base model), its share in a mean with the base model, and guard."""
+        self.guards_judged: GuardsJudged | None = None
+        """What came of the guards; None once another model may be exported."""
         self.chosen: ExportChosen | None = None
         """The run whose weights are safe."""
         self.beaten: frozenset[str] = frozenset()
@@ -153,7 +161,7 @@ class SearchState:
         """The runs that can be averaged, in the order in which they are: those of the winner's repeats that have
         weights from the lowest WER on, then those of the other finalists; none where the winner has none.
         """
-        verdict = self.verdict or {"winner": "", "standings": []}
+        verdict = (self.compared.verdict if self.compared else None) or {"winner": "", "standings": []}
         names = [standing["trial_id"] for standing in verdict["standings"]]
         names.sort(key=lambda name: name != verdict["winner"])
         found = [run for name in names for run in self.repeats_of(name) if run.has_weights]
@@ -181,29 +189,125 @@ class SearchState:
         """Whether averages that were asked for are left."""
         return self.session is not None and self.soup_left(self.session.soup)
 
-    def points_left(self, asked: bool) -> list[float]:
+    @property
+    def all_trained(self) -> bool:
+        """Whether nothing is left to train or to average, so that models can be measured; not after failures."""
+        if self.best() is None or self.open_repeats or self.open_soup:
+            return False
+        return self.all_ended if self.over is None else self.over.reason != "failures"
+
+    @property
+    def asked_guards(self) -> list[Guard]:
+        """Those of the session."""
+        return [Guard(**each) for each in self.session.guards] if self.session else []
+
+    @property
+    def guard_runs(self) -> list[TrialRecord]:
+        """The runs among which the guards choose: what would be exported without them, then the best run of each
+        finalist, or of each of the best trials, that has weights.
+        """
+        first, verdict = self._unguarded(), self.compared.verdict if self.compared else None
+        names = [standing["trial_id"] for standing in verdict["standings"]] if verdict else []
+        names.sort(key=lambda name: verdict is not None and name != verdict["winner"])
+        names = names or [trial.trial_id for trial in self.finalists(DEFAULT_COUNT)]
+        found = [self.weights_of(name, repeats_first=verdict is not None)[:1] for name in names]
+        runs = {run.trial_id: run for group in ([first] if first else [], *found) for run in group}
+        return list(runs.values())
+
+    def guards_left(self, asked: Sequence[Guard]) -> bool:
+        """Whether models are to be measured or judged on these guards; not while another run may be exported."""
+        judged = next(iter(self.guards_judged.models.values())) if self.guards_judged else []
+        same = [(each["guard"], each["max_loss"]) for each in judged] == [
+            (one.data, one.max_loss) for one in asked
+        ]
+        return bool(asked) and not same and self.all_trained
+
+    @property
+    def open_guards(self) -> bool:
+        """Whether guards that were asked for are left."""
+        return self.guards_left(self.asked_guards)
+
+    def measured_on(self, guard: Guard, run: str | None, point: float = 1.0) -> Measured | None:
+        """A model on a guard; None where it is not measured, or could not be."""
+        import numpy as np
+
+        found = self.guards.get((run, point, guard.data))
+        if found is None or not found.rates:
+            return None
+        clips = ClipErrors(np.asarray(found.errors, float), np.asarray(found.words, float))
+        return Measured(found.rates["wer"], clips)
+
+    def traded(self, run: str, point: float = 1.0) -> list[Traded]:
+        """What a model has lost on the session's guards."""
+        return [
+            trade(guard, self.measured_on(guard, None), self.measured_on(guard, run, point))
+            for guard in self.asked_guards
+        ]
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether what would be exported without the guards is not, for their sake."""
+        return self.guards_judged is not None and self.guards_judged.run != next(
+            iter(self.guards_judged.models)
+        )
+
+    @property
+    def guards_text(self) -> str:
+        """What the guards came to, in one line; empty where nothing was judged on them."""
+        judged = self.guards_judged
+        if judged is None:
+            return ""
+        models = {run: [Traded.from_dict(each) for each in found] for run, found in judged.models.items()}
+        return describe_choice(judged.run, models, guard_names(self.asked_guards))
+
+    def points_left(self, asked: bool, guards: Sequence[Guard] = ()) -> list[float]:
         """The points between the base model and the best run that are not measured where they are asked for.
 
         None while it may still be another run.
         """
         best = self.best()
-        if not asked or best is None or self.open_repeats or self.open_soup:
+        if not asked or best is None or not self.all_trained or self.guards_left(guards):
             return []
-        if (self.over is None and not self.all_ended) or (self.over and self.over.reason == "failures"):
-            return []
-        return [point for point in POINTS if point not in self.points.get(best.trial_id, {})]
+        known = self.points.get(best.trial_id, {})
+        return [
+            point
+            for point in POINTS
+            if point not in known
+            or (
+                0.0 < point < 1.0
+                and any((best.trial_id, point, one.data) not in self.guards for one in guards)
+            )
+        ]
 
     @property
     def open_points(self) -> list[float]:
         """Those that were asked for."""
-        return [] if self.session is None else self.points_left(self.session.interpolate)
+        return self.points_left(bool(self.session and self.session.interpolate), self.asked_guards)
+
+    @property
+    def keeping_point(self) -> float | None:
+        """Of the points between the base model and the best run that keep all guards, the one with the lowest WER."""
+        best, rates = self.best(), {}
+        for point, found in (
+            self.points.get(best.trial_id, {}) if best and self.asked_guards else {}
+        ).items():
+            if (
+                best
+                and 0.0 < point < 1.0
+                and found.rates
+                and all(each.kept for each in self.traded(best.trial_id, point))
+            ):
+                rates[point] = found.rates["wer"]
+        return min(rates, key=lambda point: (rates[point], -point), default=None)
 
     @property
     def something_is_left(self) -> bool:
         """Whether something that was asked for is left, and no budget, plateau or failures ended it."""
         if self.over is None and not self.all_ended:
             return True
-        return (bool(self.open_repeats) and self.cut is None) or self.open_soup or bool(self.open_points)
+        if self.open_soup or self.open_guards or self.open_points:
+            return True
+        return bool(self.open_repeats) and self.cut is None
 
     @property
     def all_ended(self) -> bool:
@@ -220,17 +324,26 @@ class SearchState:
 
     @property
     def verdict(self) -> dict[str, Any] | None:
-        """The comparison of the finalists, where it stands."""
-        return self.compared.verdict if self.compared else None
+        """The comparison of the finalists, where it stands; where the guards pass over its winner, with another one."""
+        found = self.compared.verdict if self.compared else None
+        winner = trial_of(self.guards_judged.run) if self.guards_judged else None
+        if found is None or winner in (None, found["winner"]):
+            return found
+        return {**found, "winner": winner, "passed_over": found["winner"]}
 
     def best(self) -> TrialRecord | None:
         """The run to export: it has weights. None before the first evaluation.
 
-        That of the finalists' verdict where it stands, or an average that was judged to be better than it; else that
-        of the trial with the lowest WER, without those that an earlier final round had beaten: trials are compared
-        with trials, as repeats, which are measured otherwise, are with repeats.
+        What the guards chose where they did. Else that of the finalists' verdict where it stands, or an average that
+        was judged to be better than it; else that of the trial with the lowest WER, without those that an earlier final
+        round had beaten: trials are compared with trials, as repeats, which are measured otherwise, are with repeats.
         """
-        verdict = self.verdict
+        judged = self.run(self.guards_judged.run) if self.guards_judged else None
+        return judged if judged is not None and judged.has_weights else self._unguarded()
+
+    def _unguarded(self) -> TrialRecord | None:
+        """The same without guards."""
+        verdict = self.compared.verdict if self.compared else None
         if verdict is not None:
             runs = self.weights_of(verdict["winner"], repeats_first=True)
             if runs:
@@ -263,6 +376,12 @@ class SearchState:
         return sorted(repeats, key=rank)
 
     @property
+    def measured_seconds(self) -> float:
+        """Time in which averages, and models on the guards, were measured."""
+        averages = sum(run.elapsed for run in self.averages.all())
+        return averages + sum(each.seconds for each in self.guards.values())
+
+    @property
     def winner(self) -> str | None:
         """The trial whose settings won so far."""
         if self.verdict is not None:
@@ -276,7 +395,7 @@ _KEPT: dict[type[Any], str] = {
     BaselineMeasured: "baseline",
     TrialsOver: "over",
     FinalRoundCut: "cut",
-    SoupJudged: "soup_judged",
+    GuardsJudged: "guards_judged",
     HeldOutMeasured: "held_out",
 }
 """Events of which the state has the last one, and where."""
@@ -312,7 +431,7 @@ def _(event: TrialProposed, state: SearchState, now: float) -> None:
         record = TrialRecord(event.trial_id, event.config, event.effective_batch, members=event.members)
         records.add(record)
         if event.kind != "average":
-            state.compared = state.soup_judged = None
+            state.compared = state.soup_judged = state.guards_judged = None
 
 
 @_fold.register
@@ -353,7 +472,7 @@ def _(event: TrialRecovered, state: SearchState, now: float) -> None:
 def _(event: TrialEnded, state: SearchState, now: float) -> None:
     run = state.run(event.trial_id)
     if event.trial_id not in state.averages:
-        state.compared = state.soup_judged = None
+        state.compared = state.soup_judged = state.guards_judged = None
     run.error = event.error
     run.samples_seen, run.epoch = max(run.samples_seen, event.samples_seen), max(run.epoch, event.epoch)
     _end(run, state, event.status, now)
@@ -368,12 +487,24 @@ def _end(run: TrialRecord, state: SearchState, status: Any, now: float) -> None:
 
 @_fold.register
 def _(event: FinalRoundPlanned, state: SearchState, now: float) -> None:
-    state.final_round, state.compared, state.soup_judged = event, None, None
+    state.final_round = event
+    state.compared = state.soup_judged = state.guards_judged = None
 
 
 @_fold.register
 def _(event: FinalistsCompared, state: SearchState, now: float) -> None:
-    state.compared, state.soup_judged = event, None
+    state.compared = event
+    state.soup_judged = state.guards_judged = None
+
+
+@_fold.register
+def _(event: SoupJudged, state: SearchState, now: float) -> None:
+    state.soup_judged, state.guards_judged = event, None
+
+
+@_fold.register
+def _(event: GuardMeasured, state: SearchState, now: float) -> None:
+    state.guards[event.run, event.point, event.guard] = event
 
 
 @_fold.register

@@ -143,7 +143,8 @@ class Experiment(SavedExperiment):
     @property
     def winner(self) -> TrialRecord | None:
         """The trial whose settings won: the finalists' verdict, else the lowest WER."""
-        return self.state.records[self.verdict.winner] if self.verdict else self.best_trial
+        chosen = self.verdict or self.state.guards_judged
+        return self.state.records[str(self.state.winner)] if chosen else self.best_trial
 
     @functools.cached_property
     def recipe(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tune.report.figures_settings import draw_importances, draw_map, draw_parall
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.search.finalists import describe_lowest
+from tune.search.guards import Traded, describe_keeping_point, guard_names
 from tune.search.records import TrialRecord, best_rate, listed, trial_order
 from tune.search.soup import describe_soup
 from tune.util.console import SHORT_NAMES, clock
@@ -78,6 +79,7 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
         gain=analysis.gain,
         finalists=_finalists(analysis),
         averages=_averages(experiment),
+        guards=_guards(experiment),
         advice=[
             (
                 title,
@@ -131,7 +133,7 @@ def _winner_words(experiment: Experiment, winner: Contender) -> str:
         return f"WER of the winner, {winner.name}, {winner.describe()}"
     if not experiment.has_ended:
         return f"lowest WER so far, {winner.name}"
-    luck = describe_lowest(trial.best_wer for trial in experiment.trials)
+    luck = describe_lowest(trial.best_wer for trial in experiment.trials if not experiment.state.passed_over)
     return ", ".join(filter(None, ["WER of the best", winner.name, luck]))
 
 
@@ -223,6 +225,39 @@ def _averages(experiment: Experiment) -> dict[str, Any] | None:
         told = describe_soup(judged.verdict, judged.text)
         text += f" {told[0].upper()}{told[1:]}."
     strong = [i for i, run in enumerate(runs) if judged and run.trial_id == judged.run]
+    return {"text": text, "rows": rows, "strong": strong}
+
+
+def _guards(experiment: Experiment) -> dict[str, Any] | None:
+    """What could be exported on data that is not trained on, and the points between the base model and the best run."""
+    state, best = experiment.state, experiment.state.best()
+    judged = state.guards_judged
+    if judged is None or best is None:
+        return None
+    names, strong = guard_names(state.asked_guards), []
+    rows: list[list[Cell | str]] = []
+    models = {(run, 1.0): [Traded.from_dict(each) for each in found] for run, found in judged.models.items()}
+    points = sorted(
+        (point for point in state.points.get(best.trial_id, {}) if 0.0 < point < 1.0), reverse=True
+    )
+    models |= {(best.trial_id, point): state.traded(best.trial_id, point) for point in points}
+    for (run, point), traded in models.items():
+        name = run if point == 1.0 else f"{run} at point {point:g}"
+        wer = state.run(run).best_wer if point == 1.0 else state.points[run][point].rates.get("wer")
+        strong += [len(rows)] if (run, point) == (judged.run, 1.0) else []
+        for each in traded:
+            kept = "kept" if each.kept else "lost"
+            figures = [each.base, each.rate, each.loss]
+            told = ["" if figure is None else f"{figure:.2f}" for figure in figures]
+            interval = f"{each.interval[0]:.2f} to {each.interval[1]:.2f}" if each.interval else ""
+            shown = [name, "" if wer is None else f"{wer:.2f}", *told, interval, f"{each.max_loss:g}"]
+            rows.append([*shown, Cell(names.get(each.guard, each.guard), "nowrap"), Cell(kept, "nowrap")])
+    text = (
+        "What could be exported was measured on data that nothing was trained on, beside the base model. What is shown "
+        f"to lose more than is allowed is passed over. {state.guards_text}."
+    )
+    if points:
+        text += f" {describe_keeping_point(state.keeping_point).capitalize()}."
     return {"text": text, "rows": rows, "strong": strong}
 
 

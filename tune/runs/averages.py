@@ -25,8 +25,10 @@ from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.object_stores.object_store import StorageError
 from tune.runs.baseline import in_worker
 from tune.runs.final_round import clips_of
+from tune.runs.guards import measure_on_guard
 from tune.runs.session import finite
 from tune.runs.trials import folder_suffix
+from tune.search.guards import describe_keeping_point, guard_names
 from tune.search.records import TrialRecord, listed, trial_of
 from tune.search.soup import Candidate, Soup, describe_soup, judge_soup
 from tune.util.cloud_errors import cloud_errors
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from tune.experiments.opened import OpenExperiment
     from tune.experiments.plan import SearchPlan
+    from tune.experiments.state import SearchState
+    from tune.runs.guards import MeasureGuard
     from tune.runs.session import Session
 
 
@@ -114,32 +118,46 @@ def measure_points(
     measure: MeasurePoint,
     say: Callable[[str], None],
     show: Callable[[str, float, float], None],
+    measure_guard: MeasureGuard | None = None,
 ) -> None:
-    """Measure the points between the base model and the best run that are left; arguments as of `make_soup`.
+    """Measure the points between the base model and the best run that are left, also on the guards.
 
     The ends are known: they are the base model and the run. No budget ends this: it is asked for by itself, and takes a
-    few evaluations.
+    few evaluations. Arguments are those of `make_soup`, and `measure_guard` where there are guards.
     """
     log, state = experiment.log, experiment.log.state
     run = state.best()
     if run is None:
         return
-    left = state.open_points
+    left, names = state.open_points, guard_names(state.asked_guards)
     for done, point in enumerate(left):
         show(f"between the base model and {run.trial_id}", done, len(left))
-        text, rates = "", {}
-        if point == 0.0 and state.baseline is not None:
-            rates = state.baseline.rates
-        elif point == 1.0:
-            rates = {"wer": run.best_wer or 0.0, **({} if run.best_cer is None else {"cer": run.best_cer})}
-        else:
-            try:
-                rates = finite(measure(run.config, str(run.checkpoint), point))
-            except cloud_errors(UserError, StorageError, ray.exceptions.RayError) as error:
-                text = error_line(str(error))
-        log.append(PointMeasured(run=run.trial_id, point=point, rates=rates, text=text))
-        told = f"WER {rates['wer']:.2f} %" if "wer" in rates else f"not measured: {text}"
-        say(f"{100 * point:.0f} % {run.trial_id}, {100 * (1 - point):.0f} % base model: {told}")
+        if point not in state.points.get(run.trial_id, {}):
+            log.append(_point_measured(state, run, point, measure))
+        found = state.points[run.trial_id][point]
+        told = [f"WER {found.rates['wer']:.2f} %" if found.rates else f"not measured: {found.text}"]
+        if measure_guard is not None and 0.0 < point < 1.0:
+            for guard in state.asked_guards:
+                measure_on_guard(experiment, measure_guard, guard, run, point, say)
+            told += [each.describe(names[each.guard]) for each in state.traded(run.trial_id, point)]
+        say(f"{100 * point:.0f} % {run.trial_id}, {100 * (1 - point):.0f} % base model: {'; '.join(told)}")
+    if left and names:
+        say(describe_keeping_point(state.keeping_point))
+
+
+def _point_measured(
+    state: SearchState, run: TrialRecord, point: float, measure: MeasurePoint
+) -> PointMeasured:
+    if point == 0.0 and state.baseline is not None:
+        return PointMeasured(run=run.trial_id, point=point, rates=state.baseline.rates)
+    if point == 1.0:
+        cer = {} if run.best_cer is None else {"cer": run.best_cer}
+        return PointMeasured(run=run.trial_id, point=point, rates={"wer": run.best_wer or 0.0, **cer})
+    try:
+        rates = finite(measure(run.config, str(run.checkpoint), point))
+    except cloud_errors(UserError, StorageError, ray.exceptions.RayError) as error:
+        return PointMeasured(run=run.trial_id, point=point, rates={}, text=error_line(str(error)))
+    return PointMeasured(run=run.trial_id, point=point, rates=rates)
 
 
 def _make_average(

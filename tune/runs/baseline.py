@@ -17,6 +17,7 @@ from tune.workers.trainable import evaluate_shared
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
+    from trainer.data.prepared import PreparedData
     from trainer.train import Evaluation
     from tune.search.records import TrialRecord
 
@@ -66,7 +67,7 @@ def measure_held_out(
         with session.experiment.folder.checkpoint(str(run.checkpoint)) as checkpoint:
             config = config.replace(model=str(checkpoint))
             share = share_folders(session.plan, shared_folders(config, session.data))
-            found = _measure(session, session.inputs(config, share), "test")
+            found = _measure(session, session.inputs(config, share), "test", "the test split")
         return found, _measure_base(session, "test")[0]
     except (UserError, StorageError, ray.exceptions.RayError) as error:
         session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
@@ -75,14 +76,20 @@ def measure_held_out(
 
 def _measure_base(session: Session[Any], split: str) -> tuple[Evaluation, bool]:
     """The base model on a split, and whether it was measured before."""
+    return measure_untouched(session, session.inputs(session.plan.base), session.data, split)
+
+
+def measure_untouched(
+    session: Session[Any], inputs: TrialInputs, data: PreparedData, split: str, where: str = ""
+) -> tuple[Evaluation, bool]:
+    """The model of `inputs` as it is on a split of `data`, which they have, and whether it was measured before."""
     from trainer.baseline_cache import keep_rates, recall_rates
 
-    base, data = session.plan.base, session.data
-    device = "gpu" if session.resources.gpus else "cpu"
+    device, base = "gpu" if session.resources.gpus else "cpu", inputs.config
     known = recall_rates(base, data, device, split) if base.reuse_baseline else None
     if known is not None:
         return known, True
-    found = _measure(session, session.inputs(base), split)
+    found = _measure(session, inputs, split, f"the base model {base.model} {where}".rstrip())
     if base.reuse_baseline:
         try:
             keep_rates(base, data, device, split, found)
@@ -91,8 +98,7 @@ def _measure_base(session: Session[Any], split: str) -> tuple[Evaluation, bool]:
     return found, False
 
 
-def _measure(session: Session[Any], inputs: TrialInputs, split: str) -> Evaluation:
-    what = f"the base model {inputs.config.model}" if split == "validation" else "the test split"
+def _measure(session: Session[Any], inputs: TrialInputs, split: str, what: str) -> Evaluation:
     with session.console.status(f"measuring {what} ..."):
         return in_worker(session, evaluate_shared, inputs, split)
 

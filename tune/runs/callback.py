@@ -24,6 +24,7 @@ from tune.experiments.events import (
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
+from tune.search.finalists import DEFAULT_COUNT
 from tune.search.records import Outcome, TrialRecord, rank, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.util.console import key_settings, short_path
@@ -144,13 +145,14 @@ class SearchCallback(ray.tune.Callback):
         asked = self._log.state.session
         if asked is None or asked.keep_checkpoints == "all" or role_of(record.trial_id) == "repeat":
             return "weights"
+        wanted = max(asked.finalists, DEFAULT_COUNT if asked.guards else 0)  # guards may pass over some
         ahead = sum(
             rank(other) < (partial, wer)
             for other in self._records.all()
             if other is not record and other.has_weights
-            if not (asked.finalists and result.get("finished")) or other.status == "completed"
+            if not (wanted and result.get("finished")) or other.status == "completed"
         )
-        return "weights" if ahead < max(1, asked.finalists) else "errors"
+        return "weights" if ahead < max(1, wanted) else "errors"
 
     def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in what a trial tells, in the reader's thread; the answer where it asks."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import time
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,14 @@ from rich.console import Console
 from trainer.config import CLIP_SETTINGS, SOUNDS, TrainConfig
 from trainer.scoring.normalizers import unit_note
 from tune.cluster.progress_channel import MailboxReader, post, start_mailbox
-from tune.util.console import ProgressBar, say, say_notes
-from tune.util.errors import UserError
+from tune.util.console import ProgressBar, say, say_notes, short_source
+from tune.util.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
     from trainer.data.clips import ClipTable
     from trainer.data.prepared import PreparedData
+    from trainer.scoring.split_data import SplitClips
+    from tune.search.guards import Guard
 
 _MOST_WARNINGS = 3
 _CHOICES = (
@@ -40,6 +44,9 @@ _CHOICES = (
 """Settings that say which clips are meant."""
 
 
+_OF_ONE_SOURCE = tuple(name for name in _CHOICES if name not in ("max_eval_clips", "data_seed"))
+
+
 def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
     """The clips, and mistakes in the data before anything starts: also in folders of sounds, if trials change clips.
 
@@ -58,6 +65,65 @@ def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
     table = load_clips(base)
     check_languages(base, (clip for clips in table.splits.values() for clip in clips), load_processor(base))
     return table
+
+
+def guard_config(base: TrainConfig, guard: Guard) -> TrainConfig:
+    """The settings with which a guard is read and measured: the search's, without what tells of its own data."""
+    usual = TrainConfig()
+    return base.replace(data=guard.data, **{name: getattr(usual, name) for name in _OF_ONE_SOURCE})
+
+
+def load_guards(base: TrainConfig, guards: Sequence[Guard]) -> dict[str, SplitClips]:
+    """The clips of each guard, by its data. No audio is read.
+
+    Raises:
+        UserError: the data is not there or cannot be read, or has no clip with text.
+    """
+    from trainer.scoring.split_data import load_untrained
+
+    found = {}
+    for guard in guards:
+        with _told_of(guard):
+            found[guard.data] = load_untrained(guard_config(base, guard))
+    return found
+
+
+def prepare_guards(
+    base: TrainConfig, guards: Sequence[Guard], loaded: Mapping[str, SplitClips], console: Console
+) -> dict[str, PreparedData]:
+    """Their features, computed where they are not in the cache; arguments and errors as of `load_guards`."""
+    from trainer.data.prepared import PreparedData
+    from trainer.scoring.split_data import prepare_split
+
+    found = {}
+    for guard in guards:
+        with (
+            _told_of(guard),
+            ProgressBar(console, f"computing features of {short_source(guard.data)}") as bar,
+        ):
+            data = prepare_split(guard_config(base, guard), loaded[guard.data], bar.update)
+        say(console, f"guard {describe_guard(guard, data.source.name, len(data))}")
+        say_notes(console, data.notes)
+        found[guard.data] = PreparedData.of_split(data.prepared)
+    return found
+
+
+def describe_guard(guard: Guard, split: str, clips: int) -> str:
+    """A guard in words, for the screen."""
+    which = "clips" if split == "all" else f"clips of its {split} split"
+    return (
+        f"{guard.data}: {clips:,} {which}, at most {guard.max_loss:g} points more WER than the base model's"
+    )
+
+
+@contextlib.contextmanager
+def _told_of(guard: Guard) -> Iterator[None]:
+    """What is wrong with a guard's data is told as of `--guard`."""
+    try:
+        yield
+    except (DataError, ConfigError) as error:
+        reason = str(error).splitlines()[0].replace(f"data={guard.data!r}: ", "")
+        raise type(error)(f"--guard {guard}: {reason}") from error
 
 
 def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipTable, list[str]]:

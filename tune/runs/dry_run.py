@@ -7,17 +7,17 @@ import logging
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
-from tune.runs.data import look_at_clips
+from tune.runs.data import describe_guard, load_guards, look_at_clips
 from tune.runs.gpu_sharing import heaviest
 from tune.search.budgets import describe_duration
-from tune.search.records import Records
+from tune.search.records import Records, listed
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
 from tune.search.soup import POINTS
@@ -129,8 +129,13 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     if not plan.request.address and "RAY_ADDRESS" not in os.environ:
         resources = plan.resources.fit([this_machine()])
         plan.check_fit(resources)
+    guards = load_guards(plan.base, plan.guards)
     for line in plan.describe():
         say(console, line)
+    for guard in plan.guards:
+        found = guards[guard.data]
+        say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
+        say_notes(console, found.notes)
     if plan.request.gpus_per_trial == "auto":
         gpus = "1 GPU" if resources is None or resources.gpus else "0 GPUs, since there is none"
         say(
@@ -162,7 +167,11 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
             f"streaming: a trial that is not stopped reads and decodes {table.stream.cost(rungs[-1])}; all trials "
             f"together {table.stream.cost(estimate.middle)}, and each repeat of the final round as much as a trial",
         )
-    _show_cost(plan, estimate, resources, counts, console)
+    # Clips to measure once all repeats have ended.
+    request, points = plan.request, len(POINTS) - 2 if plan.request.interpolate else 0
+    clips = (request.n_averages + points) * counts["validation"]
+    clips += (request.guarded + points) * sum(len(found.clips) for found in guards.values())
+    _show_cost(plan, estimate, resources, clips, console)
     say(console, "nothing was run")
 
 
@@ -170,14 +179,14 @@ def _show_cost(
     plan: SearchPlan,
     estimate: Estimate,
     resources: TrialResources | None,
-    counts: Mapping[str, int],
+    clips: int,
     console: Console,
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
     from trainer.data.prepared import is_prepared
     from trainer.training.checkpoints import estimated_checkpoint_bytes
 
-    measured, took = plan.request.measured_after, ""
+    measured, took = _measured_after(plan.request), ""
     if resources is None:
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
@@ -196,12 +205,9 @@ def _show_cost(
                 f"time: {cost}, evaluations not counted ({1000 * seconds:.1f} ms a sample measured here)",
             )
             if measured:
-                alone = (
-                    measured * counts["validation"] * seconds_per_clip(plan.base, resources.cpus_per_worker)
-                )
-                took = f", about {_roughly(alone)}"
+                took = f", about {_roughly(clips * seconds_per_clip(plan.base, resources.cpus_per_worker))}"
     if measured:
-        say(console, f"then: up to {_measured_after(plan.request, counts['validation'])}{took}")
+        say(console, f"then: {measured} are measured, {clips:,} clips in all{took}")
     whole, request = estimated_checkpoint_bytes(heaviest(plan)), plan.request
     average = estimated_checkpoint_bytes(plan.base.replace(method="full", ema_decay=None), "weights")
     slots = resources.concurrent if resources else 1
@@ -215,14 +221,18 @@ def _show_cost(
     )
 
 
-def _measured_after(request: SearchRequest, clips: int) -> str:
-    """What is measured after the final round, one after the other."""
+def _measured_after(request: SearchRequest) -> str:
+    """What is measured after the final round, one after the other; empty where nothing is."""
     told = []
     if request.n_averages:
-        told.append(f"{request.n_averages} averages of the {request.n_finalists * request.repeats} repeats")
+        told.append(
+            f"up to {request.n_averages} averages of the {request.n_finalists * request.repeats} repeats"
+        )
     if request.interpolate:
         told.append(f"{len(POINTS) - 2} points between the base model and the winner")
-    return f"{' and '.join(told)}, each measured on {clips:,} validation clips"
+    if request.guard:
+        told.append(f"up to {request.guarded} models on each guard")
+    return listed(told)
 
 
 def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:

@@ -57,14 +57,16 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
 def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
     """Compare the finalists, choose the run that is exported, and drop the weights of the others; again as often.
 
-    Nothing is chosen while trials, repeats, averages or points are left, or where failures ended the trials.
+    Nothing is chosen while trials, repeats, averages, guards or points are left, or where failures ended the trials.
 
     Args:
         experiment: its trials are over.
         say: told what could not be done.
     """
     log, state = experiment.log, experiment.log.state
-    if not compare(experiment) or state.open_repeats or state.open_soup or state.open_points:
+    if not compare(experiment) or state.open_repeats or state.open_soup:
+        return
+    if state.open_guards or state.open_points:
         return
     best = state.best()
     if best is None:

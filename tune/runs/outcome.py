@@ -13,6 +13,7 @@ from trainer.scoring.objectives import objective_words
 from tune.experiments.plan import Plan
 from tune.experiments.results import outcome, source_table
 from tune.search.finalists import Verdict
+from tune.search.guards import describe_keeping_point
 from tune.search.soup import describe_soup
 from tune.util.console import say
 
@@ -59,6 +60,14 @@ class Outcome(Generic[PlanT]):
         """What averaging the finalists' repeats came to; empty where none were averaged."""
         judged = self.state.soup_judged
         return describe_soup(judged.verdict, judged.text) if judged else ""
+
+    @property
+    def guards(self) -> list[str]:
+        """What the guards came to, and which point between the base model and the run keeps them; a line each."""
+        state, told = self.state, [self.state.guards_text]
+        if told[0] and self.best and len(state.points.get(self.best.trial_id, {})) > 2:
+            told.append(describe_keeping_point(state.keeping_point))
+        return [text for text in told if text]
 
     @property
     def not_compared(self) -> str:

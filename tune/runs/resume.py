@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import ASKABLE_TRACKERS, ASKED_RESOURCES, SearchPlan, SearchRequest, check_auto
+from tune.experiments.plan import (
+    ASKABLE_TRACKERS,
+    ASKED_RESOURCES,
+    SearchPlan,
+    SearchRequest,
+    absolute_guards,
+    check_auto,
+)
 from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error
 from tune.experiments.settings import read_settings
 from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
 from tune.experiments.warm_start import WarmStart
 from tune.runs.finish import is_owed
 from tune.search.budgets import Budgets
+from tune.search.guards import Guard
 from tune.util.errors import ExperimentError, option_name
 
 if TYPE_CHECKING:
@@ -162,6 +170,7 @@ def _load(
         tracking_uri=request.tracking_uri or settings.asked_tracking_uri,
         **_as_before(asked, settings, request, given),
     )
+    request = dataclasses.replace(request, guard=absolute_guards(request.guard, saved.base.data))
     request.resources.check_gpus(begun=True)
     check_auto(request, saved.base.deepspeed)
     base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
@@ -199,6 +208,7 @@ def _as_before(
         "finalists": asked.finalists,
         "repeats": asked.repeats,
         "soup": asked.soup,
+        "guard": tuple(Guard(**each) for each in asked.guards),
         "interpolate": asked.interpolate,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
@@ -221,4 +231,4 @@ def _left(state: SearchState, request: SearchRequest) -> bool:
         return True
     if state.repeats_left(request.n_finalists, request.repeats) or state.soup_left(request.soup):
         return True
-    return bool(state.points_left(request.interpolate))
+    return state.guards_left(request.guard) or bool(state.points_left(request.interpolate, request.guard))

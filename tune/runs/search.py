@@ -22,6 +22,7 @@ from tune.runs.final_round import (
 )
 from tune.runs.finish import finish
 from tune.runs.gpu_sharing import share_gpus
+from tune.runs.guards import guard_in_worker, judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite
@@ -150,19 +151,21 @@ class SearchStages:
         choose_export(session.experiment, session.say)
 
     def make_averages(self) -> None:
-        """Averages of the repeats, then of the best run and the base model, where they are asked for."""
-        session, runner = self.session, self._runner(self.base)
-        if not compare(session.experiment) or not (session.state.open_soup or session.state.open_points):
+        """Averages of the repeats, the guards, then means of the best run and the base model, where asked for."""
+        session, runner, state = self.session, self._runner(self.base), self.session.state
+        if not compare(session.experiment) or not (state.open_soup or state.open_guards or state.open_points):
             return
 
         def over() -> str | None:
             cut = runner.final_round_cut(time.time())
             return cut.text if cut else None
 
-        with ProgressBar(session.console, "averaging") as bar:
+        with ProgressBar(session.console, "measuring") as bar:
             experiment, base = session.experiment, self.base
             make_soup(experiment, average_in_worker(session, base), over, session.say, bar.show)
-            measure_points(experiment, point_in_worker(session, base), session.say, bar.show)
+            on_guard = guard_in_worker(session, base)
+            judge_guards(experiment, on_guard, session.say, bar.show)
+            measure_points(experiment, point_in_worker(session, base), session.say, bar.show, on_guard)
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""

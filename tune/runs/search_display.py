@@ -193,7 +193,8 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         if outcome.not_compared:
             say(console, f"no verdict {outcome.not_compared}; the weights of all finalists stay")
         _print_winner(f"best      WER {best.best_wer:6.2f} %  trial {best.trial_id}", best, console)
-        if luck := describe_lowest(trial.best_wer for trial in outcome.trials):
+        luck = describe_lowest(trial.best_wer for trial in outcome.trials)
+        if luck and not outcome.state.passed_over:
             console.print(f"          {luck}")
     else:
         _print_finalists(verdict, console)
@@ -212,9 +213,12 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         gain = baseline - wer
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
     else:
+        which = "what is exported for the guards does not" if outcome.state.passed_over else "no trial"
         console.print(
-            "[yellow]no trial beat the untouched base model[/]: keep it, or widen the space or the budget"
+            f"[yellow]{which} beat the untouched base model[/]: keep it, or widen the space or the budget"
         )
+    for told in outcome.guards:
+        say(console, f"guards    {told}")
     if outcome.soup:
         say(console, f"soup      {outcome.soup}")
     if best.members:

@@ -28,7 +28,7 @@ from tune.experiments.mlflow_store import check_store
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.settings_file import DROPPED_FILE
-from tune.runs.data import load_table, prepare_features
+from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.tracking import Tracking
@@ -67,6 +67,8 @@ class Session(Generic[PlanT]):
     """Ends before Ray does."""
     began: float
     """When the command began, in seconds since the epoch."""
+    guards: Mapping[str, PreparedData] = dataclasses.field(default_factory=dict)
+    """Data that is not trained on, as `--guard` names it."""
     splits: bytes = b""
     """Which clip is in which split: the content of `splits.parquet`, of a new experiment; empty of a stream."""
     _experiment: OpenExperiment | None = None
@@ -88,6 +90,7 @@ class Session(Generic[PlanT]):
             tracking = outer.enter_context(Tracking(plan, console))
             with console.status("looking at the data and the MLflow store ..."):
                 table = load_table(plan.base, augments=plan.augments)
+                guard_clips = load_guards(plan.base, plan.guards)
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
                 if plan.study and not resumed:
@@ -102,8 +105,10 @@ class Session(Generic[PlanT]):
             splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
             plan = dataclasses.replace(plan, base=with_samples(plan.base, data.stream))
-            share = share_folders(plan, shared_folders(plan.base, data))
-            yield cls(console, plan, resources, data, share, tracking, stack, began, splits)
+            guards = prepare_guards(plan.base, plan.guards, guard_clips, console)
+            folders = [*shared_folders(plan.base, data), *(each.folder for each in guards.values())]
+            share = share_folders(plan, folders)
+            yield cls(console, plan, resources, data, share, tracking, stack, began, guards, splits)
 
     @property
     def experiment(self) -> OpenExperiment:
@@ -126,11 +131,22 @@ class Session(Generic[PlanT]):
 
         return ray.put(self.data)
 
-    def inputs(self, config: TrainConfig, share: ActorHandle[FileShare] | None = None) -> TrialInputs:
-        """What the processes of a training are given; `share` serves other folders than the session's."""
+    @functools.cached_property
+    def _stored_guards(self) -> dict[str, ObjectRef[PreparedData]]:
+        import ray
+
+        return {name: ray.put(data) for name, data in self.guards.items()}
+
+    def inputs(
+        self, config: TrainConfig, share: ActorHandle[FileShare] | None = None, guard: str | None = None
+    ) -> TrialInputs:
+        """What the processes of a training are given; `share` serves other folders than the session's.
+
+        With a `guard` its data in place of the session's.
+        """
         return TrialInputs(
             config=config,
-            data=self._stored,
+            data=self._stored if guard is None else self._stored_guards[guard],
             share=share or self.share,
             cpus=self.resources.cpus_per_worker,
             gpus=self.resources.gpus_per_worker,
@@ -185,6 +201,7 @@ class Session(Generic[PlanT]):
         """
         self._experiment = experiment
         check_same_data(self.plan.name, experiment, self.data)
+        check_same_guards(self.plan.name, experiment, self.guards)
         self._connect()
         self.tracking.wait()
         experiment.log.append(session_started(self, experiment))
@@ -304,6 +321,20 @@ def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -
     raise ExperimentError(
         f"--resume {name}: the data {', '.join(told)}; bring the old data back or start a new search"
     )
+
+
+def check_same_guards(name: str, experiment: OpenExperiment, guards: Mapping[str, PreparedData]) -> None:
+    """Raise `ExperimentError` where a guard was measured on other clips or texts than it has now."""
+    for (_, _, guard), before in experiment.log.state.guards.items():
+        if (
+            before.rates
+            and guard in guards
+            and before.clips_digest != guards[guard].splits["validation"].digest()
+        ):
+            raise ExperimentError(
+                f"--resume {name}: the guard {guard} has other clips or texts than when models were measured on it; "
+                "bring the old data back or start a new search"
+            )
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ class TrialRunner:
             gpus_per_trial=self.session.resources.gpus,
             session=state.session.session if state.session else 1,
             plateau_since=state.plateau_since,
-            measured_hours=sum(run.elapsed for run in state.averages.all()) / 3600,
+            measured_hours=state.measured_seconds / 3600,
             **reserved,
         )
 

@@ -140,6 +140,8 @@ class Verdict:
     winner: str
     tie: bool
     """Whether others are as good within noise: no difference to them is shown."""
+    passed_over: str | None = None
+    """The trial that would have won, had it not lost too much on data that is not trained on."""
 
     @property
     def standing(self) -> Standing:
@@ -162,6 +164,8 @@ class Verdict:
     def reason(self) -> str:
         """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`."""
         lead, won = self.standings[0], self.standing
+        if self.passed_over is not None:
+            return f"{won.trial_id} wins, since {self.passed_over} loses more on the guards"
         if won is lead:
             sure = ", by more than noise" if len(self.standings) > 1 and not self.tie else ""
             return f"{won.trial_id} has the lowest mean{sure}"
@@ -185,7 +189,7 @@ class Verdict:
         for each in saved["standings"]:
             pairs = {key: tuple(each[key]) for key in ("interval", "mean_interval") if each.get(key)}
             standings.append(Standing(**{**each, **pairs}))
-        return cls(standings, saved["winner"], bool(saved["tie"]))
+        return cls(standings, saved["winner"], bool(saved["tie"]), saved.get("passed_over"))
 
 
 def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:

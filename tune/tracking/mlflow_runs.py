@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,13 @@ from tune.experiments.events import (
     BaselineMeasured,
     Entry,
     Evaluated,
+    GuardMeasured,
     HeldOutMeasured,
     PointMeasured,
     TrialProposed,
 )
 from tune.experiments.results import REPORT_FOLDER
+from tune.search.guards import guard_names
 from tune.search.records import TrialRecord, role_of
 from tune.tracking.mlflow_connection import RunStatus, milliseconds, system_tags
 from tune.tracking.mlflow_texts import (
@@ -172,6 +175,9 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
             run.tags["tie"] = str(bool(state.verdict.get("tie"))).lower()
         if state.soup_judged is not None and state.soup_judged.verdict is not None:
             metrics[SOUP_GAIN] = float(state.soup_judged.verdict["gain"])
+        if state.guards_judged is not None:
+            kept = all(each["kept"] for each in state.guards_judged.models[state.guards_judged.run])
+            run.tags["guards"] = "kept" if kept else "lost"
         named = {
             "ended_by": state.end.reason if state.end else None,
             "best_trial": best.trial_id if best else None,
@@ -244,6 +250,15 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
         key = None if saved.is_training else trial_id
         found.setdefault(key, []).extend(points(metrics, step, time))
 
+    def log_guard(event: GuardMeasured) -> None:
+        name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", event.rates.get(WER)
+        if event.run is None:
+            log(None, {f"baseline_{name}": wer}, 0)
+        elif event.point < 1.0:
+            log(None, {f"interpolated_{name}": wer}, round(100 * event.point))
+        else:
+            log(event.run, {name: wer}, saved.state.run(event.run).best_samples_seen)
+
     for entry in entries:
         event, time = entry.event, entry.time
         if isinstance(event, BaselineMeasured):
@@ -251,6 +266,8 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
             log(None, named_rates(event.sources, "baseline_"), 0)
         elif isinstance(event, PointMeasured):
             log(None, {INTERPOLATED_WER: event.rates.get("wer")}, round(100 * event.point))
+        elif isinstance(event, GuardMeasured):
+            log_guard(event)
         elif isinstance(event, TrialProposed):
             trials += event.kind == "trial"
         elif isinstance(event, HeldOutMeasured):
@@ -271,6 +288,11 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
                 best = wer
                 log(None, {BEST_WER: wer}, trials)
     return found
+
+
+def _metric_part(guard: str, saved: SavedExperiment) -> str:
+    """A guard's name, of what MLflow allows in names of metrics."""
+    return re.sub(r"[^\w.-]", "_", guard_names(saved.state.asked_guards).get(guard, guard)).strip("_")
 
 
 def progress_points(row: Mapping[str, Any]) -> list[Metric]:

@@ -135,9 +135,11 @@ def _headline(saved: SavedExperiment) -> list[str]:
         lines = [f"**WER {wer:.2f} %** ({_which(saved, verdict)})."]
     elif wer >= baseline:
         which = "the best trial" if verdict is None else f"the winner, trial {verdict.winner},"
+        none = "What is exported for the guards does not beat" if state.passed_over else "No trial beat"
         return [
-            f"**No trial beat {model} untouched**: WER {baseline:.2f} %, {which} {wer:.2f} %. "
-            "Keep that model, or widen the space or the budget."
+            f"**{none} {model} untouched**: WER {baseline:.2f} %, {which} {wer:.2f} %. "
+            "Keep that model, or widen the space or the budget.",
+            *([f"Guards: {state.guards_text}."] if state.guards_text else []),
         ]
     else:
         gain = baseline - wer
@@ -152,6 +154,8 @@ def _headline(saved: SavedExperiment) -> list[str]:
         )
     if state.soup_judged is not None:
         lines.append(f"Averages: {describe_soup(state.soup_judged.verdict, state.soup_judged.text)}.")
+    if told := state.guards_text:
+        lines.append(f"Guards: {told}.")
     if verdict is not None:
         lines.append(f"Run {best.trial_id} is the one to be exported, with {best.best_wer:.2f} %.")
     return lines
@@ -161,7 +165,8 @@ def _which(saved: SavedExperiment, verdict: Verdict | None) -> str:
     """What a search's WER is that of."""
     if verdict is not None:
         return f"{verdict.standing.describe()}, trial {verdict.winner}"
-    luck = describe_lowest(trial.best_wer for trial in saved.state.records.all())
+    lowest = [] if saved.state.passed_over else saved.state.records.all()
+    luck = describe_lowest(trial.best_wer for trial in lowest)
     return ", ".join(filter(None, [f"trial {saved.state.winner}", luck]))
 
 
@@ -198,12 +203,12 @@ def _usual(saved: SavedExperiment) -> TrialRecord | None:
 
 def _finalists(saved: SavedExperiment) -> list[str]:
     """How the finalists compare; empty where there were none, or one alone."""
-    compared = saved.state.compared
-    if compared is None or (compared.verdict is None and not compared.text):
+    compared, judged = saved.state.compared, saved.state.verdict
+    if compared is None or (judged is None and not compared.text):
         return []
-    if compared.verdict is None:
+    if judged is None:
         return [f"The finalists are not compared: {compared.text}.", ""]
-    verdict = Verdict.from_dict(compared.verdict)
+    verdict = Verdict.from_dict(judged)
     if len(verdict.standings) < 2:
         return []
     rows = ["| finalist | seeds | mean WER % | sd | behind | 95 % interval |"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import tempfile
@@ -83,10 +84,37 @@ def measure_point(
         UserError: as `measure_average`.
     """
     config, data = inputs.open()
+    with _point(config, files, checkpoint, point) as model:
+        return _evaluate(config, model, data).rates()
+
+
+def measure_guard(inputs: TrialInputs, files: CheckpointFiles, checkpoint: str, point: float) -> Evaluation:
+    """Rates on the data of `inputs`, which nothing was trained on, as the model will be used; without transcripts.
+
+    Args:
+        inputs: settings of the run, and the data.
+        files: the experiment's checkpoints.
+        checkpoint: of the run; a path within the experiment.
+        point: the run's share in its mean with the base model, above 0 and up to 1.
+
+    Raises:
+        UserError: as `measure_average`.
+    """
+    from trainer.train import evaluate
+
+    config, data = inputs.open()
+    with _point(config, files, checkpoint, point) as model:
+        found = evaluate(config.replace(model=str(model)), data=data)
+    return dataclasses.replace(found, predictions=[])
+
+
+@contextlib.contextmanager
+def _point(config: TrainConfig, files: CheckpointFiles, checkpoint: str, point: float) -> Iterator[Path]:
+    """A run (1), or a point between the base model (0) and it, as a model folder."""
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        place = Path(scratch) / "model"
-        _write_mean(config, files, [(None, 1.0 - point), (checkpoint, point)], place)
-        return _evaluate(config, place, data).rates()
+        place, parts = Path(scratch) / "model", [(None, 1.0 - point), (checkpoint, point)]
+        _write_mean(config, files, [part for part in parts if part[1]], place)
+        yield place
 
 
 def _evaluate(config: TrainConfig, model: Path, data: PreparedData) -> Evaluation:

@@ -1,0 +1,305 @@
+"""Guards: what is exported keeps data that is not trained on, or it is said that nothing does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlflow_tables import shared_folder
+from rich.console import Console
+from search_process import QUICK, results
+from search_process import Search as Process
+from test_averages import BETTER, Killed, Kitchen, Road, final_round
+from test_final_round import Search
+
+import trainer
+import tune_whisper
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+from trainer.scoring.alignment import UtteranceErrors
+from trainer.train import Evaluation, evaluate
+from tune.cli import main
+from tune.experiments.events import GuardMeasured
+from tune.experiments.log import EVENTS_FILE, parse
+from tune.experiments.saved import load_saved
+from tune.report.experiment import load_experiment
+from tune.report.writer import make_report
+from tune.runs import finish as finish_module
+from tune.runs.averages import measure_points
+from tune.runs.final_round import choose_export, compare
+from tune.runs.guards import judge_guards
+from tune.runs.outcome import Outcome
+from tune.runs.search_display import print_summary
+from tune.search.finalists import ClipErrors
+from tune.search.guards import Guard, Measured, choose, trade
+from tune.tracking.mlflow_runs import event_points, own_run
+from tune.tracking.mlflow_texts import search_ended
+from tune.util.errors import ConfigError, ModelError
+
+OTHER = Guard("/data/english.csv")
+
+
+class Measurer:
+    """Errors of a hundred words on each of ten clips of a guard, by run; the base model has 10 on each."""
+
+    def __init__(self, errors: dict[str, Any]) -> None:
+        self.errors = {"base": 10, **errors}
+        self.made: list[str] = []
+        self.told: list[str] = []
+
+    def measure(self, guard: Guard, run: Any, point: float) -> tuple[Evaluation, str]:
+        name = f"{run.trial_id if run else 'base'}{'' if point == 1.0 else f' {point:g}'}"
+        found = self.errors[name]
+        if isinstance(found, BaseException):
+            raise found
+        self.made.append(name)
+        each = [found - 1, found + 1] * 5 if name != "base" else [found] * 10
+        rates = dict.fromkeys(("wer", "cer", "wer_orthographic", "cer_orthographic", "loss"), float(found))
+        clips = UtteranceErrors(each, [100] * 10)
+        return Evaluation(**rates, clips=10, predictions=[], utterances=clips), "the clips"
+
+    def judge(self, search: Search, road: Road | None = None) -> None:
+        """As `SearchStages` does it."""
+        assert compare(search.experiment)
+        judge_guards(search.experiment, self.measure, self.told.append, lambda *_: None)
+        if road is not None:
+            measure_points(search.experiment, road.measure, self.told.append, lambda *_: None, self.measure)
+        choose_export(search.experiment, pytest.fail)
+
+
+@pytest.fixture
+def _without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish_module, "write_report", lambda *_: None)
+
+
+@pytest.mark.usefixtures("_without_pages")
+def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: Path) -> None:
+    search = final_round(tmp_path, guard=(OTHER,))
+    Kitchen(search, BETTER).cook()
+    assert search.state.chosen is None, "guards come before the choice"
+    guards = Measurer({"001-a3": 30, "001-r2": 25, "002-r1": 9})
+    guards.judge(search)
+    assert guards.made == ["base", "001-a3", "001-r2", "002-r1"], (
+        "the average, then each finalist's best repeat"
+    )
+    assert search.state.best().trial_id == "002-r1"
+    found = search.end()
+    assert (found["best"]["run"], found["best"]["trial_id"]) == ("002-r1", "002")
+    assert found["best"]["mean_wer"] == 41.5, "what the settings of the exported run are worth"
+    assert (found["finalists"]["winner"], found["finalists"]["passed_over"]) == ("002", "001")
+    assert found["guards"]["kept"]
+    assert [each["run"] for each in found["guards"]["models"]] == ["001-a3", "001-r2", "002-r1"]
+    assert search.weights() == {"002-r1"}
+    told = "001-a3 is passed over: 20.00 points more WER on english.csv"
+    page = make_report(load_experiment(search.plan.experiment_folder)).html
+    saved = load_saved(search.plan.experiment_folder)
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(Outcome(search.plan, saved.state), console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"guards    {told}" in printed
+    assert "winner    WER  41.50 %" in printed
+    for text in (guards.told[-1], page, search_ended(saved, "")):
+        assert told in text
+        assert "002-r1 keeps the guard: 1.00 points less WER on english.csv" in text
+    values = event_points(list(parse((search.folder / EVENTS_FILE).read_bytes(), Path())), saved)
+    assert ("baseline_guard_english.csv_wer", 10.0) in [point[:2] for point in values[None]]
+    assert ("guard_english.csv_wer", 30.0) in [point[:2] for point in values["001-a3"]]
+    assert own_run(saved, "", new=False).tags["guards"] == "kept"
+    known = tune_whisper.load_experiment("x", storage=search.storage.text)
+    assert known.best is not None and known.best.id == "002-r1"
+
+
+@pytest.mark.usefixtures("_without_pages")
+def test_killed_in_the_middle_nothing_is_measured_twice_and_new_guards_are_judged(tmp_path: Path) -> None:
+    search = final_round(tmp_path, guard=(OTHER,), soup=False)
+    first = Measurer({"001-r2": 30, "002-r1": Killed()})
+    with pytest.raises(Killed):
+        first.judge(search)
+    search.experiment.close()
+    search.resume(trials=2)
+    search.trials_over()
+    again = Measurer({"002-r1": 9})
+    again.judge(search)
+    assert (first.made, again.made) == (["base", "001-r2"], ["002-r1"])
+    assert search.end()["best"]["run"] == "002-r1"
+    search.resume(
+        "--guard --interpolate", trials=2, guard=(OTHER, Guard("/data/noisy", 50.0)), interpolate=True
+    )
+    search.trials_over()
+    more = Measurer({"002-r1": 70, **{f"002-r1 {point}": 40 for point in (0.2, 0.4, 0.6, 0.8)}})
+    more.judge(search, Road())
+    assert more.made[:2] == ["base", "002-r1"], "on the new guard; no other weights are left"
+    found = search.end()
+    assert found["best"]["run"] == "002-r1"
+    assert not found["guards"]["kept"]
+    assert "002-r1 does not keep the guards and is exported, as there is no other" in more.told[0]
+
+
+@pytest.mark.usefixtures("_without_pages")
+def test_where_none_keeps_them_the_least_loss_is_exported_and_a_point_offered(tmp_path: Path) -> None:
+    search = final_round(tmp_path, guard=(OTHER,), soup=False, interpolate=True)
+    points = {"002-r1 0.2": 10, "002-r1 0.4": 10, "002-r1 0.6": 14, "002-r1 0.8": 18}
+    guards = Measurer({"001-r2": 30, "002-r1": 20, **points})
+    guards.judge(search, Road())
+    assert "no model keeps the guard; 002-r1 loses least and is exported" in guards.told[0]
+    found = search.end()
+    assert (found["best"]["run"], found["guards"]["kept"], found["guards_point"]) == ("002-r1", False, 0.4)
+    assert guards.told[-1].startswith("point 0.4 keeps the guards, with the lowest WER")
+    assert [each.get("guards", [{}])[0].get("kept") for each in found["interpolation"]] == [
+        *(None, True, True, False, False, None)
+    ]
+    assert "at point 0.4" in make_report(load_experiment(search.plan.experiment_folder)).html
+
+
+@pytest.mark.usefixtures("_without_pages")
+def test_what_cannot_be_measured_keeps_no_guard(tmp_path: Path) -> None:
+    search = final_round(tmp_path, guard=(OTHER,), soup=False)
+    guards = Measurer({"001-r2": ModelError("it is broken"), "002-r1": 9})
+    guards.judge(search)
+    assert "warning: 001-r2 is not measured on the guard /data/english.csv: it is broken" in guards.told
+    assert search.end()["best"]["run"] == "002-r1"
+
+
+@pytest.mark.usefixtures("_without_pages")
+def test_a_run_that_was_passed_over_does_not_come_back_in_a_search_that_goes_on(tmp_path: Path) -> None:
+    search = final_round(tmp_path, guard=(OTHER,), soup=False)
+    Measurer({"001-r2": 30, "002-r1": 9}).judge(search)
+    search.end()
+    search.resume("--trials", trials=3)
+    assert search.state.best().trial_id == "002-r1", "something can be exported at any moment"
+    search.train("003", 50.0)
+    search.trials_over()
+    again = Measurer({})
+    again.judge(search)
+    assert again.made == []
+    assert search.end()["best"]["run"] == "002-r1"
+
+
+finite = st.integers(0, 60)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=5, max_size=30), st.floats(0, 20))
+def test_a_model_is_never_passed_over_for_one_that_loses_more(
+    pairs: list[tuple[int, int]], most: float
+) -> None:
+    words = np.full(len(pairs), 60.0)
+    base = Measured(10.0, ClipErrors(np.full(len(pairs), 6.0), words))
+    models = {}
+    for place, errors in enumerate(zip(*pairs, strict=True)):
+        clips = ClipErrors(np.asarray(errors, float), words)
+        models[str(place)] = [trade(Guard("x", most), base, Measured(clips.rate, clips))]
+    chosen = models[choose(models)][0]
+    assert chosen.kept or not any(each.kept for (each,) in models.values())
+    if not chosen.kept:
+        assert chosen.excess == min(each.excess for (each,) in models.values())
+    for (each,) in models.values():
+        assert each.kept or each.excess > 0, "a loss that is allowed is never one too many"
+
+
+@given(
+    st.sampled_from(["a/b", "C:\\clips", "s3://bucket/x", "x.csv", "speech:2024:de", "."]), st.floats(0, 99)
+)
+def test_guards_as_words(data: str, most: float) -> None:
+    assert Guard.parse(data) == Guard(data, 1.0)
+    most = float(f"{most:g}")
+    assert Guard.parse(str(Guard(data, most))) == Guard(data, most)
+
+
+@pytest.mark.parametrize(
+    ("guard", "said"),
+    [
+        ("", "--guard '': names no data; give DATA or DATA:MAX_LOSS"),
+        (":2", "--guard ':2': names no data"),
+        ("x.csv:-1", "--guard x.csv:-1: MAX_LOSS -1 must be from 0 to below 100 points"),
+        ("speech:2024", "of data whose name ends so write speech:2024:1"),
+        ("x.csv:nan", "MAX_LOSS nan must be from 0"),
+        ("nowhere.csv:2", "--guard nowhere.csv:2: no such file or folder; give demo, a hub data set"),
+        ("demo", "--guard demo:1: is the data that is trained on; give data that is not"),
+        ("silent.csv", "silent.csv:1: the split 'all' has no clip with text"),
+        ("silent.csv silent.csv:2", "is given twice; give each data once"),
+    ],
+)
+def test_wrong_guards_are_one_line_before_anything_starts(
+    guard: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("silent.csv").write_text("path,text\na.wav,\nb.wav,...\n")
+    words = [word for each in guard.split(" ") for word in ("--guard", each)]
+    for more in ([], ["--dry-run"]):
+        assert main(["--space", "lr_batch", *words, *more]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1, error
+        assert said in error
+    assert not Path("experiments").exists()
+    with pytest.raises(ConfigError):
+        Guard.parse(":1")
+
+
+SPACE = "learning_rate: {type: choice, values: [0.002, 0.0000001]}\ntrain_batch_size: 8\n"
+
+
+@pytest.mark.slow
+def test_a_search_passes_over_a_trial_that_forgets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the base model writes stands as the guard's texts, so that every change of it is a loss."""
+    settings = TrainConfig(cache_dir=str(shared_folder()), generation_max_length=24, max_eval_clips=12)
+    data = prepare(settings)
+    split, found = data.splits["test"], evaluate(settings, "test", data=data)
+    written = {split.name(clip): text for clip, text in enumerate(found.predictions) if text}
+    known = tmp_path / "known" / "test"
+    known.mkdir(parents=True)
+    rows = pq.read_table(Path(trainer.__file__).parent / "demo" / "data" / "test.parquet").to_pylist()
+    with (known / "metadata.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["file_name", "text"])
+        for row in rows:
+            name = row["audio"]["path"]
+            if name in written:
+                (known / Path(name).name).write_bytes(row["audio"]["bytes"])
+                table.writerow([Path(name).name, written[name]])
+    (tmp_path / "space.yaml").write_text(SPACE)
+    words = [
+        "--space",
+        "space.yaml",
+        "--trials",
+        "2",
+        "--epochs",
+        "3",
+        "--finalists",
+        "0",
+        "--experiment",
+        "x",
+    ]
+    assert (
+        main(
+            [*words, "--space", str(tmp_path / "space.yaml"), "--guard", str(tmp_path / "known"), "--dry-run"]
+        )
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert f"guard {tmp_path}/known: 12 clips of its test split, at most 1 points more WER" in printed
+    assert "up to 3 models on each guard are measured, 36 clips in all" in printed
+    search = Process(tmp_path, *words, "--guard", "known", *QUICK)
+    assert search.end() == 0, search.log
+    outcome = results(tmp_path / "experiments" / "x")
+    trials = {trial["config"]["learning_rate"]: trial for trial in outcome["trials"]}
+    forgets, keeps = trials[0.002], trials[1e-7]
+    assert forgets["best_wer"] < keeps["best_wer"], "it is the best-looking one"
+    assert outcome["best"]["run"] == keeps["trial_id"]
+    assert f"{forgets['trial_id']} is passed over: " in search.log
+    assert (Path(outcome["best"]["checkpoint"]) / "model.safetensors").is_file()
+    log = (tmp_path / "experiments" / "x" / EVENTS_FILE).read_bytes()
+    measured = [each.event for each in parse(log, Path()) if isinstance(each.event, GuardMeasured)]
+    assert [(each.run, len(each.words)) for each in measured] == [
+        *((None, 12), (forgets["trial_id"], 12), (keeps["trial_id"], 12))
+    ]
+    assert json.loads((tmp_path / "experiments" / "x" / "results.json").read_text())["guards"]["kept"]

@@ -1,0 +1,172 @@
+"""Guards: data that is not trained on; which of several models keep what the base model knows of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer.errors import ConfigError
+from trainer.scoring.intervals import Interval, difference_interval
+from tune.search.finalists import ClipErrors
+from tune.search.records import listed
+
+DEFAULT_MAX_LOSS = 1.0
+"""Points of WER."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """Data that is not trained on, and how much a model may lose on it."""
+
+    data: str
+    """As `--data` takes it."""
+    max_loss: float = DEFAULT_MAX_LOSS
+    """Points of WER more than the base model's."""
+
+    @classmethod
+    def parse(cls, text: str) -> Guard:
+        """`DATA` or `DATA:MAX_LOSS`; what follows the last colon is a loss only where it is a number.
+
+        Raises:
+            ConfigError: no data is named, or the loss is none.
+        """
+        data, _, number = text.rpartition(":")
+        try:
+            max_loss = float(number)
+        except ValueError:
+            data, max_loss = text, DEFAULT_MAX_LOSS
+        if not data.strip():
+            raise ConfigError(f"--guard {text!r}: names no data; give DATA or DATA:MAX_LOSS")
+        if not 0.0 <= max_loss < 100.0:
+            raise ConfigError(
+                f"--guard {text}: MAX_LOSS {number} must be from 0 to below 100 points; of data whose name ends so "
+                f"write {text}:{DEFAULT_MAX_LOSS:g}"
+            )
+        return cls(data, max_loss)
+
+    def __str__(self) -> str:
+        return f"{self.data}:{self.max_loss:g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the log."""
+        return dataclasses.asdict(self)
+
+
+def guard_names(guards: Sequence[Guard]) -> dict[str, str]:
+    """What each is called for people, by its data: a file or folder by its name, where no other is called so."""
+    short = [guard.data.rstrip("/").rsplit("/", 1)[-1] for guard in guards]
+    return {
+        guard.data: name if guard.data.startswith("/") and short.count(name) == 1 else guard.data
+        for guard, name in zip(guards, short, strict=True)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Traded:
+    """What a model has lost on a guard; rates in percent."""
+
+    guard: str
+    """Its data."""
+    max_loss: float
+    base: float | None
+    """Rate of the base model; None where it could not be measured."""
+    rate: float | None
+    loss: float | None = None
+    """Points that the model's rate is higher."""
+    interval: Interval | None = None
+    """95 % interval of that over the same clips; None for fewer than five."""
+
+    @property
+    def excess(self) -> float:
+        """Points by which the loss is above what is allowed; infinite where it is not known."""
+        return math.inf if self.loss is None else self.loss - self.max_loss
+
+    @property
+    def kept(self) -> bool:
+        """Whether no greater loss than allowed is shown: by the interval's lower end where there is one."""
+        return (self.excess if self.interval is None else self.interval[0] - self.max_loss) <= 0.0
+
+    def describe(self, name: str) -> str:
+        """`0.40 points more WER on english.csv (95 % interval -0.20 to 1.00), 1 is allowed`."""
+        if self.loss is None:
+            return f"not measured on {name}"
+        told = f"{abs(self.loss):.2f} points {'more' if self.loss > 0 else 'less'} WER on {name}"
+        if abs(self.loss) < 0.005:
+            told = f"as much WER on {name}"
+        if self.interval is not None:
+            told += f" (95 % interval {self.interval[0]:.2f} to {self.interval[1]:.2f})"
+        return told if self.kept else f"{told}, {self.max_loss:g} is allowed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the log and `results.json`."""
+        return {**dataclasses.asdict(self), "kept": self.kept}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Traded:
+        """What `to_dict` made plain."""
+        values = {field.name: saved[field.name] for field in dataclasses.fields(cls)}
+        return cls(**{**values, "interval": saved["interval"] and tuple(saved["interval"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A model on a guard."""
+
+    rate: float
+    """In percent."""
+    clips: ClipErrors
+
+
+def trade(guard: Guard, base: Measured | None, model: Measured | None) -> Traded:
+    """What a model has lost on a guard, by the paired interval of finalists over the same clips."""
+    if base is None or model is None:
+        return Traded(guard.data, guard.max_loss, base.rate if base else None, model.rate if model else None)
+    interval = None
+    if base.clips.words.shape == model.clips.words.shape:
+        interval = difference_interval(model.clips.word_errors - base.clips.word_errors, base.clips.words)
+    return Traded(guard.data, guard.max_loss, base.rate, model.rate, model.rate - base.rate, interval)
+
+
+def choose(models: Mapping[str, Sequence[Traded]]) -> str:
+    """The first model that keeps all guards, or that which loses least beyond what is allowed.
+
+    Args:
+        models: what each has lost on all guards, those to be exported rather than others first; one at least.
+    """
+    keeping = (name for name, traded in models.items() if all(each.kept for each in traded))
+    return next(keeping, min(models, key=lambda name: max(each.excess for each in models[name])))
+
+
+def describe_choice(run: str, models: Mapping[str, Sequence[Traded]], names: Mapping[str, str]) -> str:
+    """What the guards came to, in one line.
+
+    Args:
+        run: that is exported.
+        models: as of `choose`.
+        names: of the guards for people, by their data.
+    """
+
+    def told(traded: Sequence[Traded]) -> str:
+        return "; ".join(each.describe(names.get(each.guard, each.guard)) for each in traded)
+
+    order, guards = list(models), "guards" if len(names) > 1 else "guard"
+    over = [
+        f"{name} is passed over: {told([each for each in models[name] if not each.kept])}"
+        for name in order[: order.index(run)]
+    ]
+    if all(each.kept for each in models[run]):
+        return ". ".join([*over, f"{run} keeps the {guards}: {told(models[run])}"])
+    if len(order) == 1:
+        return f"{run} does not keep the {guards} and is exported, as there is no other: {told(models[run])}"
+    others = [name for name in order if name != run]
+    more = f"{listed(others)} lose{'s' * (len(others) == 1)} more"
+    return f"no model keeps the {guards}; {run} loses least and is exported: {told(models[run])}; {more}"
+
+
+def describe_keeping_point(point: float | None) -> str:
+    """What interpolation offers for the guards; `point` is that which keeps them with the lowest WER, if any does."""
+    if point is None:
+        return "none of the points between the base model and the run keeps the guards"
+    return f"point {point:g} keeps the guards, with the lowest WER of those that do; export --point {point:g} writes it"
