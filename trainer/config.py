@@ -171,6 +171,9 @@ class TrainConfig:
     """Name of the split that WER is measured on; made from the training split where it is missing."""
     test_split: str = "test"
     """Name of the split kept for the model card, never seen by the search; made from train where it is missing."""
+    train_on: Literal["train", "train+validation"] = "train"
+    """Clips that are trained on: with `train+validation` those of both, and the test split is measured, which nothing
+    was chosen by."""
     validation_share: float = 0.1
     """Share of the training clips that become the validation split, or the test split, where the data has none."""
     split_by: str | None = "auto"
@@ -358,6 +361,8 @@ class TrainConfig:
         problems = [
             f"{name}={value!r}: does not go with streaming=true; remove it" for name, value in given.items()
         ]
+        if self.train_on != "train":
+            problems.append(f"train_on={self.train_on!r}: does not go with streaming=true; remove it")
         if self.data == "demo" or self.data.lower().endswith((".yaml", ".yml")):
             problems.append(f"data={self.data!r}: cannot be streamed; give shards, or leave streaming out")
         if not isinstance(self.audio_window, float):

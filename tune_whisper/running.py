@@ -101,6 +101,7 @@ def train(
     *,
     from_experiment: str | None = None,
     trial: str | None = None,
+    on: Literal["train+validation"] | None = None,
     resume: str | None = None,
     model: str | None = None,
     data: str | None = None,

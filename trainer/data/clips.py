@@ -181,6 +181,10 @@ def load_clips(config: TrainConfig) -> ClipTable:
         check_usable(config, drops, left={role: len(clips) for role, clips in complete.items()})
     if "test" in silent and "test" not in complete:
         silent["validation"] = silent.pop("test")
+    if config.train_on != "train":
+        complete = _trained_on_both(config, complete)
+        silent = _trained_on_both(config, {"test": [], **silent})
+        made_notes.append("trained on train and validation; what is called validation is the test split")
     cuts = [
         cut_splits(one.config, *(_of_source(one.source, part) for part in (complete, silent)))
         for one in given
@@ -307,6 +311,17 @@ def _given(config: TrainConfig, origin: Origin) -> _Given:
     check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
     stream = opened.train(wanted | by_language) if opened else None
     return _Given(origin.source, config, usable, silent, told_of(origin.source, notes), stream)
+
+
+def _trained_on_both(config: TrainConfig, splits: Mapping[str, Sequence[Clip]]) -> dict[str, list[Clip]]:
+    """Train and validation together, and test as what is measured."""
+    if "test" not in splits:
+        raise DataError(
+            f"train_on={config.train_on!r}: data={config.data!r} has no test split, so that nothing would be left to "
+            "measure; give one with test_split, or take train_on=train"
+        )
+    both = [*splits.get("train", ()), *splits.get("validation", ())]
+    return {"train": both, "validation": list(splits["test"])}
 
 
 def _without_shared_files(

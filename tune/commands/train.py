@@ -36,8 +36,8 @@ What is given by flags and --set goes before CONFIG, and that before --from. Bat
 """
 _FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
 _ELSEWHERE = {"workers": "use --workers", "evaluate_at": "use --set evaluations=N",
-              "output_dir": "use --storage and --name"}  # fmt: skip
-_FIXED = ("config", "origin", "trial", *_FLAGS, "set", "workers", "name")
+              "output_dir": "use --storage and --name", "train_on": "use --from and --on"}  # fmt: skip
+_FIXED = ("config", "origin", "trial", "on", *_FLAGS, "set", "workers", "name")
 """What a training that goes on has decided."""
 
 
@@ -54,6 +54,13 @@ def train_parser() -> argparse.ArgumentParser:
         "--from", dest="origin", metavar="EXPERIMENT", help="take the settings of an experiment's best trial"
     )
     what.add_argument("--trial", metavar="ID", help="with --from: another trial than the best")
+    what.add_argument(
+        "--on",
+        choices=["train+validation"],
+        metavar="train+validation",
+        help="with --from: once more on the clips of both splits, as long as the trial was trained when it was best; "
+        "measured on the test split",
+    )
     what.add_argument(
         "--resume",
         metavar="NAME",
@@ -147,6 +154,8 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
             )
     elif arguments.trial is not None and arguments.origin is None:
         raise ConfigError("--trial: goes with --from EXPERIMENT, whose trial it names; add that or remove it")
+    elif arguments.on is not None and arguments.origin is None:
+        raise ConfigError("--on: goes with --from EXPERIMENT, whose settings it takes; add that or remove it")
     return TrainRequest(**named_fields(arguments, TrainRequest), settings=_settings(arguments))
 
 

@@ -64,7 +64,8 @@ class SavedExperiment:
         """
         base, splits = self.settings.base, self.folder.path / SPLITS_FILE
         if splits.is_file():  # earlier versions kept none
-            base = base.replace(splits=str(splits))
+            # What is trained on is train there, whatever it was made of.
+            base = base.replace(splits=str(splits), train_on="train")
         return (
             base if Path(base.cache_dir).is_dir() else base.replace(cache_dir=str(self.folder.feature_cache))
         )

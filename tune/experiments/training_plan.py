@@ -22,7 +22,7 @@ from tune.experiments.plan import (
     with_absolute_paths,
     with_own_language,
 )
-from tune.experiments.saved import Find, find_experiment, load_saved
+from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_REPEATS
 from tune.search.records import trial_of
@@ -31,10 +31,11 @@ from tune.util.errors import ExperimentError, check_least
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
+    from tune.search.records import TrialRecord
 
 TRIAL = "001"
 """A training is the only trial of its experiment."""
-_NOT_TAKEN = ("evaluate_at", "workers", "output_dir")
+_NOT_TAKEN = ("evaluate_at", "workers", "output_dir", "train_on")
 """What belongs to how a trial of a search ran, not to what it learned."""
 _TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
 """Settings that are always told; others where they are not the default."""
@@ -63,6 +64,8 @@ class TrainRequest(RunRequest):
     """YAML file of settings."""
     origin: str | None = None
     """The experiment whose best trial's settings are taken."""
+    on: str | None = None
+    """`train+validation`: the clips of both, as long as the origin's training was when it was best."""
     trial: str | None = None
     """Another trial of it than the best."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -186,10 +189,10 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
     """All settings by their precedence, notes on them, and the effective batch of the trial they are from."""
     taken: dict[str, Any] = {}
     batch = None
+    notes: list[str] = []
     if request.origin is not None:
-        taken, batch = _taken(request, request.origin, find(request.origin, request.storage))
+        taken, batch, notes = _taken(request, request.origin, find(request.origin, request.storage))
     given = given_settings(request.config) if request.config is not None else {}
-    notes = []
     if "output_dir" in given:
         notes.append(
             f"note: output_dir of {request.config} is not used; --storage and --name say where it goes"
@@ -226,11 +229,13 @@ def given_settings(path: Path) -> dict[str, Any]:
     return {name: getattr(config, name) for name in named}
 
 
-def _taken(request: TrainRequest, origin: str, folder: ExperimentFolder) -> tuple[dict[str, Any], int]:
-    """The settings of a trial of an earlier experiment, and its effective batch.
+def _taken(
+    request: TrainRequest, origin: str, folder: ExperimentFolder
+) -> tuple[dict[str, Any], int, list[str]]:
+    """The settings of a trial of an earlier experiment, its effective batch, and notes on them.
 
     Raises:
-        ExperimentError: there is no such trial, or no trial reached an evaluation.
+        ExperimentError: there is no such trial, or no trial reached an evaluation; with `--on` there is no test split.
     """
     saved = load_saved(folder)
     trials = saved.state.records
@@ -247,7 +252,37 @@ def _taken(request: TrainRequest, origin: str, folder: ExperimentFolder) -> tupl
         raise ExperimentError(f"--trial {wanted}: experiment {origin!r} has trials {known}")
     trained = saved.config(trials[wanted])
     values = {name: value for name, value in trained.to_dict().items() if name not in _NOT_TAKEN}
-    return values, trained.effective_batch_size
+    notes: list[str] = []
+    if request.on is not None:
+        run = best if best is not None and trial_of(best.trial_id) == wanted else trials[wanted]
+        more, notes = _on_both(saved, run, request.on)
+        values |= more
+    return values, trained.effective_batch_size, notes
+
+
+def _on_both(saved: SavedExperiment, run: TrialRecord, on: str) -> tuple[dict[str, Any], list[str]]:
+    """Settings of a training on train and validation, which nothing is left to stop: as many passes as the run had
+    seen at its best evaluation.
+    """
+    if "test" not in saved.settings.clips:
+        raise ExperimentError(
+            f"--on {on}: experiment {saved.name!r} has no test split, so that nothing would be left to measure; leave "
+            "--on away"
+        )
+    if saved.base.streaming:
+        raise ExperimentError(
+            f"--on {on}: experiment {saved.name!r} streams its training split, to which validation cannot be added; "
+            "leave --on away"
+        )
+    if not run.best_samples_seen:
+        raise ExperimentError(f"--on {on}: {run.trial_id} of {saved.name!r} reached no evaluation")
+    epochs = round(run.epoch * run.best_samples_seen / run.samples_seen, 4)
+    note = (
+        f"note: trained on train and validation together for {epochs:g} epochs, after which {run.trial_id} of "
+        f"{saved.name} was best ({run.best_samples_seen:,} samples there); measured once, on the test split"
+    )
+    budget = {**dict.fromkeys(BUDGETS), "epochs": epochs}
+    return {"train_on": on, **budget, "evaluations": 1}, [note]
 
 
 def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, usual: float) -> list[str]:

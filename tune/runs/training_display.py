@@ -118,6 +118,11 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
         console.print("[red]no evaluation was reached[/]")
         return
     settings = ", ".join(f"{key} {short_value(value)}" for key, value in record.config.items())
+    if plan.base.train_on != "train":
+        say(
+            console,
+            "measured  on the test split, by which nothing was chosen; trained on train and validation",
+        )
     say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} untouched")
     console.print(f"[bold]after     WER {record.best_wer:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
     print_sources(outcome, console)

@@ -61,6 +61,7 @@ NOT_SEARCHABLE: dict[str, str] = {
 SET_BY_SEARCH: dict[str, str] = {
     "evaluate_at": "set scheduler: {rungs: ..., reduction_factor: ...} instead",
     "workers": "give --workers-per-trial instead",
+    "train_on": "a search is judged by validation; when it has ended use train --from EXPERIMENT --on train+validation",
 }
 
 

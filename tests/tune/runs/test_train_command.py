@@ -15,8 +15,11 @@ from old_experiments import write_old_results
 from search_process import state
 
 from trainer.config import TrainConfig
+from trainer.data.clips import load_clips
 from tune.cli import main
 from tune.commands.train import read_request, train_parser
+from tune.experiments.folder import ExperimentFolder
+from tune.experiments.saved import load_saved
 from tune.experiments.training_plan import TrainPlan, make_train_plan
 from tune.workers.ray_train import use_train_v2
 
@@ -25,7 +28,7 @@ FROZEN = {
     **{"--language": None, "--epochs": None, "--max-steps": None, "--set": [], "--name": None},
     **{"--storage": "experiments", "--tracking-uri": None, "--workers": None, "--deepspeed": None},
     **{"--gpus-per-worker": None, "--cpus-per-worker": None, "--address": None, "--max-failures": 2},
-    **{"--track": ["mlflow"], "--take-over": False},
+    **{"--track": ["mlflow"], "--take-over": False, "--on": None},
 }
 SMALL = ["--set", "max_train_clips=32", "--set", "max_eval_clips=16", "--set", "generation_max_length=40"]
 
@@ -69,6 +72,13 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "from nothing": (["--from", "earler"], ["earler", "earlier"]),
     "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
     "trial alone": (["--trial", "7"], ["--trial", "--from"]),
+    "on alone": (["--on", "train+validation"], ["--on", "--from"]),
+    "on something": (["--from", "earlier", "--on", "test"], ["--on", "train+validation"]),
+    "train_on by set": (["--set", "train_on=train+validation"], ["--set train_on", "--from and --on"]),
+    "on without test": (
+        ["--from", "earlier", "--on", "train+validation"],
+        ["--on train+validation", "no test split", "leave --on away"],
+    ),
     "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
     "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
     "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "single"]),
@@ -156,6 +166,31 @@ def test_two_workers_leave_an_experiment_that_exports_with_its_wer(trained: tupl
     assert done.returncode == 0, done.stderr
     again = json.loads((folder / "model" / "evaluation.json").read_text())
     assert again["evaluations"]["validation"]["after"]["wer"] == found["best"]["wer"]
+
+
+@pytest.mark.slow
+def test_the_winners_settings_once_more_on_train_and_validation(trained: tuple[Path, str]) -> None:
+    folder, first = trained[0], results(trained[0], "one")["best"]["samples_seen"]
+    words = ["--from", "one", "--on", "train+validation", "--name", "both"]
+    done = tune_whisper("train", *words, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"for {first / 32:g} epochs, after which 001 of one was best" in done.stdout
+    assert "measured  on the test split" in done.stdout
+    splits = {
+        name: load_saved(ExperimentFolder(name, folder / "experiments" / name)) for name in ("one", "both")
+    }
+    before, after = (splits[name].state.data for name in ("one", "both"))
+    assert before is not None and after is not None
+    assert after.splits["validation"] == before.splits["test"], "what is measured is the test split"
+    assert "test" not in after.clips
+    (trial,) = results(folder, "both")["trials"]
+    assert [row["samples_seen"] for row in trial["evaluations"]] == [round(first / 32 * after.clips["train"])]
+    assert tune_whisper("export", "both", "--output", "both", cwd=folder).returncode == 0
+    again = json.loads((folder / "both" / "evaluation.json").read_text())
+    assert again["evaluations"]["validation"]["after"]["wer"] == trial["best_wer"], "the same clips again"
+    kept = load_clips(splits["both"].base)
+    held = {clip.name for clip in kept.splits["validation"]}
+    assert not held & {clip.name for clip in kept.splits["train"]}
 
 
 @pytest.mark.slow
