@@ -130,19 +130,29 @@ def _load_sources(config: TrainConfig, split: str) -> SplitClips:
     return SplitClips(split, [clip for part in parts for clip in part.clips], notes, columns)
 
 
-def load_untrained(config: TrainConfig) -> SplitClips:
+def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
     """The clips of `config.data`, of which nothing is trained on: its validation split, else its test split, where the
-    source itself has one, else every clip. No audio is read.
+    source itself has one, else every clip; of each source of a data file by itself. No audio is read.
 
     Raises:
         DataError, ConfigError: as `load_split`.
     """
+    if is_mix(config.data):
+        mix = read_mix(config.data)
+        found = [load_untrained(mix.config(source, config), origin_of(source)) for source in mix.sources]
+        notes = [
+            note
+            for one, source in zip(found, mix.sources, strict=True)
+            for note in told_of(source.name, one.notes)
+        ]
+        name = found[0].name if len({one.name for one in found}) == 1 else ALL
+        return SplitClips(name, [clip for one in found for clip in one.clips], notes, [])
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = (split_of_role(config, role, parts) for role in ("validation", "test"))
     split = next((name for name in names if name is not None), ALL)
     chosen = parts[split] if split in parts else [part for group in parts.values() for part in group]
-    return _taken_as_it_is(config, split, chosen, notes, [])
+    return _taken_as_it_is(config, split, chosen, notes, [], origin)
 
 
 def without_learned(config: TrainConfig, source: SplitClips, model: str, splits: str) -> SplitClips:

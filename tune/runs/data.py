@@ -44,7 +44,10 @@ _CHOICES = (
 """Settings that say which clips are meant."""
 
 
-_OF_ONE_SOURCE = tuple(name for name in _CHOICES if name not in ("max_eval_clips", "data_seed"))
+_OF_ONE_DATA = (
+    *(name for name in _CHOICES if name not in ("max_eval_clips", "data_seed")),
+    *("source_weights", "objective", "train_on"),
+)
 
 
 def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
@@ -70,7 +73,7 @@ def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
 def guard_config(base: TrainConfig, guard: Guard) -> TrainConfig:
     """The settings with which a guard is read and measured: the search's, without what tells of its own data."""
     usual = TrainConfig()
-    return base.replace(data=guard.data, **{name: getattr(usual, name) for name in _OF_ONE_SOURCE})
+    return base.replace(data=guard.data, **{name: getattr(usual, name) for name in _OF_ONE_DATA})
 
 
 def load_guards(base: TrainConfig, guards: Sequence[Guard]) -> dict[str, SplitClips]:

@@ -11,7 +11,14 @@ from rich.console import Console
 
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
-from tune.runs.averages import average_in_worker, make_soup, measure_points, point_in_worker
+from tune.runs.averages import (
+    average_in_worker,
+    guard_in_worker,
+    judge_guards,
+    make_soup,
+    measure_points,
+    point_in_worker,
+)
 from tune.runs.baseline import measure_baseline, measure_held_out
 from tune.runs.final_round import (
     choose_export,
@@ -22,7 +29,6 @@ from tune.runs.final_round import (
 )
 from tune.runs.finish import finish
 from tune.runs.gpu_sharing import share_gpus
-from tune.runs.guards import guard_in_worker, judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite

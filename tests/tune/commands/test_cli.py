@@ -25,7 +25,14 @@ FROZEN = {
         **{"--max-concurrent": None, "--seed": 0, "--dry-run": False, "--resume": None, "--address": None},
         **{"--workers-per-trial": 1, "--deepspeed": None, "--max-failures": 2},
         **{"--time-budget": None, "--gpu-hours": None, "--plateau": None, "--plateau-points": 0.1},
-        **{"--finalists": None, "--repeats": 2, "--soup": True, "--interpolate": False, "--warm-start": None},
+        **{
+            "--finalists": None,
+            "--repeats": 2,
+            "--soup": True,
+            "--interpolate": False,
+            "--guard": [],
+            "--warm-start": None,
+        },
         **{
             "--optuna-storage": None,
             "--keep-checkpoints": "best",
