@@ -87,6 +87,7 @@ def _run(config: TrainConfig) -> int:
     from trainer.config import ENCODER_CACHE_OFF
     from trainer.data.prepared import prepare
     from trainer.methods import notes_on_methods
+    from trainer.scoring.translation import describe_rates, words
     from trainer.train import evaluate, train
 
     data = prepare(config, waveforms=config.augments)
@@ -97,7 +98,7 @@ def _run(config: TrainConfig) -> int:
         print(line)
     before = evaluate(config, data=data)
     print(
-        f"before: WER {before.wer:.2f} %, CER {before.cer:.2f} % on {before.clips} validation clips",
+        f"before: {before.describe()} on {before.clips} validation clips",
         flush=True,
     )
     if data.drops:
@@ -109,7 +110,8 @@ def _run(config: TrainConfig) -> int:
             f"diverged after {result.samples_seen:,} samples: the loss is no finite number; lower the learning rate"
         )
         return 1
-    print(f"after:  WER {result.wer:.2f} %, CER {result.cer:.2f} % (best checkpoint: {result.checkpoint})")
+    after = words(describe_rates(result.wer, result.cer), config.task)
+    print(f"after:  {after} (best checkpoint: {result.checkpoint})")
     return 0
 
 
@@ -123,7 +125,10 @@ def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> 
             flush=True,
         )
     else:
-        print(f"{position}: WER {metrics['wer']:.2f} %, CER {metrics['cer']:.2f} %", flush=True)
+        from trainer.scoring.translation import describe_rates
+
+        rates = describe_rates(metrics["wer"], metrics.get("cer"), metrics.get("bleu"))
+        print(f"{position}: {rates}", flush=True)
 
 
 def _field_help() -> str:

@@ -72,7 +72,8 @@ def _file(config: TrainConfig, data: PreparedData, device: str, name: str) -> Pa
     clips = [(split.name(clip), split.text(clip), split.labels(clip)) for clip in range(len(split))]
     parts: list[Any] = [CODE_VERSION, device, data.folder.name, clips, _fingerprint(config)]
     parts += [getattr(config, name) for name in _SETTINGS]
-    parts += [importlib.metadata.version(package) for package in _PACKAGES]
+    packages = (*_PACKAGES, *(["sacrebleu"] if config.task == "translate" else []))
+    parts += [importlib.metadata.version(package) for package in packages]
     if (origins := split.origins).kinds != (PLAIN,):
         parts += [config.objective, [origins.kinds[number].source for number in origins.numbers]]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

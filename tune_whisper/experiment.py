@@ -40,7 +40,9 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A search, or a single training, as it stood when it was read. Error rates in percent."""
+    """A search, or a single training, as it stood when it was read. Error rates in percent; of translations what is
+    called WER here is 100 - chrF, which `results` call `chrf_error`.
+    """
 
     name: str
     storage: str
@@ -115,7 +117,7 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
         ExperimentError: there is no such experiment, nothing of it was measured yet, or a file of it is damaged.
         StorageError: the object store cannot be read.
     """
-    from tune.experiments.results import how_it_ended, results_of
+    from tune.experiments.results import how_it_ended, named_results, results_of
     from tune.experiments.saved import load_saved
     from tune.experiments.storage import DEFAULT_STORAGE, Storage
     from tune.runs.finish import find_finished
@@ -140,7 +142,7 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
         config=None if chosen is None else saved.config(chosen),
         wer=best.get("mean_wer", best["wer"]) if best else None,
         test_wer=results["test"]["wer"] if results["test"] else None,
-        results=results,
+        results=named_results(folder, saved.state),
     )
 
 

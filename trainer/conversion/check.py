@@ -12,8 +12,9 @@ from trainer.conversion.clips import CheckClips
 from trainer.conversion.convert import transcribe
 from trainer.conversion.decoding import read_decoding
 from trainer.conversion.formats import FORMATS, Target
-from trainer.scoring.alignment import count_errors
+from trainer.scoring.alignment import ErrorCounts, count_errors
 from trainer.scoring.normalizers import make_normalizer
+from trainer.scoring.translation import TRANSLATE, ChrfCounts, count_chrf
 
 QUICK_CLIPS = 32
 """Clips of the validation split that a quick check hears."""
@@ -22,6 +23,7 @@ _POINTS = {"float32": 0.5, "float16": 0.5, "int8": 1.5, "int8_float16": 1.5, "q5
 _WORDS = 2
 """On few clips so many words decide: a word that two candidates are equally likely for goes by rounding."""
 
+_Count = Callable[[Sequence[str], Sequence[str]], "ErrorCounts | ChrfCounts"]
 Progress = Callable[[str, int, int], None]
 """Called with the runtime, clips done and clips in all."""
 
@@ -83,7 +85,9 @@ class Checker:
             clips: of one split each.
             progress: told how far the transcribing is, here and in `check`.
         """
-        self._normalize = make_normalizer(config)
+        translates = config.task == TRANSLATE
+        self._normalize: Callable[[str], str] = str.strip if translates else make_normalizer(config)
+        self._count: _Count = count_chrf if translates else count_errors
         self._decoding = read_decoding(folder)
         self._clips = clips
         self._progress = progress
@@ -101,7 +105,7 @@ class Checker:
         speed = sum(split.seconds for split in self._clips) / max(1e-3, time.monotonic() - begun)
         pairs = zip(self._clips, self._references, self._original, heard, strict=True)
         return [
-            _compare(target, split, references, theirs, ours, speed)
+            _compare(self._count, target, split, references, theirs, ours, speed)
             for split, references, theirs, ours in pairs
         ]
 
@@ -119,6 +123,7 @@ class Checker:
 
 
 def _compare(
+    count: _Count,
     target: Target,
     split: CheckClips,
     references: Sequence[str],
@@ -129,7 +134,7 @@ def _compare(
     """Normalised transcripts of a split, `theirs` by transformers and `ours` by the format's runtime."""
     import numpy as np
 
-    original, converted = count_errors(references, theirs), count_errors(references, ours)
+    original, converted = count(references, theirs), count(references, ours)
     lengths = original.lengths
     words = int(lengths.sum())
     change = np.minimum(converted.errors, lengths) - np.minimum(original.errors, lengths)

@@ -160,7 +160,8 @@ def _checked(checks: Sequence[FormatCheck]) -> str:
     if not checks:
         return "Not checked: the data of the training was not there when the model was converted."
     rows = [
-        "Word error rates in percent of the same clips, decoded greedily and without timestamps.",
+        "Error rates in percent (WER, of translations 100 - chrF) of the same clips, decoded greedily and without "
+        "timestamps.",
         "",
         "| split | clips | this model | in transformers | same transcripts | drift | tolerance |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -147,6 +147,7 @@ class UtteranceErrors:
     """Errors and reference words (or characters) of each text, in the order given; 0 and 0 for an empty reference.
 
     Of several sources both count by a factor where the WER that decides is not that of all clips (`objectives`).
+    Of translations what each adds to 100 - chrF (see `translation.ChrfCounts`).
     """
 
     word_errors: list[int] | list[float]

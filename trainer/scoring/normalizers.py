@@ -128,7 +128,7 @@ def describe_normalizer(config: TrainConfig) -> tuple[Unit, str]:
 
 def unit_note(config: TrainConfig) -> str | None:
     """What a user must know of a rate that is called WER and counts no words; None where it does."""
-    if describe_normalizer(config)[0] == "words":
+    if config.task == "translate" or describe_normalizer(config)[0] == "words":
         return None
     language = language_name(written_language(config))
     return (
@@ -139,6 +139,11 @@ def unit_note(config: TrainConfig) -> str | None:
 
 def rates_note(config: TrainConfig) -> str:
     """The normaliser and what is counted, in sentences for a report that tells WERs."""
+    if config.task == "translate":
+        return (
+            "Translations are judged by chrF (sacrebleu's chrF2, of texts as written), told as the error 100 - chrF so "
+            "that less is better; beside it stands BLEU."
+        )
     unit, description = describe_normalizer(config)
     called = ", so that it is the CER here" if unit == "characters" else ""
     name = config.normalizer_name

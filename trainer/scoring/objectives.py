@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.scoring.alignment import ErrorCounts, UtteranceErrors
 
 if TYPE_CHECKING:
-    pass
+    from trainer.scoring.translation import ChrfCounts
 
 _OF = "@"
 """Between a rate and a source: `wer@fleurs`."""
@@ -44,6 +44,16 @@ class Combined:
         return {**self.rates, **own}
 
 
+def with_chrf(found: Combined) -> Combined:
+    """Rates of translations, whose `wer` is 100 - chrF, with the chrF."""
+
+    def add(rates: dict[str, float]) -> dict[str, float]:
+        return {**rates, "chrf": 100.0 - rates["wer"]}
+
+    sources = {name: add(rates) for name, rates in found.sources.items()}
+    return dataclasses.replace(found, rates=add(found.rates), sources=sources)
+
+
 def is_of_source(name: str) -> bool:
     """Whether a metric is a rate of one source."""
     return _OF in name
@@ -69,7 +79,9 @@ def rates_by_source(metrics: Mapping[str, Any]) -> Sources:
     return found
 
 
-def combine(counts: Mapping[str, ErrorCounts], sources: Sequence[str], objective: str) -> Combined:
+def combine(
+    counts: Mapping[str, ErrorCounts | ChrfCounts], sources: Sequence[str], objective: str
+) -> Combined:
     """Rates of each source and of all together.
 
     Args:
@@ -102,9 +114,10 @@ def combine(counts: Mapping[str, ErrorCounts], sources: Sequence[str], objective
     rates = {rate: together([rates[rate] for rates in found.values()]) for rate in counts}
     worst = max(found, key=lambda name: found[name]["wer"])
     counting = [worst] if objective == "worst_source" else list(found)
-    factors = np.zeros(len(sources))
+    factors, errors = np.zeros(len(sources)), np.array(errors)
     for name in counting:  # an equal share of the words for each
         factors[of[name]] = lengths.sum() / (len(counting) * lengths[of[name]].sum())
+        errors[of[name]] = words.of(of[name].tolist()).errors
     return Combined(rates, found, UtteranceErrors((errors * factors).tolist(), (lengths * factors).tolist()))
 
 

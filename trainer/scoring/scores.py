@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainer.scoring.alignment import ErrorCounts, Piece, align, count_errors, frequent_errors
 from trainer.scoring.breakdown import LENGTH, by_ranges, group_by
@@ -11,6 +12,7 @@ from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import Sign, find_signs
 from trainer.scoring.intervals import Comparison, Interval, compare, rate_interval
 from trainer.scoring.normalizers import Normalizer
+from trainer.scoring.translation import TRANSLATE, ChrfCounts, bleu, count_chrf
 
 RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
 
@@ -23,8 +25,9 @@ class Counted:
     """The model's texts as they are counted."""
     alignments: list[list[Piece]]
     """Of each utterance, normalised."""
-    counts: Mapping[str, ErrorCounts]
-    """By rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as written."""
+    counts: Mapping[str, Any]
+    """`ErrorCounts` by rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as
+    written; of translations `ChrfCounts` as `wer` alone."""
 
 
 def count_rates(
@@ -116,6 +119,9 @@ class Reference:
 class ModelScores(Counted):
     """One model on the split."""
 
+    bleu: float | None
+    """Of translations."""
+
     model: str
     """As the user named it."""
     transcripts: Transcripts
@@ -125,11 +131,12 @@ class ModelScores(Counted):
 
     def worst(self, most: int) -> list[int]:
         """Rows of the utterances with most errors."""
-        return self.counts["wer"].worst_first()[:most]
+        found: list[int] = self.counts["wer"].worst_first()
+        return found[:most]
 
     def frequent(self) -> list[tuple[str, str, str, int]]:
-        """The errors made most often: kind, said, written, times."""
-        return [*frequent_errors(self.alignments)]
+        """The errors made most often: kind, said, written, times; other words of a translation are none."""
+        return [] if self.bleu is not None else [*frequent_errors(self.alignments)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,8 +172,20 @@ class Scores:
         return [self.model, *([self.baseline] if self.baseline else [])]
 
     @property
+    def translates(self) -> bool:
+        """Whether it is of translations, judged by chrF."""
+        return self.model.bleu is not None
+
+    @property
+    def unit(self) -> str:
+        """What the lengths of texts are counted in."""
+        return "characters" if self.translates else self.normalizer.unit
+
+    @property
     def shown_rates(self) -> dict[str, str]:
         """The rates that differ from each other, with their names for people."""
+        if self.translates:
+            return {"wer": "chrF error"}
         if self.normalizer.unit == "characters":
             return {"wer": "CER", "wer_orthographic": "CER as written"}
         return {
@@ -192,6 +211,8 @@ def score(
     normalizer: Normalizer,
     model: tuple[str, Transcripts],
     baseline: tuple[str, Transcripts] | None = None,
+    *,
+    task: str = "transcribe",
 ) -> Scores:
     """Count, compare and sort what one or two models wrote.
 
@@ -200,18 +221,20 @@ def score(
         normalizer: the same for both models.
         model: its name and transcripts, in the order of the references.
         baseline: another one's.
+        task: with `translate` what the models wrote are translations, judged by chrF.
 
     Raises:
         ValueError: no reference has any text.
     """
     normalized = reference.normalized(normalizer)
-    mine = _score_model(reference, normalized, normalizer, *model)
-    other = _score_model(reference, normalized, normalizer, *baseline) if baseline else None
+    translates = task == TRANSLATE
+    mine = _score_model(reference, normalized, normalizer, *model, translates)
+    other = _score_model(reference, normalized, normalizer, *baseline, translates) if baseline else None
     comparisons = {}
     if other is not None:
         comparisons = {
             rate: compare(mine.counts[rate].errors, other.counts[rate].errors, mine.counts[rate].lengths)
-            for rate in RATES
+            for rate in mine.counts
         }
     return Scores(
         reference=reference,
@@ -225,19 +248,29 @@ def score(
 
 
 def _score_model(
-    reference: Reference, normalized: list[str], normalizer: Normalizer, name: str, transcripts: Transcripts
+    reference: Reference,
+    normalized: list[str],
+    normalizer: Normalizer,
+    name: str,
+    transcripts: Transcripts,
+    translates: bool,
 ) -> ModelScores:
     counted = count_rates(reference.texts, transcripts.texts, normalizer, reference.normalizers)
+    signs = find_signs(normalized, counted.normalized, counted.alignments, normalizer.unit)
+    if translates:  # other words than those of the reference are no sign of anything
+        counted = dataclasses.replace(counted, counts={"wer": count_chrf(reference.texts, transcripts.texts)})
+        signs = []
     return ModelScores(
         **vars(counted),
+        bleu=bleu(reference.texts, transcripts.texts) if translates else None,
         model=name,
         transcripts=transcripts,
-        rates={rate: _rate(counted.counts[rate]) for rate in RATES},
-        signs=find_signs(normalized, counted.normalized, counted.alignments, normalizer.unit),
+        rates={rate: _rate(counts) for rate, counts in counted.counts.items()},
+        signs=signs,
     )
 
 
-def _rate(counts: ErrorCounts) -> Rate:
+def _rate(counts: ErrorCounts | ChrfCounts) -> Rate:
     return Rate(counts.percent, rate_interval(counts.errors, counts.lengths))
 
 

@@ -118,7 +118,8 @@ class ReportingCallback(TrainerCallback):
     ) -> TrainerControl:
         """Tell of an evaluation, have its checkpoint saved, and end the training where that was decided."""
         found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
-        rates = {**{name: found[name] for name in RATES}, "eval_loss": found["loss"]}
+        names = [name for name in (*RATES, "chrf", "bleu") if name in found]
+        rates = {**{name: found[name] for name in names}, "eval_loss": found["loss"]}
         rates |= {name: rate for name, rate in found.items() if is_of_source(name)}
         if "clips" in found:  # of a part of the split
             rates |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}

@@ -79,7 +79,7 @@ class WhisperTrainer(SavingTrainer):
         self.plan = plan
         self._collators = collators
         self._evaluation = evaluation
-        self._metric = ErrorRates(normalizers[0], config.objective)
+        self._metric = ErrorRates(normalizers[0], config.objective, config.task)
         origins = evaluation.origins
         self._normalizers = [normalizers[kind] for kind in origins.numbers]
         self._sources = [origins.kinds[kind].source for kind in origins.numbers]

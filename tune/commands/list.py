@@ -114,6 +114,7 @@ def experiment_table(lines: list[ExperimentLine]) -> Table:
         ended, asked = line.trials_ended, line.trials_asked
         trials = "" if asked is None else str(asked) if ended == asked else f"{ended} of {asked}"
         state = "training " if line.kind == "training" else ""
+        state += "translation " if line.task == "translate" else ""
         rates = (line.baseline_wer, line.best_wer, line.wer_gain)
         table.add_row(
             escape(line.name),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from trainer.scoring.translation import ChrfCounts, renamed
 from tune.evaluation.plan import EvaluationPlan, check_columns
 from tune.util.console import ProgressBar, say_notes
 from tune.util.errors import DataError
@@ -35,6 +36,10 @@ class EvaluationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `evaluation.json`; rates in percent, plain values only."""
+        found: dict[str, Any] = renamed(self._content(), self.plan.config.task)
+        return found
+
+    def _content(self) -> dict[str, Any]:
         scores, config = self.scores, self.plan.config
         unit = scores.normalizer.unit
         return {
@@ -85,6 +90,7 @@ def _model_dict(found: ModelScores) -> dict[str, Any]:
     transcripts = found.transcripts
     return {
         "rates": {name: dataclasses.asdict(rate) for name, rate in found.rates.items()},
+        **({} if found.bleu is None else {"bleu": found.bleu, "chrf": 100.0 - found.rates["wer"].percent}),
         "errors": {name: counts.totals() for name, counts in found.counts.items()},
         "speed": {
             "real_time_factor": transcripts.real_time_factor,
@@ -115,6 +121,12 @@ def _group_dict(group: Group) -> dict[str, Any]:
 
 def _utterance_dict(scores: Scores, row: int) -> dict[str, Any]:
     counts = scores.model.counts["wer"]
+    if isinstance(counts, ChrfCounts):
+        errors: dict[str, Any] = {"wer": counts.of([row]).percent if counts.lengths[row] else None}
+    else:
+        errors = {
+            kind: int(getattr(counts, kind)[row]) for kind in ("substitutions", "deletions", "insertions")
+        }
     found = {
         "name": scores.reference.names[row],
         "seconds": round(scores.reference.seconds[row], 3),
@@ -123,14 +135,16 @@ def _utterance_dict(scores: Scores, row: int) -> dict[str, Any]:
         "hypothesis": scores.model.transcripts.texts[row],
         "reference_normalized": scores.normalized[row],
         "hypothesis_normalized": scores.model.normalized[row],
-        "substitutions": int(counts.substitutions[row]),
-        "deletions": int(counts.deletions[row]),
-        "insertions": int(counts.insertions[row]),
+        **errors,
         "reference_length": int(counts.lengths[row]),
     }
     if scores.baseline is not None:
         found["baseline_hypothesis"] = scores.baseline.transcripts.texts[row]
-        found["baseline_errors"] = int(scores.baseline.counts["wer"].errors[row])
+        other = scores.baseline.counts["wer"]
+        if isinstance(other, ChrfCounts):
+            found["baseline_wer"] = other.of([row]).percent if other.lengths[row] else None
+        else:
+            found["baseline_errors"] = int(other.errors[row])
     return found
 
 
@@ -192,7 +206,7 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     if plan.baseline is not None and other is not None:
         baseline = (plan.baseline.shown, _decode(Decoder(other), data, console, plan.baseline.shown))
     with console.status("counting ..."):
-        scores = score(reference, normalizer, model, baseline)
+        scores = score(reference, normalizer, model, baseline, task=config.task)
     dropped = dict(Counter(drop.reason for drop in data.drops).most_common())
     created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return EvaluationResult(plan, scores, source.name, dropped, notes, created)

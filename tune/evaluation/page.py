@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.hallucinations import SIGNS
+from trainer.scoring.normalizers import rates_note
 from tune.evaluation.tables import (
     between,
     error_rows,
@@ -42,10 +43,16 @@ def evaluation_page(result: EvaluationResult) -> str:
     """The page, whole."""
     scores, config = result.scores, result.plan.config
     against = f" against {scores.baseline.model}" if scores.baseline else ""
+    counted = f"normaliser {scores.normalizer.name}, counted in {scores.normalizer.unit}"
+    counted = "translations" if scores.translates else counted
     lead = (
         f"on {config.data}, split {result.split}, language {config.language}: {len(scores.reference):,} clips, "
-        f"{clock(sum(scores.reference.seconds))} of audio · normaliser {scores.normalizer.name}, counted in "
-        f"{scores.normalizer.unit}"
+        f"{clock(sum(scores.reference.seconds))} of audio · "
+        + (
+            "translations"
+            if scores.translates
+            else f"normaliser {scores.normalizer.name}, counted in {scores.normalizer.unit}"
+        )
     )
     told = verdict(scores) if scores.baseline else ""
     return render_page(
@@ -61,7 +68,7 @@ def evaluation_page(result: EvaluationResult) -> str:
         baseline=scores.baseline.model if scores.baseline else "",
         rates=[[Cell(name, "nowrap"), *cells] for name, *cells in rate_rows(scores)],
         errors=error_rows(scores),
-        spread=draw_spread(scores),
+        spread=None if scores.translates else draw_spread(scores),
         groups=[
             (column, draw_groups(column, groups, scores), group_rows(groups))
             for column, groups in scores.groups.items()
@@ -95,10 +102,13 @@ def _tiles(scores: Scores) -> list[tuple[str, str]]:
         shown = "" if found.shown else ": no difference shown"
         told = f"points to {scores.baseline.model}, {p_sentence(found.p_value)}{shown}"
         tiles.append((points(found.difference), told))
-    right = 100.0 * without_error(model) / len(scores.reference)
+    if scores.translates:
+        tiles.append((f"{model.bleu or 0.0:.2f}", "BLEU"))
+    else:
+        right = 100.0 * without_error(model) / len(scores.reference)
+        tiles.append((f"{right:.0f} %", "of the clips without an error"))
     return [
         *tiles,
-        (f"{right:.0f} %", "of the clips without an error"),
         (f"{speed.real_time_factor:.3f}", f"real-time factor on {speed.device}, {speed.precision}"),
     ]
 
@@ -129,7 +139,9 @@ def _method(result: EvaluationResult) -> list[str]:
     beams = "greedy" if config.generation_num_beams == 1 else f"{config.generation_num_beams} beams"
     dropped = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in result.dropped.items())
     items = [
-        f"Normaliser {scores.normalizer.name}: {scores.normalizer.description}.",
+        rates_note(config)
+        if scores.translates
+        else f"Normaliser {scores.normalizer.name}: {scores.normalizer.description}.",
         "Rates are corpus-level: all errors over all that was said. Intervals take the clips for independent: they "
         "are too narrow where few speakers speak, or where a rare clip is all wrong.",
         f"Decoding: {beams}, {found.precision}, {found.batch_size} clips at a time on {found.device}: "

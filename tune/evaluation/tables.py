@@ -13,6 +13,8 @@ from rich.text import Text
 from trainer.scoring.alignment import Kind, Piece, pairs
 from trainer.scoring.hallucinations import SIGNS
 from trainer.scoring.intervals import LEAST
+from trainer.scoring.normalizers import rates_note
+from trainer.scoring.translation import ChrfCounts
 from tune.util.console import clock, say
 
 if TYPE_CHECKING:
@@ -96,6 +98,8 @@ def _all_alike(found: Comparison) -> bool:
 def errors_in(scores: Scores, row: int) -> str:
     """Of an utterance: `3 errors in 4 words`, `1 error in 1 word`."""
     counts, unit = scores.model.counts["wer"], scores.normalizer.unit
+    if isinstance(counts, ChrfCounts):
+        return f"chrF error {counts.of([row]).percent:.1f} %"
     errors, length = int(counts.errors[row]), int(counts.lengths[row])
     return f"{errors:,} error{'s' * (errors != 1)} in {length:,} {unit if length != 1 else unit.removesuffix('s')}"
 
@@ -117,11 +121,23 @@ def rate_rows(scores: Scores) -> list[list[str]]:
             found = scores.comparisons[rate]
             cells += [points(found.difference), difference_between(found), p_value(found.p_value)]
         rows.append(cells)
+    if scores.translates:
+        for name, figures in (
+            ("chrF", [100.0 - model.rates["wer"].percent for model in scores.models]),
+            ("BLEU", [model.bleu or 0.0 for model in scores.models]),
+        ):
+            cells = [cell for figure in figures for cell in (percent(figure), "")]
+            change = [points(figures[0] - figures[1]), "", ""] if scores.baseline is not None else []
+            rows.append([name, *cells, *change])
     return rows
 
 
 def error_rows(scores: Scores) -> list[list[str]]:
-    """Of each model: what was said, substitutions, deletions and insertions of what the main rate counts."""
+    """Of each model: what was said, substitutions, deletions and insertions of what the main rate counts; none of
+    translations.
+    """
+    if scores.translates:
+        return []
     kinds = ("reference", "substitutions", "deletions", "insertions")
     totals = [(model.model, model.counts["wer"].totals()) for model in scores.models]
     return [[model, *(f"{found[kind]:,}" for kind in kinds)] for model, found in totals]
@@ -152,18 +168,17 @@ def sign_counts(scores: Scores) -> dict[str, list[str]]:
 
 def print_evaluation(result: EvaluationResult, worst: int, console: Console) -> None:
     """Print everything; `worst` utterances aligned."""
-    scores, unit = result.scores, result.scores.normalizer.unit
+    scores, unit = result.scores, result.scores.unit
     model, other = scores.model, scores.baseline
     _print_head(result, console)
     console.print()
     names = ["", f"{model.model} %", "95 % interval"]
     names += [f"{other.model} %", "95 % interval", "difference", "95 % interval", "p"] if other else []
     console.print(_table(names, rate_rows(scores), bold=True))
-    right = [f"{without_error(one):,}" for one in scores.models]
     names = [f"\n{unit}", "\nin all", "\nsubstituted", "\ndeleted", "\ninserted", "clips without\nan error"]
-    console.print(
-        _table(names, [[*row, count] for row, count in zip(error_rows(scores), right, strict=True)])
-    )
+    if errors := error_rows(scores):
+        right = [f"{without_error(one):,}" for one in scores.models]
+        console.print(_table(names, [[*row, count] for row, count in zip(errors, right, strict=True)]))
     if other is not None:
         console.print(Text(verdict(scores), style="bold"))
     console.print()
@@ -174,11 +189,13 @@ def print_evaluation(result: EvaluationResult, worst: int, console: Console) -> 
         if len(groups) > _MOST_GROUPS:
             table.add_row(f"... and {len(groups) - _MOST_GROUPS} more in --output and --json", style="dim")
         console.print(table)
-    _print_signs(scores, console)
+    if not scores.translates:
+        _print_signs(scores, console)
     rows = model.worst(worst)
     if rows:
         console.print()
-        say(console, f"worst utterances, as counted ({scores.normalizer.name}):")
+        how = "by chrF, word by word" if scores.translates else f"as counted ({scores.normalizer.name})"
+        say(console, f"worst utterances, {how}:")
     for row in rows:
         console.print()
         say(
@@ -195,9 +212,12 @@ def _print_head(result: EvaluationResult, console: Console) -> None:
     against = f" against {scores.baseline.model}" if scores.baseline else ""
     say(console, f"{model.model}{against} on {config.data}, split {result.split}, language {config.language}")
     clips, seconds = len(scores.reference), sum(scores.reference.seconds)
-    words = f"{int(model.counts['wer'].lengths.sum()):,} {scores.normalizer.unit}"
+    words = f"{int(model.counts['wer'].lengths.sum()):,} {scores.unit}"
     say(console, f"data        {clips:,} clips, {clock(seconds)} of audio, {words}")
-    say(console, f"normaliser  {scores.normalizer.name}: {scores.normalizer.description}")
+    if scores.translates:
+        say(console, f"judged by   {rates_note(config)}")
+    else:
+        say(console, f"normaliser  {scores.normalizer.name}: {scores.normalizer.description}")
     found = model.transcripts
     say(
         console,

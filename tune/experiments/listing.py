@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.scoring.translation import renamed
 from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.log import EVENTS_FILE
 from tune.experiments.object_stores.object_store import ObjectStore
@@ -45,6 +46,8 @@ class ExperimentLine:
     trials_asked: int | None = None
     baseline_wer: float | None = None
     best_wer: float | None = None
+    task: str = "transcribe"
+    """Of translations the rates are 100 - chrF."""
     seconds: float | None = None
     """Wall time over all its sessions."""
     started: str | None = None
@@ -64,7 +67,8 @@ class ExperimentLine:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**dataclasses.asdict(self), "wer_gain": self.wer_gain}
+        found: dict[str, Any] = renamed({**dataclasses.asdict(self), "wer_gain": self.wer_gain}, self.task)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +184,7 @@ def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
         trials_asked=asked.trials if asked else None,
         baseline_wer=saved.baseline.get("wer"),
         best_wer=means[verdict["winner"]] if verdict else best.best_wer if best else None,
+        task=state.task,
         seconds=state.seconds_at(time.time()) if running else state.seconds,
         started=settings.created,
         model=short_source(str(train["model"])),

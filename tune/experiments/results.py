@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.bounds import WEIGHT_OF
+from trainer.scoring.translation import CHRF_ERROR, renamed
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.search.scheduler import METRIC
@@ -26,7 +27,10 @@ _BUDGETS = ("time_budget", "gpu_hours")
 
 
 def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
-    """The content of `results.json`, as the log stands; trials that have not ended are called interrupted."""
+    """The content of `results.json`, as the log stands; trials that have not ended are called interrupted.
+
+    The rate that decides is called `wer` (see `named_results`).
+    """
     rates = state.baseline.rates if state.baseline else {}
     best, verdict, end = state.best(), state.verdict, state.end
     runs = run_ids(folder.path)
@@ -101,13 +105,23 @@ def source_table(state: SearchState, language: str) -> tuple[list[str], list[lis
     return (["source", "language", "weight", *names.values()], rows) if rows else None
 
 
+def named_results(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
+    """The same with the true name of the rate that decides: those of translations have `chrf_error` for `wer`."""
+    found = results_of(folder, state)
+    if state.task == "transcribe":
+        return found
+    beside = {name: state.baseline.rates.get(name) for name in ("chrf", "bleu")} if state.baseline else {}
+    named: dict[str, Any] = renamed(found, state.task)
+    return {**named, "metric": CHRF_ERROR, "baseline": {**named["baseline"], **beside}}
+
+
 def write_results(folder: ExperimentFolder, state: SearchState) -> None:
     """Write `results.json` anew; whoever reads it meanwhile sees the old one or the new one.
 
     Raises:
         OSError: it cannot be written.
     """
-    text = json.dumps(results_of(folder, state), indent=2, allow_nan=False)
+    text = json.dumps(named_results(folder, state), indent=2, allow_nan=False)
     write_whole(folder.path / RESULTS_FILE, text + "\n")
 
 
@@ -197,8 +211,12 @@ def _test(state: SearchState, best: TrialRecord | None) -> dict[str, Any] | None
     found = state.held_out
     if found is None or best is None or found.run != best.trial_id:
         return None
-    return {"wer": found.rates["wer"], "cer": found.rates["cer"], "clips": int(found.rates["clips"]),
-            "baseline_wer": found.baseline["wer"], "baseline_cer": found.baseline["cer"]}  # fmt: skip
+    names = ("wer", "cer", "chrf", "bleu")
+    return {
+        **{name: found.rates[name] for name in names if name in found.rates},
+        "clips": int(found.rates["clips"]),
+        **{f"baseline_{name}": found.baseline[name] for name in names if name in found.baseline},
+    }
 
 
 def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) -> dict[str, Any]:

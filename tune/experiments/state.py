@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
+from trainer.scoring.translation import TRANSLATE, judged
 from tune.experiments.events import (
     BaselineMeasured,
     CheckpointSaved,
     DataPrepared,
     Entry,
     Evaluated,
+    Event,
     ExportChosen,
     FinalistsCompared,
     FinalRoundCut,
@@ -36,6 +39,8 @@ from tune.search.finalists import DEFAULT_COUNT, ClipErrors, choose_finalists
 from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
 from tune.search.records import Records, TrialRecord, rank, role_of, trial_of
 from tune.search.soup import POINTS, Soup, greedy_soup
+
+EventT = TypeVar("EventT", bound=Event)
 
 
 class SearchState:
@@ -113,6 +118,11 @@ class SearchState:
         if name in self.records:  # names of earlier versions' trainings are the user's
             return self.records
         return self.averages if role_of(name) == "average" else self.repeats
+
+    @property
+    def task(self) -> str:
+        """What was measured: a translation has a chrF."""
+        return TRANSLATE if self.baseline is not None and "chrf" in self.baseline.rates else "transcribe"
 
     @property
     def runs(self) -> list[TrialRecord]:
@@ -405,7 +415,24 @@ _KEPT: dict[type[Any], str] = {
 def _fold(event: Any, state: SearchState, now: float) -> None:
     """Events that are kept as they are, or change nothing but what was heard last."""
     if type(event) in _KEPT:
-        setattr(state, _KEPT[type(event)], event)
+        rated = isinstance(event, BaselineMeasured | HeldOutMeasured)
+        setattr(state, _KEPT[type(event)], with_judged(event) if rated else event)
+
+
+def with_judged(event: EventT) -> EventT:
+    """An event whose rates have the one that decides as `wer`."""
+    names = [name for name in ("rates", "baseline") if hasattr(event, name)]
+    by_source = [name for name in ("sources", "baseline_sources") if hasattr(event, name)]
+    return dataclasses.replace(
+        event,
+        **{name: judged(getattr(event, name)) for name in names},
+        **{name: judged_sources(getattr(event, name)) for name in by_source},
+    )
+
+
+def judged_sources(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same of each source's rates."""
+    return {name: judged(rates) for name, rates in sources.items()}
 
 
 @_fold.register
@@ -446,15 +473,15 @@ def _(event: TrialStarted, state: SearchState, now: float) -> None:
 def _(event: Evaluated, state: SearchState, now: float) -> None:
     run = state.run(event.trial_id)
     metrics = {
-        **event.metrics,
+        **judged(event.metrics),
         "samples_seen": event.samples_seen,
         "epoch": event.epoch,
         "finished": event.finished,
     }
-    run.add_evaluation(metrics, event.stop, event.keep, event.sources)
+    run.add_evaluation(metrics, event.stop, event.keep, judged_sources(event.sources))
     if run.wer is not None:
         run.first_heard.setdefault((event.samples_seen, run.wer), now)
-    if event.checkpoint is not None and event.metrics.get("wer") is not None:
+    if event.checkpoint is not None and event.metrics.get(event.objective) is not None:
         run.add_saved(event.samples_seen, event.checkpoint, "all")
 
 
@@ -504,12 +531,12 @@ def _(event: SoupJudged, state: SearchState, now: float) -> None:
 
 @_fold.register
 def _(event: GuardMeasured, state: SearchState, now: float) -> None:
-    state.guards[event.run, event.point, event.guard] = event
+    state.guards[event.run, event.point, event.guard] = with_judged(event)
 
 
 @_fold.register
 def _(event: PointMeasured, state: SearchState, now: float) -> None:
-    state.points.setdefault(event.run, {})[event.point] = event
+    state.points.setdefault(event.run, {})[event.point] = with_judged(event)
 
 
 @_fold.register

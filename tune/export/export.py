@@ -19,6 +19,7 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
+from trainer.scoring.translation import renamed
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.plan import usual_learning_rate
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
@@ -27,7 +28,7 @@ from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, pr
 from tune.export.model_card import CardFacts, Rates, model_card, usage
 from tune.search.finalists import ClipErrors, wer_interval
 from tune.search.records import listed, role_of
-from tune.util.console import say
+from tune.util.console import say, tell_of
 from tune.util.errors import ConfigError, DataError, ExperimentError
 from tune.util.files import read_object, write_whole, writing
 
@@ -83,6 +84,7 @@ def export_trial(
     saved = load_saved(find(experiment, storage))
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
+    tell_of(console, config.task)
     check_point(point, adapter=adapter)
     if adapter and trial.members:
         raise ConfigError(
@@ -116,7 +118,7 @@ def export_trial(
             "changed_since_search": list(measured.changed),
             "formats": outcome.to_dict(),
         }
-        _write_json(partial / EVALUATION_FILE, summary)
+        _write_json(partial / EVALUATION_FILE, renamed(summary, config.task))
         write_exported_settings(config, partial)
         facts = CardFacts(measured.changed, outcome.paths(), ADAPTER_FOLDER if adapter else None, point)
         card = model_card(saved, trial, measured.rates, read_decoding(partial), facts)
@@ -314,11 +316,19 @@ def _print(
     console: Console, output: Path, trial: TrialRecord, measured: _Measured, reported: _Reported
 ) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("split", "clips", "WER before", "WER after", "CER before", "CER after"):
+    translates = any("chrf" in rates for pair in measured.rates.values() for rates in pair.values())
+    second = "bleu" if translates else "cer"
+    heads = [f"{name} {when}" for name in ("WER", second.upper()) for when in ("before", "after")]
+    for name in ("split", "clips", *heads):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split, pair in measured.rates.items():
-        figures = [pair[when][rate] for rate in ("wer", "cer") for when in ("before", "after")]
-        table.add_row(split, str(pair["after"]["clips"]), *(f"{figure:.2f} %" for figure in figures))
+        figures = [pair[when].get(rate) for rate in ("wer", second) for when in ("before", "after")]
+        units = [" %", " %", *([""] * 2 if translates else [" %"] * 2)]
+        told = [
+            "" if figure is None else f"{figure:.2f}{unit}"
+            for figure, unit in zip(figures, units, strict=True)
+        ]
+        table.add_row(split, str(pair["after"]["clips"]), *told)
     of = f", the average of {listed(trial.members)}," if trial.members else ""
     between = " at a point between the base model and it" if reported.run is None else ""
     say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")

@@ -18,6 +18,7 @@ from trainer.conversion.decoding import Decoding
 from trainer.conversion.usage import PLACE, how_to_use
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
+from trainer.scoring.translation import TRANSLATE, words
 from tune.experiments.results import source_table, status_of
 from tune.search.records import listed
 from tune.util.console import short_source
@@ -147,6 +148,7 @@ def model_card(
             if name in settings.versions
         ),
     )
+    card.content = words(card.content, config.task)
     return card
 
 
@@ -193,6 +195,7 @@ def _metadata(config: TrainConfig, rates: Rates, experiment: str, languages: Seq
         described |= {"base_model": config.model_source, "base_model_relation": "finetune"}
     if on_hub := _is_hub_id(config.data):
         described["datasets"] = [config.data]
+    metrics = ["chrf", "bleu"] if config.task == TRANSLATE else ["wer", "cer"]
     evaluations = [
         EvalResult(
             task_type="automatic-speech-recognition",
@@ -203,19 +206,20 @@ def _metadata(config: TrainConfig, rates: Rates, experiment: str, languages: Seq
             dataset_split=split,
             dataset_args={"language": language},
             metric_type=metric,
-            metric_name=metric.upper(),
+            metric_name="chrF" if metric == "chrf" else metric.upper(),
             metric_value=round(pair["after"][metric], 2),
-            metric_config=f"normalizer {config.normalizer_name}",
+            metric_config=None if config.task == TRANSLATE else f"normalizer {config.normalizer_name}",
         )
         for split, pair in rates.items()
-        for metric in ("wer", "cer")
+        for metric in metrics
+        if metric in pair["after"]
     ]
     return ModelCardData(
         language=list(codes),
         library_name="transformers",
         pipeline_tag="automatic-speech-recognition",
         tags=["whisper", "audio", "tune-whisper"],
-        metrics=["wer", "cer"],
+        metrics=metrics,
         model_name=experiment,
         eval_results=evaluations,
         **described,

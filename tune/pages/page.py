@@ -6,6 +6,7 @@ import functools
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainer.scoring.translation import words
 from tune.pages.figures import THEMES
 
 if TYPE_CHECKING:
@@ -20,20 +21,22 @@ class Cell(NamedTuple):
     """A class of the style sheet: `muted`, `good`, `bad`, `nowrap`, ...; or `code`."""
 
 
-def render_page(template: str, title: str, lead: str, **content: Any) -> str:
+def render_page(template: str, title: str, lead: str, *, task: str = "transcribe", **content: Any) -> str:
     """A whole page from a file of `templates`; all text in it is escaped, wherever it comes from.
 
     Args:
         template: name of the file.
         title: text of title and heading.
         lead: a line below the title.
+        task: gives the rate that decides its name.
         content: what else the template names.
     """
     page = _environment().get_template(template)
-    return page.render(
+    text = page.render(
         {"title": title, "lead": lead, "footer": "", "nonce": secrets.token_urlsafe(), "themes": THEMES}
         | content
     )
+    return words(text, task)
 
 
 @functools.cache

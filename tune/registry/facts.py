@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer.languages import resolve_language
+from trainer.scoring.translation import CHRF_ERROR
 from tune.util.errors import ModelError
 from tune.util.files import read_object
 
 _SPLITS = ("validation", "test")
+_FIGURES = ("wer", "cer", CHRF_ERROR, "chrf", "bleu")
+_MAIN = ("wer", CHRF_ERROR)
+"""Endings of the rates that decide."""
 _PAGE = Path(__file__).with_name("model_version.md.jinja")
 
 
@@ -57,7 +61,7 @@ class ModelFacts:
         for split in _SPLITS:
             for when, word in (("before", "baseline_"), ("after", "")):
                 rates = self.rates.get(split, {}).get(when, {})
-                found |= {f"{split}_{word}{rate}": rates[rate] for rate in ("wer", "cer") if rate in rates}
+                found |= {f"{split}_{word}{rate}": rates[rate] for rate in _FIGURES if rate in rates}
         return {name: round(float(rate), 4) for name, rate in found.items()}
 
     def tags(self) -> dict[str, str]:
@@ -69,12 +73,12 @@ class ModelFacts:
             "experiment": self.experiment,
             "trial": self.trial,
         }
-        figures = {name: f"{rate:.2f}" for name, rate in self.figures().items() if name.endswith("wer")}
+        figures = {name: f"{rate:.2f}" for name, rate in self.figures().items() if name.endswith(_MAIN)}
         return {name: str(value) for name, value in known.items() if value} | figures
 
     def metadata(self) -> dict[str, str | float]:
         """The same for the file `MLmodel`, with figures as numbers; there MLflow keeps the key `task` to itself."""
-        words = {name: tag for name, tag in self.tags().items() if not name.endswith("wer")}
+        words = {name: tag for name, tag in self.tags().items() if not name.endswith(_MAIN)}
         task = words.pop("task", None)
         return {**words, **({"whisper_task": task} if task else {}), **self.figures()}
 
@@ -88,10 +92,11 @@ class ModelFacts:
         """WER before and after, in a few words; empty where nothing was measured."""
         figures = self.figures()
         for split in reversed(_SPLITS):
-            if f"{split}_wer" in figures:
-                before = figures.get(f"{split}_baseline_wer")
-                than = "" if before is None else f", the base model has {before:.2f} %"
-                return f"WER {figures[f'{split}_wer']:.2f} % on {split}{than}"
+            for rate, name in (("wer", "WER"), (CHRF_ERROR, "chrF error")):
+                if f"{split}_{rate}" in figures:
+                    before = figures.get(f"{split}_baseline_{rate}")
+                    than = "" if before is None else f", the base model has {before:.2f} %"
+                    return f"{name} {figures[f'{split}_{rate}']:.2f} % on {split}{than}"
         return ""
 
     def description(self, uri: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trainer.scoring.translation import TRANSLATE
 from tune.pages.page import Cell, render_page
 from tune.report.advice.advice import Advice
 from tune.report.analysis import LEAST_TRIALS, Analysis, Contender
@@ -71,6 +72,7 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
         "search.html",
         experiment.name,
         lead,
+        task=experiment.state.task,
         tiles=_tiles(analysis),
         nothing=_why_nothing(analysis),
         settings=_winning_settings(analysis),
@@ -306,8 +308,9 @@ def _trials(experiment: Experiment) -> dict[str, Any]:
 def _trial_table(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[str, Any]:
     settings, winner = list(experiment.parameters), experiment.winner
     names = ["trial", "status", *(SHORT_NAMES.get(name, name) for name in settings)]
-    names += ["effective", "WER %", "CER %", "epochs", "time"]
-    rows, reasons = [_trial_row(trial, settings) for trial in trials], [_why(trial) for trial in trials]
+    second = [] if experiment.state.task == TRANSLATE else ["CER %"]
+    names += ["effective", "WER %", *second, "epochs", "time"]
+    rows, reasons = [_trial_row(trial, settings, bool(second)) for trial in trials], list(map(_why, trials))
     told = any(reason.text for reason in reasons)
     if told:
         names.append("why it ended")
@@ -316,14 +319,15 @@ def _trial_table(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[
     return {"names": names, "rows": rows, "numbers": 2, "after": int(told), "strong": strong}
 
 
-def _trial_row(trial: TrialRecord, names: Sequence[str]) -> list[Cell | str]:
+def _trial_row(trial: TrialRecord, names: Sequence[str], with_cer: bool) -> list[Cell | str]:
+    cer = "" if trial.best_cer is None else f"{trial.best_cer:.2f}"
     return [
         trial.trial_id,
         Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),
         *(tell(trial.config.get(name, "")) for name in names),
         str(trial.effective_batch or ""),
         "" if trial.best_wer is None else best_rate(trial),
-        "" if trial.best_cer is None else f"{trial.best_cer:.2f}",
+        *([cer] if with_cer else []),
         f"{trial.epoch:.2f}",
         clock(trial.elapsed),
     ]

@@ -43,6 +43,7 @@ def training_page(experiment: Experiment, trained: Contender | None) -> str:
         "training.html",
         experiment.name,
         lead,
+        task=experiment.state.task,
         tiles=tiles,
         error=last_line(trial.error) if trial is not None and trial.error else "",
         curve=draw_training(experiment),

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.scoring.translation import words
 from tune.experiments.results import REPORT_FOLDER
 from tune.report.analysis import Analysis, Contender
 from tune.report.experiment import Experiment, load_experiment
@@ -42,10 +43,11 @@ class Report:
             if known.verdict is not None:
                 word, seeds = "winner", f", {self.winner.describe()}"
             lines.append(f"{word:<9} WER {self.winner.wer:.2f} %  {self.winner.name}{seeds}")
-        return lines + [
+        lines += [
             f"{marks[found.change]:<9} {found.seen} {found.follows}".rstrip().replace("`", "")
             for found in self.advice
         ]
+        return [words(line, known.state.task) for line in lines]
 
 
 def make_report(experiment: Experiment) -> Report:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import ray.exceptions
 
+from trainer.scoring.translation import CHRF_ERROR, told, told_sources
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
     CheckpointSaved,
@@ -141,12 +142,12 @@ def measure_points(
         if point not in state.points.get(run.trial_id, {}):
             log.append(_point_measured(state, run, point, measure))
         found = state.points[run.trial_id][point]
-        told = [f"WER {found.rates['wer']:.2f} %" if found.rates else f"not measured: {found.text}"]
+        parts = [f"WER {found.rates['wer']:.2f} %" if found.rates else f"not measured: {found.text}"]
         if measure_guard is not None and 0.0 < point < 1.0:
             for guard in state.asked_guards:
                 measure_on_guard(experiment, measure_guard, guard, run, point, say)
-            told += [each.describe(names[each.guard]) for each in state.traded(run.trial_id, point)]
-        say(f"{100 * point:.0f} % {run.trial_id}, {100 * (1 - point):.0f} % base model: {'; '.join(told)}")
+            parts += [each.describe(names[each.guard]) for each in state.traded(run.trial_id, point)]
+        say(f"{100 * point:.0f} % {run.trial_id}, {100 * (1 - point):.0f} % base model: {'; '.join(parts)}")
     if left and names:
         say(describe_keeping_point(state.keeping_point))
 
@@ -155,10 +156,14 @@ def _point_measured(
     state: SearchState, run: TrialRecord, point: float, measure: MeasurePoint
 ) -> PointMeasured:
     if point == 0.0 and state.baseline is not None:
-        return PointMeasured(run=run.trial_id, point=point, rates=state.baseline.rates)
+        return PointMeasured(run=run.trial_id, point=point, rates=told(state.baseline.rates))
     if point == 1.0:
         cer = {} if run.best_cer is None else {"cer": run.best_cer}
-        return PointMeasured(run=run.trial_id, point=point, rates={"wer": run.best_wer or 0.0, **cer})
+        translated = state.baseline is not None and "chrf" in state.baseline.rates
+        chrf = {"chrf": 100.0 - (run.best_wer or 0.0)} if translated else {}
+        return PointMeasured(
+            run=run.trial_id, point=point, rates=told({"wer": run.best_wer or 0.0, **cer, **chrf})
+        )
     try:
         rates = finite(measure(run.config, str(run.checkpoint), point))
     except cloud_errors(UserError, StorageError, ray.exceptions.RayError) as error:
@@ -195,9 +200,10 @@ def _make_average(
             samples_seen=seen,
             epoch=runs[0].epoch,
             metrics=metrics,
+            objective=CHRF_ERROR if CHRF_ERROR in metrics else "wer",
             finished=True,
             keep=found.keep,
-            sources=found.sources,
+            sources=told_sources(found.sources),
         ),
         CheckpointSaved(trial_id=name, samples_seen=seen, checkpoint=path, keep=found.keep),
         TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=runs[0].epoch),

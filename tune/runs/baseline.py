@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.scoring.objectives import objective_words
+from trainer.scoring.translation import told_sources
 from tune.experiments.events import BaselineMeasured
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
@@ -34,7 +35,7 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
     began, base = time.time(), session.plan.base
     found, known = _measure_base(session, "validation")
     session.say(
-        f"baseline: {base.model} untouched has WER {found.wer:.2f} %, CER {found.cer:.2f} % "
+        f"baseline: {base.model} untouched has {found.describe()} "
         f"on {found.clips} validation clips{' (measured before)' if known else ''}"
     )
     if found.sources:
@@ -44,7 +45,7 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
     session.baseline = BaselineMeasured(
         rates=finite(found.rates()),
         seconds=time.time() - began,
-        sources=found.sources,
+        sources=told_sources(found.sources),
         objective=base.objective,
     )
     write_baseline_clips(session.plan.folder, found)

@@ -11,6 +11,7 @@ import ray.tune
 from rich.markup import escape
 
 from trainer.scoring.objectives import rates_by_source
+from trainer.scoring.translation import CHRF_ERROR, told, told_sources
 from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
     from tune.search.records import Records, Stop
     from tune.search.scheduler import Judge
 
-_RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "eval_loss", "eval_clips", "wer_error")
+_RATES = (
+    *("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
+    *("eval_loss", "eval_clips", "wer_error"),
+)
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")
 
 
@@ -285,11 +289,12 @@ def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep
         trial_id=trial_id,
         samples_seen=int(result["samples_seen"]),
         epoch=float(result.get("epoch", 0.0)),
-        metrics={key: value if math.isfinite(value) else None for key, value in metrics.items()},
+        metrics=told({key: value if math.isfinite(value) else None for key, value in metrics.items()}),
+        objective=CHRF_ERROR if "chrf" in metrics else "wer",
         finished=bool(result.get("finished")),
         stop=stop,
         keep=keep,
-        sources=rates_by_source(result),
+        sources=told_sources(rates_by_source(result)),
     )
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from trainer.config import CLIP_SETTINGS, SOUNDS, TrainConfig
 from trainer.scoring.normalizers import unit_note
+from trainer.scoring.translation import TRANSLATE
 from tune.cluster.progress_channel import MailboxReader, post, start_mailbox
 from tune.util.console import ProgressBar, say, say_notes, short_source
 from tune.util.errors import ConfigError, DataError, UserError
@@ -46,7 +47,7 @@ _CHOICES = (
 
 _OF_ONE_DATA = (
     *(name for name in _CHOICES if name not in ("max_eval_clips", "data_seed")),
-    *("source_weights", "objective", "train_on"),
+    *("source_weights", "objective", "train_on", "streaming", "max_hours"),
 )
 
 
@@ -168,6 +169,14 @@ def prepare_features(
             say(console, f"{setting} {folder}: {len(sounds):,} sounds")
     data = dataclasses.replace(data, notes=[*data.notes, *_look_at(base, data)])
     say_notes(console, data.notes)
+    kinds = data.splits["validation"].origins.kinds
+    if base.task != TRANSLATE and any(kind.task == TRANSLATE for kind in kinds):
+        say_notes(
+            console,
+            [
+                "WARNING: clips to translate are judged by WER, as all others; --set task=translate judges all by chrF"
+            ],
+        )
     if note := unit_note(base):
         say(console, f"note: {note}")
     sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())

@@ -21,7 +21,7 @@ from tune.search.records import Records, listed
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
 from tune.search.soup import POINTS
-from tune.util.console import key_settings, say, say_notes
+from tune.util.console import key_settings, say, say_notes, tell_of
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -129,6 +129,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     if not plan.request.address and "RAY_ADDRESS" not in os.environ:
         resources = plan.resources.fit([this_machine()])
         plan.check_fit(resources)
+    tell_of(console, plan.base.task)
     guards = load_guards(plan.base, plan.guards)
     for line in plan.describe():
         say(console, line)

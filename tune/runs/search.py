@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from trainer.scoring.translation import told_sources
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
 from tune.runs.averages import (
@@ -37,7 +38,7 @@ from tune.runs.trials import TrialRunner
 from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
 from tune.search.scheduler import describe_rungs
-from tune.util.console import ProgressBar, say, say_notes
+from tune.util.console import ProgressBar, say, say_notes, tell_of
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -88,6 +89,7 @@ def resume_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPla
 def finish_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPlan]:
     """Do what a killed process had left: nothing is trained any more."""
     experiment, plan = resumed.experiment, resumed.plan
+    tell_of(console, plan.base.task)
     experiment.log.stand_still()
     with contextlib.closing(experiment), Tracking(plan, console) as tracking:
         say(console, "all trials have ended; what was left is finished now")
@@ -189,8 +191,8 @@ class SearchStages:
                     run=chosen,
                     rates=rates,
                     baseline=baseline,
-                    sources=found[0].sources,
-                    baseline_sources=found[1].sources,
+                    sources=told_sources(found[0].sources),
+                    baseline_sources=told_sources(found[1].sources),
                 )
             )
 

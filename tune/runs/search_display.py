@@ -83,7 +83,11 @@ class SearchDisplay(LiveDisplay):
         shown = most_telling(trials, best, self._console.height - 5)
         hidden = len(trials) - len(shown)
         more = [Text(f"... and {hidden} that ended earlier", style="dim")] if hidden else []
-        return Group(Text(self.summary(), style="bold"), trial_table(shown, best), *more)
+        return Group(
+            self._console.render_str(self.summary(), style="bold", markup=False),
+            trial_table(shown, best),
+            *more,
+        )
 
 
 def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
+from trainer.scoring.translation import told
 from tune.cluster.file_share import start_share
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, joined_address, ray_session
@@ -34,7 +35,7 @@ from tune.runs.outcome import Outcome
 from tune.runs.tracking import Tracking
 from tune.runs.uploader import Uploader
 from tune.tracking.optuna_study import check_study
-from tune.util.console import say, short_path
+from tune.util.console import say, short_path, tell_of
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError
 from tune.workers.inputs import TrialInputs, shared_folders
@@ -97,6 +98,7 @@ class Session(Generic[PlanT]):
                     check_study(plan.study, plan.name)
             outer.enter_context(ray_session(console, plan.request.address))
             stack = outer.enter_context(contextlib.ExitStack())
+            tell_of(console, plan.base.task)
             resources = plan.resources.fit(alive_nodes())
             plan.check_fit(resources)
             for line in plan.describe(resources):
@@ -255,8 +257,8 @@ def session_started(session: Session[Any], experiment: OpenExperiment) -> Sessio
 
 
 def finite(rates: dict[str, float]) -> dict[str, float]:
-    """The rates that are numbers: a loss may be none."""
-    return {name: float(rate) for name, rate in rates.items() if math.isfinite(rate)}
+    """The rates that are numbers, for the log: a loss may be none."""
+    return told({name: float(rate) for name, rate in rates.items() if math.isfinite(rate)})
 
 
 def data_prepared(data: PreparedData, weights: Mapping[str, float] | None = None) -> DataPrepared:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.experiments.events import ResultsWritten, SearchEnded, SessionStarted, TrialStarted
+from trainer.scoring.translation import TRANSLATE, true_name, words
+from tune.experiments.events import GuardMeasured, ResultsWritten, SearchEnded, SessionStarted, TrialStarted
 from tune.experiments.log import EVENTS_FILE, read_log
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store, default_artifact_root, is_server
 from tune.experiments.old_form import STATE_FILE
@@ -81,6 +83,8 @@ class MlflowTracker(Tracker):
         self._unknown: set[str] = set()
         """Trials whose end was lost with the machine that wrote it: the log does not know them."""
         self._is_training = False
+        self._task = "transcribe"
+        """What gives the rate that decides its name."""
         self._view = ""
 
     def open(self, saved: SavedExperiment) -> Position:
@@ -104,13 +108,14 @@ class MlflowTracker(Tracker):
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
         """Write what these events changed: trials first, then the experiment's own run, which so ends last."""
         state, own = saved.state, self._own_run(saved)
-        self._is_training = saved.is_training
+        self._is_training, self._task = saved.is_training, saved.state.task
         kinds = {type(entry.event) for entry in entries}
         session_changes = bool(kinds & {SessionStarted, SearchEnded})
         if session_changes or (saved.is_training and TrialStarted in kinds):
             self._show(saved)
         points = event_points(entries, saved)
         told = {getattr(entry.event, "trial_id", None) for entry in entries}
+        told |= {entry.event.run for entry in entries if isinstance(entry.event, GuardMeasured)}
         for record in [] if saved.is_training else state.runs:
             if record.begun and (session_changes or record.trial_id in told):
                 run = self._trial_run(record, saved, own)
@@ -195,7 +200,8 @@ class MlflowTracker(Tracker):
 
     def _write(self, run: FoundRun, content: RunContent, points: Sequence[Metric]) -> None:
         """Bring a run to what it is to hold, and add points; nothing where it holds that."""
-        tags = {key: text for key, text in content.tags.items() if run.tags.get(key) != text}
+        told = {key: words(text, self._task) for key, text in content.tags.items()}
+        tags = {key: text for key, text in told.items() if run.tags.get(key) != text}
         same = (run.status, run.end_ms) == (content.status, content.end_ms) and not tags
         if same and not points:
             return
@@ -215,6 +221,7 @@ class MlflowTracker(Tracker):
     def _log(self, run_id: str, items: Sequence[_Item]) -> None:
         """Write records; where the store refuses them, halves of them, so that a bad one takes no other with it."""
         kinds = {kind: [content for each, content in items if each == kind] for kind in _KINDS}
+        kinds["metrics"] = [(true_name(key, self._task), *rest) for key, *rest in kinds["metrics"]]
         try:
             self._store.log_batch(run_id, **kinds)
         except RecordRefusedError as error:
@@ -242,6 +249,8 @@ class MlflowTracker(Tracker):
         session, trials, space = saved.state.session, saved.state.records.all(), saved.space
         settings = list(space.parameters) if space else [name for trial in trials for name in trial.config]
         view = trials_view(settings, gpus=session is not None and session.gpus_per_trial > 0)
+        if self._task == TRANSLATE:
+            view = re.sub(r"\b(best_)?wer(_gain)?\b", lambda found: true_name(found[0], self._task), view)
         if view != self._view:
             self._attempt(self._store.tag_experiment, TRIALS_VIEW_TAG, view)
             self._view = view

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates
+from trainer.scoring.translation import CHRF_ERROR, judged
 from tune.experiments.events import (
     BaselineMeasured,
     Entry,
@@ -51,7 +52,10 @@ MEMBERS = "members"
 WINNER, BEST = "winner", "best"
 """Tags of the trial whose settings won, and of the run whose weights are exported."""
 WER, LOSS = "wer", "loss"
-RATES = (WER, "cer", "wer_orthographic", "cer_orthographic", "eval_loss", "eval_clips", "wer_error")
+RATES = (
+    *(WER, "cer", "wer_orthographic", "cer_orthographic", CHRF_ERROR, "chrf", "bleu"),
+    *("eval_loss", "eval_clips", "wer_error"),
+)
 TRAINING = {
     LOSS: LOSS,
     "learning_rate": "learning_rate",
@@ -251,7 +255,7 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
         found.setdefault(key, []).extend(points(metrics, step, time))
 
     def log_guard(event: GuardMeasured) -> None:
-        name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", event.rates.get(WER)
+        name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", judged(event.rates).get(WER)
         if event.run is None:
             log(None, {f"baseline_{name}": wer}, 0)
         elif event.point < 1.0:
@@ -265,14 +269,14 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
             log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
             log(None, named_rates(event.sources, "baseline_"), 0)
         elif isinstance(event, PointMeasured):
-            log(None, {INTERPOLATED_WER: event.rates.get("wer")}, round(100 * event.point))
+            log(None, {INTERPOLATED_WER: judged(event.rates).get(WER)}, round(100 * event.point))
         elif isinstance(event, GuardMeasured):
             log_guard(event)
         elif isinstance(event, TrialProposed):
             trials += event.kind == "trial"
         elif isinstance(event, HeldOutMeasured):
-            rates = {TEST_WER: event.rates.get("wer"), BASELINE_TEST_WER: event.baseline.get("wer")}
-            log(None, rates, trials)
+            tested = {TEST_WER: event.rates, BASELINE_TEST_WER: event.baseline}
+            log(None, {name: judged(rates).get(WER) for name, rates in tested.items()}, trials)
             log(None, named_rates(event.sources, "test_"), trials)
             log(None, named_rates(event.baseline_sources, "baseline_test_"), trials)
         elif isinstance(event, Evaluated) and event.metrics.get(event.objective) is not None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates
+from trainer.scoring.translation import CHRF_ERROR, true_name
 from tune.experiments.events import BaselineMeasured, Entry, Evaluated, TrialProposed
 from tune.space.parameters import show
 from tune.tracking.tracker import Orders, Position, Tracker
@@ -58,7 +59,8 @@ class TensorBoardTracker(Tracker):
         for entry in entries:
             event = entry.event
             if isinstance(event, BaselineMeasured):
-                self._scalars("baseline", entry.time, 0, {"wer": event.rates.get("wer")})
+                rates = {name: event.rates.get(name) for name in ("wer", CHRF_ERROR, "chrf", "bleu")}
+                self._scalars("baseline", entry.time, 0, rates)
             elif isinstance(event, TrialProposed):
                 self._settings(event, entry.time, saved.base.seed)
             elif isinstance(event, Evaluated):
@@ -68,7 +70,9 @@ class TensorBoardTracker(Tracker):
                 measured[event.trial_id] = entry.time
         for name, moment in measured.items():
             run = saved.state.run(name)
-            self._scalars(name, moment, run.samples_seen, {"best_wer": run.best_wer})
+            self._scalars(
+                name, moment, run.samples_seen, {true_name("best_wer", saved.state.task): run.best_wer}
+            )
         for run in saved.state.runs:
             if run.status != "running" and run.trial_id not in self._ended:
                 self._ended.add(run.trial_id)

@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from trainer.scoring.translation import words
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -30,10 +32,26 @@ _LINE_SECONDS = 30.0
 """Between two lines of progress where there is no terminal."""
 
 
-def make_console(*, error: bool = False) -> Console:
+class TaskConsole(Console):
+    """A console that gives the rate that decides its name for the task."""
+
+    task = "transcribe"
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """All that is printed as a string comes by here, cells of tables too."""
+        return super().render_str(words(text, self.task), **options)
+
+
+def make_console(*, error: bool = False) -> TaskConsole:
     """A console for people: 120 columns where the output is no terminal, no automatic colours of numbers."""
-    console = Console(highlight=False, stderr=error)
-    return console if console.is_terminal else Console(highlight=False, stderr=error, width=120)
+    console = TaskConsole(highlight=False, stderr=error)
+    return console if console.is_terminal else TaskConsole(highlight=False, stderr=error, width=120)
+
+
+def tell_of(console: Console, task: str) -> None:
+    """Tell of an experiment with this task from here on."""
+    if isinstance(console, TaskConsole):
+        console.task = task
 
 
 def short_path(path: Path) -> str:
@@ -163,7 +181,9 @@ class LiveDisplay(abc.ABC):
         """Print one line, which may hold rich's markup, with the time since the start; within a second where
         something is live. From any thread.
         """
-        line = Text.from_markup(f"[dim]{clock(time.monotonic() - self._started)}[/] {text}")
+        line = self._console.render_str(
+            f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", markup=True
+        )
         if isinstance(self._live, _LiveLines):
             self._live.lines.append(line)
         else:

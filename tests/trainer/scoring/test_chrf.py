@@ -1,0 +1,109 @@
+"""Translations are judged by chrF: what each adds to it, and how sure it is."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.chrf import CHRF
+
+from trainer.scoring.intervals import compare, difference_interval, rate_interval
+from trainer.scoring.objectives import combine
+from trainer.scoring.translation import ChrfCounts, bleu, count_chrf, judged, renamed, told, true_name, words
+
+WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "big", "red", "house", "runs", "fast", "away", "from"]
+texts = st.lists(st.text("abcd éx", max_size=12), min_size=1, max_size=8)
+
+
+def chrf_error(references: list[str], translations: list[str]) -> float:
+    return 100.0 - float(CHRF().corpus_score(translations, [references]).score)
+
+
+@given(texts, st.randoms())
+def test_the_shares_of_all_add_up_to_what_sacrebleu_says(
+    references: list[str], chance: random.Random
+) -> None:
+    references = [*references, "abcd"]
+    translations = ["".join(chance.choices("abcd éx", k=len(text))) for text in references]
+    spoken = [row for row, text in enumerate(references) if text.strip()]
+    found = count_chrf(references, translations)
+    assert found.percent == pytest.approx(
+        chrf_error([references[row] for row in spoken], [translations[row] for row in spoken]), abs=1e-6
+    )
+    assert found.errors[[row for row in range(len(references)) if row not in spoken]].sum() == 0.0
+    rows = chance.sample(spoken, max(1, len(spoken) // 2))
+    own = chrf_error([references[row] for row in rows], [translations[row] for row in rows])
+    assert found.of(rows).percent == pytest.approx(own, abs=1e-6)
+
+
+def worse(text: str, share: float, chance: random.Random) -> str:
+    return " ".join(word if chance.random() > share else chance.choice(WORDS) for word in text.split())
+
+
+def made(clips: int = 150) -> tuple[list[str], ChrfCounts, ChrfCounts]:
+    """References, and a better and a worse model."""
+    chance = random.Random(1)
+    references = [" ".join(chance.choices(WORDS, k=chance.randint(2, 12))) for _ in range(clips)]
+    models = ([worse(text, share, chance) for text in references] for share in (0.3, 0.5))
+    first, second = (count_chrf(references, model) for model in models)
+    return references, first, second
+
+
+def test_intervals_are_those_of_drawing_the_translations_anew() -> None:
+    _, first, second = made()
+    chance, rates, differences = np.random.default_rng(0), [], []
+    for _ in range(1000):
+        rows = chance.integers(len(first.lengths), size=len(first.lengths)).tolist()
+        pair = first.of(rows).percent, second.of(rows).percent
+        rates.append(pair[0])
+        differences.append(pair[1] - pair[0])
+    assert rate_interval(first.errors, first.lengths) == pytest.approx(
+        np.percentile(rates, [2.5, 97.5]), abs=0.8
+    )
+    interval = difference_interval(second.errors - first.errors, first.lengths)
+    assert interval == pytest.approx(np.percentile(differences, [2.5, 97.5]), abs=0.8)
+    found = compare(first.errors, second.errors, first.lengths)
+    assert found.difference == pytest.approx(first.percent - second.percent)
+    assert found.shown
+    assert not compare(first.errors, first.errors, first.lengths).shown
+
+
+@pytest.mark.parametrize("objective", ["clips", "sources", "worst_source"])
+def test_of_several_sources_the_clips_have_the_rate_that_decides_as_ratio(objective: str) -> None:
+    _, first, _ = made(40)
+    sources = ["a"] * 25 + ["b"] * 15
+    found = combine({"wer": first}, sources, objective)
+    own = {name: first.of([row for row in range(40) if sources[row] == name]).percent for name in "ab"}
+    wanted = {"clips": first.percent, "sources": sum(own.values()) / 2, "worst_source": max(own.values())}
+    assert {name: rates["wer"] for name, rates in found.sources.items()} == pytest.approx(own)
+    assert found.rates["wer"] == pytest.approx(wanted[objective])
+    errors, lengths = sum(found.utterances.word_errors), sum(found.utterances.words)
+    assert 100 * errors / lengths == pytest.approx(wanted[objective])
+
+
+def test_nothing_right_and_nothing_written() -> None:
+    assert count_chrf(["abc def"], [""]).percent == 100.0
+    assert count_chrf(["abc def", ""], ["abc def", "x"]).percent == 0.0
+    assert bleu(["a b c d e", ""], ["a b c d e", "x"]) == pytest.approx(100.0)
+    with pytest.raises(ValueError, match="nothing to measure"):
+        _ = count_chrf([""], ["x"]).percent
+
+
+def test_names_of_rates() -> None:
+    keys = ("wer", "best_wer", "baseline_wer", "wer_gain", "wers", "power", "winner_mean_wer")
+    assert [true_name(key, "translate") for key in keys] == [
+        *("chrf_error", "best_chrf_error", "baseline_chrf_error", "chrf_error_gain", "chrf_errors", "power"),
+        "winner_mean_chrf_error",
+    ]
+    assert [true_name(key, "transcribe") for key in keys] == list(keys)
+    assert words("WER 3 %, no WERs, POWER", "translate") == "chrF error 3 %, no chrF error, POWER"
+    assert renamed({"best": [{"wer": 1.0, "cer": 2.0, "best_cer": 3.0}]}, "translate") == {
+        "best": [{"chrf_error": 1.0}]
+    }
+    rates = {"wer": 40.0, "chrf": 60.0}
+    assert told(rates) == {"chrf_error": 40.0, "chrf": 60.0}
+    assert judged(told(rates))["wer"] == 40.0
+    assert told({"wer": 1.0, "cer": 1.0}) == {"wer": 1.0, "cer": 1.0}
