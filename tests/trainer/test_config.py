@@ -64,6 +64,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "augment_gain": (*NUMBER, -0.1, 41, None),
     "data": (*TEXT, "", None),
     "data_config": TEXT,
+    "train_on": (*ONE_OF, "validation", None),
     "train_split": (*TEXT, None),
     "validation_split": (*TEXT, None),
     "test_split": (*TEXT, None),

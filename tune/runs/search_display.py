@@ -84,7 +84,7 @@ class SearchDisplay(LiveDisplay):
         hidden = len(trials) - len(shown)
         more = [Text(f"... and {hidden} that ended earlier", style="dim")] if hidden else []
         return Group(
-            self._console.render_str(self.summary(), style="bold", markup=False),
+            self._console.render_str(self.summary(), style="bold", markup=False, highlight=False),
             trial_table(shown, best),
             *more,
         )

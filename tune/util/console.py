@@ -182,7 +182,7 @@ class LiveDisplay(abc.ABC):
         something is live. From any thread.
         """
         line = self._console.render_str(
-            f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", markup=True
+            f"[dim]{clock(time.monotonic() - self._started)}[/] {text}", markup=True, highlight=False
         )
         if isinstance(self._live, _LiveLines):
             self._live.lines.append(line)
