@@ -216,9 +216,8 @@ def _real_data(plan: SearchPlan) -> DataPrepared:
 def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float, validation: int) -> None:
     counts = dict(Counter(drop.reason for drop in drops))
     notes = [f"dropped {len(drops)} clips"] if drops else []
-    splits = {"train": range(800), "validation": range(validation), "test": range(CLIPS)}
-    clips = {name: len(split) for name, split in splits.items()}
-    data: Any = SimpleNamespace(splits=splits, clips=clips, drop_counts=lambda: counts, notes=notes)
+    clips = {"train": 800, "validation": validation, "test": CLIPS}
+    data: Any = SimpleNamespace(clips=clips, drop_counts=lambda: counts, notes=notes)
     if drops:
         lines = [json.dumps(dataclasses.asdict(drop)) + "\n" for drop in drops]
         (plan.folder / "dropped_clips.jsonl").write_text("".join(lines))

@@ -185,9 +185,7 @@ def made_search(folder: Path, **asked: Any) -> tuple[SearchPlan, OpenExperiment]
     plan = make_plan(SearchRequest(**{"space": str(space), "storage": storage, "experiment": "x"}, **asked))
     plan.folder.mkdir(parents=True)
     (plan.folder / "space.yaml").write_text(SPACE)
-    splits = {"train": range(800), "validation": range(10)}
-    clips = {name: len(split) for name, split in splits.items()}
-    data: Any = SimpleNamespace(splits=splits, clips=clips, drop_counts=dict, notes=[])
+    data: Any = SimpleNamespace(clips={"train": 800, "validation": 10}, drop_counts=dict, notes=[])
     base = plan.base.replace(evaluate_at=RUNGS)
     write_search_file(plan, base, data, RESOURCES, full_window=not plan.request.n_finalists)
     return plan, OpenExperiment(plan.experiment_folder)
