@@ -493,8 +493,10 @@ def check_value(name: str, value: Any) -> Any:
             f"{name}={value!r}: must be the names of two columns with a comma between, such as start,end, or null"
         )
     if name == "data" and "://" in converted and "@" in converted.split("://")[1].split("/")[0]:
+        scheme, _, rest = converted.partition("://")
+        shown = f"{scheme}://***@{rest.partition('@')[2]}"
         raise ConfigError(
-            "data: the address has keys in it, which would be written down; leave them out, and set "
+            f"data={shown!r}: the address has keys in it, which would be written down; leave them out, and set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or what else the store takes"
         )
     if name in ("model", "data", "cache_dir", "output_dir") and not converted:

@@ -19,6 +19,7 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.decoding import Decoder
 from trainer.train import _make_trainer, evaluate, plan_batches
+from trainer.training.arguments import loaders
 from trainer.training.whisper_trainer import WhisperTrainer
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "lift_fresh"}
@@ -145,13 +146,13 @@ def test_a_gpu_gets_features_as_they_are_stored(small_config: TrainConfig, tmp_p
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-@pytest.mark.parametrize(("threads", "loaders"), [(1, 1), (2, 1), (3, 2), (8, 2)])
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 1), (3, 2), (8, 2)])
 def test_a_gpu_has_a_process_that_loads(
-    small_config: TrainConfig, monkeypatch: pytest.MonkeyPatch, threads: int, loaders: int
+    small_config: TrainConfig, monkeypatch: pytest.MonkeyPatch, threads: int, expected: int
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert loaders(small_config) == loaders
+    assert loaders(small_config) == expected
     assert loaders(small_config.replace(dataloader_workers=0)) == 0
 
 

@@ -200,7 +200,10 @@ REFUSED = {
     ),
     "a token in the address": ([*SEARCH, f"--data=https://x/y?token={PASSWORD}"], "--data: holds"),
     "a password as a setting": ([*SEARCH, "--set", f"data=https://me:{PASSWORD}@x/y"], "--set: holds"),
-    "a password in the space": (["--space", "secret.yaml"], "secret.yaml: holds a password"),
+    "a password in the space": (
+        ["--space", "secret.yaml"],
+        "secret.yaml:2: data='https://***@host/x': the address has keys",
+    ),
 }
 
 

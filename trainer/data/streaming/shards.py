@@ -142,22 +142,27 @@ def _patiently(read: Callable[[], Iterator[_ItemT]], origin: str) -> Iterator[_I
 
 def _broken() -> tuple[type[Exception], ...]:
     """What readers raise where a connection breaks off or a file is not what it should be."""
-    import httpx
     import pyarrow as pa
     from datasets.exceptions import DatasetsError
 
-    of_connections = (OSError, httpx.HTTPError, EOFError)
+    of_connections = (OSError, _no_answer(), EOFError)
     return (*of_connections, tarfile.TarError, pa.ArrowException, DatasetsError, ValueError, TypeError)
+
+
+def _no_answer() -> type[Exception]:
+    """What the hub's client raises where it gets no answer, httpx's or httpx2's by version."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return HfHubHTTPError.__bases__[0]
 
 
 def _passes(error: Exception) -> bool:
     """Whether an error may be gone when one tries again."""
-    import httpx
     import pyarrow as pa
 
     if isinstance(error, FileNotFoundError | PermissionError):
         return False
-    return isinstance(error, OSError | httpx.HTTPError | tarfile.TarError | pa.ArrowException | EOFError)
+    return isinstance(error, (OSError, _no_answer(), tarfile.TarError, pa.ArrowException, EOFError))
 
 
 def is_local(origin: str) -> bool:
