@@ -65,6 +65,9 @@ SPLIT_SETTINGS = (
 #: Settings that say how clips are cut from audio files.
 CLIP_SETTINGS = ("audio_channel", "segment_columns", "pack_seconds")
 
+#: What settings were in versions that lacked them, where that is not their default.
+EARLIER: dict[str, Any] = {"segment_columns": None}
+
 #: Short names and the hub repositories (or the embedded demo) that they stand for.
 MODEL_SHORT_NAMES: dict[str, str] = {
     "demo": "demo",

@@ -34,9 +34,8 @@ AUDIO_SUFFIXES = (
         ".3g2",
         ".mka",
         ".mkv",
-        ".ogv",
     ),
-    *(".avi", ".wmv", ".asf", ".flv", ".mpg", ".mpeg", ".m2ts", ".mts"),
+    *(".ogv", ".avi", ".wmv", ".asf", ".flv", ".mpg", ".mpeg", ".m2ts", ".mts"),
 )
 """What is looked for in a folder; a file that is named itself may end otherwise."""
 BLOCK_SECONDS = 20
@@ -276,7 +275,9 @@ class _Tape:
         if start >= held or (end is not None and end - held > _MISSING * SAMPLE_RATE):
             what = f"begins at {source.start:.2f}" if source.end is None else f"ends at {source.end:.2f}"
             raise AudioError(
-                "wrong_times", f"{what} s, after the end of the recording ({held / SAMPLE_RATE:.2f} s)"
+                "wrong_times",
+                f"{what} s, after the end of the recording ({held / SAMPLE_RATE:.2f} s); files that are cut already "
+                "need segment_columns=null",
             )
         return np.array(self._held[start - self._first : None if end is None else end - self._first])
 
@@ -352,9 +353,7 @@ def _told() -> Iterator[None]:
         raise AudioError("unreadable_audio", str(error)) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise AudioError(
-            "unreadable_audio", f"cannot be decoded as WAV, FLAC, OGG or MP3: {reason}"
-        ) from error
+        raise AudioError("unreadable_audio", f"cannot be read: {reason}") from error
 
 
 def _opened(source: str | bytes | Path) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -164,8 +165,13 @@ def load_clips(config: TrainConfig) -> ClipTable:
     Raises:
         DataError: the data, a column, a split or the language is not there, or a split is empty; of a data file's
             sources a line each.
-        ConfigError: `row_filter` is malformed, or one split is given two roles.
+        ConfigError: `row_filter` is malformed, one split has two roles, or there are no sources to weight.
     """
+    if config.weights and not is_mix(config.data):
+        raise ConfigError(
+            f"source_weights={config.source_weights!r}: data={config.data!r} has no sources; leave it out, or "
+            "give a data file that names sources"
+        )
     given = _given_sources(config) if is_mix(config.data) else [_given(config, PLAIN)]
     usable, silent = joined([one.usable for one in given]), joined([one.silent for one in given])
     notes = [note for one in given for note in one.notes]
@@ -182,9 +188,12 @@ def load_clips(config: TrainConfig) -> ClipTable:
     if "test" in silent and "test" not in complete:
         silent["validation"] = silent.pop("test")
     if config.train_on != "train":
-        complete = _trained_on_both(config, complete)
-        silent = _trained_on_both(config, {"test": [], **silent})
+        complete = _trained_on_both(config, complete, usable)
+        silent = _trained_on_both(config, {"test": [], **silent}, silent)
         made_notes.append("trained on train and validation; what is called validation is the test split")
+    # In the order of the sources whatever splits were made together: so the cut splits keep that of the whole ones, by
+    # which a clip is found again in its features.
+    complete = joined([_of_source(one.source, complete) for one in given])
     cuts = [
         cut_splits(one.config, *(_of_source(one.source, part) for part in (complete, silent)))
         for one in given
@@ -313,14 +322,21 @@ def _given(config: TrainConfig, origin: Origin) -> _Given:
     return _Given(origin.source, config, usable, silent, told_of(origin.source, notes), stream)
 
 
-def _trained_on_both(config: TrainConfig, splits: Mapping[str, Sequence[Clip]]) -> dict[str, list[Clip]]:
-    """Train and validation together, and test as what is measured."""
+def _trained_on_both(
+    config: TrainConfig, splits: Mapping[str, Sequence[Clip]], given: Mapping[str, Sequence[Clip]]
+) -> dict[str, list[Clip]]:
+    """Train and validation together in the order in which the data has them, and test as what is measured.
+
+    So the order is the same whether the splits are made or were kept, as they are when the training is resumed.
+    """
     if "test" not in splits:
         raise DataError(
             f"train_on={config.train_on!r}: data={config.data!r} has no test split, so that nothing would be left to "
             "measure; give one with test_split, or take train_on=train"
         )
+    places = {id(clip): place for place, clip in enumerate(itertools.chain(*given.values()))}
     both = [*splits.get("train", ()), *splits.get("validation", ())]
+    both.sort(key=lambda clip: places[id(clip)])
     return {"train": both, "validation": list(splits["test"])}
 
 

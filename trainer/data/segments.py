@@ -161,7 +161,7 @@ def _seconds(table: Table, row: int, column: str, value: Any) -> float | None:
     if not (math.isfinite(number) and number >= 0):
         raise DataError(
             f"{place(table, row)}: {column}={text!r}: must be seconds from the beginning of the recording, such as "
-            "12.5; if rows are whole files, set segment_columns=null"
+            "12.5; if the files are cut already, set segment_columns=null"
         )
     return number
 

@@ -200,7 +200,7 @@ class StreamedSplit:
             amounts_of(config),
             seed=config.seed,
             clips=_Waveforms(self._waveforms),
-            most_samples=most_samples(extractor, self._window, 2 * int(extractor.nb_max_frames) // 2),
+            most_samples=most_samples(extractor, self._window, int(extractor.nb_max_frames)),
             noises=sounds["noise_dir"],
             impulses=sounds["impulse_dir"],
             voices=_Waveforms(dict(enumerate(self._voices()))),

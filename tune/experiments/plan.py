@@ -532,9 +532,9 @@ def absolute_guards(guards: Sequence[Guard], data: str) -> tuple[Guard, ...]:
     for given in guards:
         guard = dataclasses.replace(given, data=absolute_source(given.data))
         if same_source(guard.data, data):
-            raise ConfigError(f"--guard {guard}: is the data that is trained on; give data that is not")
+            raise ConfigError(f"--guard {guard.data}: is the data that is trained on; give data that is not")
         if any(same_source(guard.data, other.data) for other in found):
-            raise ConfigError(f"--guard {guard}: is given twice; give each data once")
+            raise ConfigError(f"--guard {guard.data}: is given twice; give each data once")
         found.append(guard)
     return tuple(found)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from trainer.config import TrainConfig
+from trainer.config import EARLIER, TrainConfig
 from tune.cluster.resources import TrialResources
 from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder
 from tune.experiments.mlflow_store import DATABASE, default_tracking_uri, sqlite_path
@@ -101,6 +101,7 @@ def parse_settings(content: bytes | None, path: Path) -> ExperimentSettings:
             other[name] = value
         elif value is not None:
             known[name] = tuple(value) if isinstance(value, list) else value
+    known["train_config"] = EARLIER | known["train_config"]
     try:
         if "resources" in known:
             known["resources"] = dataclasses.replace(_UNKNOWN_RESOURCES, **known["resources"])

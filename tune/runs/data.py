@@ -127,7 +127,7 @@ def _told_of(guard: Guard) -> Iterator[None]:
         yield
     except (DataError, ConfigError) as error:
         reason = str(error).splitlines()[0].replace(f"data={guard.data!r}: ", "")
-        raise type(error)(f"--guard {guard}: {reason}") from error
+        raise type(error)(f"--guard {guard.data}: {reason}") from error
 
 
 def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipTable, list[str]]:

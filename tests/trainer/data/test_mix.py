@@ -233,3 +233,38 @@ def test_a_language_that_the_model_lacks_is_told_with_its_line(tmp_path: Path, s
     processor = Processor.from_pretrained(str(shared_data / "whisper_tiny_processor"))
     with pytest.raises(ModelError, match=r"mix\.yaml:5: two: language='yue': .* has no such language"):
         check_languages(config, clips, processor)
+
+
+def test_weights_of_sources_need_sources(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "one.csv", [*rows("one", "train", 3), *rows("one", "dev", 2)])
+    with pytest.raises(
+        ConfigError, match=r"source_weights='one=2': data='.*one\.csv' has no sources; leave it out"
+    ):
+        load_clips(TrainConfig(data=str(tmp_path / "one.csv"), source_weights="one=2"))
+
+
+@pytest.mark.parametrize("train_on", ["train", "train+validation"])
+def test_splits_are_kept_of_sources_that_lack_others(train_on: str, tmp_path: Path) -> None:
+    numbers = {
+        "a": {"train": 6, "dev": 3, "test": 3},
+        "b": {"train": 40},
+        "c": {"train": 5, "dev": 2, "test": 2},
+        "d": {"train": 12, "dev": 4},
+    }
+    for seed, (source, splits) in enumerate(numbers.items()):
+        made = [row for split, number in splits.items() for row in rows(source, split, number)]
+        (tmp_path / source).mkdir()
+        for number, row in enumerate(made):
+            soundfile.write(
+                tmp_path / source / row["file"], tone(0.3, pitch=200 + 100 * seed + 7 * number), RATE
+            )
+        write_manifest(tmp_path / source / "clips.csv", made)
+    config = mix(tmp_path, **{source: {"data": f"{source}/clips.csv"} for source in numbers}).replace(
+        cache_dir=str(tmp_path / "cache"), train_on=train_on
+    )
+    table = load_clips(config)
+    kept = tmp_path / "splits.parquet"
+    kept.write_bytes(prepare(config).encode_splits(table))
+    assert load_clips(config.replace(splits=str(kept), train_on="train")).splits == table.splits
+    again = prepare(config.replace(splits=str(kept), train_on="train"))
+    assert again.folder == prepare(config).folder

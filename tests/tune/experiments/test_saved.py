@@ -71,3 +71,15 @@ def test_a_model_folder_may_hold_files_of_another_program(tmp_path: Path) -> Non
     (model / "train_config.json").write_text('["of another program"]')
     with open_model(str(model), Storage.parse(str(tmp_path))) as found:
         assert found.settings == {"language": "de"}
+
+
+def test_tables_of_earlier_experiments_are_read_as_they_were(tmp_path: Path) -> None:
+    """Whose columns `start` and `end`, if they had them, were no times of parts."""
+    storage = Storage.parse(tmp_path)
+    folder = write_experiment(tmp_path, [made_trial(1, [12.0])], asked=1)
+    settings = load_saved(folder).settings
+    earlier = {name: value for name, value in settings.train_config.items() if name != "segment_columns"}
+    change(folder.path / "experiment.yaml", train_config=earlier)
+    saved = load_saved(find_experiment("made", storage))
+    assert saved.config(saved.best).segment_columns is None
+    assert settings.train_config["segment_columns"] == "start,end"
