@@ -198,8 +198,8 @@ class TrainConfig:
     segment_columns: str | None = "start,end"
     """Columns with start and end in seconds where rows are parts of recordings; `null`: rows are whole files."""
     pack_seconds: float | None = None
-    """Most seconds to which neighbouring parts of a recording are joined; 0: none are; `null` or `auto`: cues of
-    subtitles to 20, rows of tables not."""
+    """Most seconds to which neighbouring parts of a recording are joined, never beyond the model's window; 0: none are;
+    `null` or `auto`: cues of subtitles to 20, rows of tables not."""
     row_filter: str | None = None
     """Keep only rows with these values, as `column=value` or `a=x,b=y`."""
     source_weights: str | None = None

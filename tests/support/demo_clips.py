@@ -105,3 +105,28 @@ def _window(tokenizer: object, model: object, random: np.random.Generator) -> tu
         if random.random() < 0.2:
             break
     return audio, tokens
+
+
+def recording(
+    first: int, count: int, *, pause: float = 0.8
+) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
+    """Training clips with so many seconds of silence between, and start, end and text of each."""
+    parts, cues, place = [np.zeros(SAMPLE_RATE, np.float32)], [], SAMPLE_RATE
+    for audio, text in demo_clips("train")[first : first + count]:
+        cues.append((place / SAMPLE_RATE, (place + len(audio)) / SAMPLE_RATE, text))
+        parts += [audio, np.zeros(round(pause * SAMPLE_RATE), np.float32)]
+        place += len(audio) + round(pause * SAMPLE_RATE)
+    return np.concatenate(parts), cues
+
+
+def _stamp(seconds: float) -> str:
+    whole = round(1000 * seconds)
+    return f"{whole // 3_600_000:02}:{whole // 60_000 % 60:02}:{whole // 1000 % 60:02},{whole % 1000:03}"
+
+
+def srt(cues: Sequence[tuple[float, float, str]]) -> str:
+    """The same as a SubRip file."""
+    return "\n".join(
+        f"{number}\n{_stamp(start)} --> {_stamp(end)}\n<i>{text}</i>\n"
+        for number, (start, end, text) in enumerate(cues, start=1)
+    )

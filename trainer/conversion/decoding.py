@@ -43,7 +43,7 @@ def read_decoding(folder: Path) -> Decoding:
     """How the model in a Hugging Face folder decodes, by its generation config."""
     from transformers import AutoConfig, GenerationConfig, WhisperProcessor
 
-    from trainer.data.features import window_seconds
+    from trainer.model.processor import window_seconds
 
     processor: WhisperProcessor = WhisperProcessor.from_pretrained(folder)
     generation = GenerationConfig.from_pretrained(folder)

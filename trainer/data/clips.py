@@ -159,12 +159,17 @@ class ClipTable:
         )
 
 
-def load_clips(config: TrainConfig) -> ClipTable:
+def load_clips(config: TrainConfig, *, window: float | None = None) -> ClipTable:
     """The clips of `config.data`, with filters, splits and limits applied. No audio is read.
+
+    Args:
+        config: names data, columns, filters and splits.
+        window: seconds beyond which parts of recordings are not joined; by default the window of `config.model`.
 
     Raises:
         DataError: the data, a column, a split or the language is not there, or a split is empty; of a data file's
             sources a line each.
+        ModelError: parts of recordings are to be joined, and the model cannot be found.
         ConfigError: `row_filter` is malformed, one split has two roles, or there are no sources to weight.
     """
     if config.weights and not is_mix(config.data):
@@ -172,7 +177,7 @@ def load_clips(config: TrainConfig) -> ClipTable:
             f"source_weights={config.source_weights!r}: data={config.data!r} has no sources; leave it out, or "
             "give a data file that names sources"
         )
-    given = _given_sources(config) if is_mix(config.data) else [_given(config, PLAIN)]
+    given = _given_sources(config, window) if is_mix(config.data) else [_given(config, PLAIN, window)]
     usable, silent = joined([one.usable for one in given]), joined([one.silent for one in given])
     notes = [note for one in given for note in one.notes]
     drops: list[Drop] = []
@@ -221,7 +226,7 @@ class _Given:
     stream: TrainStream | None = None
 
 
-def _given_sources(config: TrainConfig) -> list[_Given]:
+def _given_sources(config: TrainConfig, window: float | None) -> list[_Given]:
     """The sources of a data file.
 
     Raises:
@@ -237,7 +242,7 @@ def _given_sources(config: TrainConfig) -> list[_Given]:
         )
     for source in mix.sources:
         try:
-            found.append(_given(mix.config(source, config), origin_of(source)))
+            found.append(_given(mix.config(source, config), origin_of(source), window))
         except (ConfigError, DataError) as error:
             problems.append(f"{mix.place(source)}: {error}")
     if problems:
@@ -263,7 +268,7 @@ def _of_source(source: str, splits: Mapping[str, Sequence[Clip]]) -> dict[str, l
     return {role: [clip for clip in clips if clip.origin.source == source] for role, clips in splits.items()}
 
 
-def _given(config: TrainConfig, origin: Origin) -> _Given:
+def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     """The clips of one source in the splits that the data has."""
     wanted, code = parse_row_filter(config.row_filter), config.language or "en"
     opened = None
@@ -288,7 +293,7 @@ def _given(config: TrainConfig, origin: Origin) -> _Given:
         role: [
             clip
             for table, rows in group
-            for clip in clips_of_rows(config, table, rows, roles[role] or role, origin)
+            for clip in clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
         ]
         for role, group in chosen.items()
     }
@@ -428,9 +433,15 @@ def _divide_by_column(group: Sequence[Table], columns: Sequence[str | None]) -> 
 
 
 def clips_of_rows(
-    config: TrainConfig, table: Table, rows: Iterable[int], split: str, origin: Origin = PLAIN
+    config: TrainConfig,
+    table: Table,
+    rows: Iterable[int],
+    split: str,
+    origin: Origin = PLAIN,
+    *,
+    window: float | None = None,
 ) -> list[Clip]:
-    """The clips of some rows; `split` is for the names of those that have none.
+    """The clips of some rows; `split` is for the names of those that have none, `window` as of `load_clips`.
 
     Names of a data file's clips begin with that of their source, since several may call their files alike.
 
@@ -442,7 +453,7 @@ def clips_of_rows(
     before = f"{origin.source}/" if origin.source else ""
     clips = []
     files: dict[str, tuple[str, str]] = {}  # of which rows may name each many times
-    for segment in find_segments(config, table, rows, audio, text):
+    for segment in find_segments(config, table, rows, audio, text, window=window):
         row, column = segment.row, table.embedded.get(audio)
         if column is not None:
             path, name = "", column.names[row]

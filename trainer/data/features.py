@@ -25,6 +25,7 @@ from trainer.data.parallel import over_clips
 from trainer.data.unfinished import Unfinished
 from trainer.errors import DataError
 from trainer.files import flush
+from trainer.model.processor import window_seconds
 from trainer.threads import one_torch_thread
 
 if TYPE_CHECKING:
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
 
 FEATURE_TOLERANCE = 1e-3
 """Largest difference of padded-back features from the extractor's float32: float16's rounding up to 4."""
-
-
-def window_seconds(extractor: WhisperFeatureExtractor) -> float:
-    """Longest clip that the model hears, in seconds."""
-    return float(extractor.n_samples / SAMPLE_RATE)
 
 
 def count_frames(extractor: WhisperFeatureExtractor, samples: int) -> int:

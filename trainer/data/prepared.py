@@ -28,12 +28,11 @@ from trainer.data.features import (
     build_features,
     build_waveforms,
     extractor_settings,
-    window_seconds,
 )
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
 from trainer.data.unfinished import is_begun
-from trainer.model.processor import load_processor
+from trainer.model.processor import load_processor, window_seconds
 from trainer.model.whisper import load_model_config
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from trainer.data.columns import LANGUAGE_NAMES, SPEAKER_NAMES, audio_path, cell
 from trainer.data.tables import CUE_COLUMN, Table
 from trainer.data.text import has_words
 from trainer.errors import DataError
+from trainer.model.processor import load_processor, window_seconds
 
 _LONGEST_PAUSE = 1.0
 """Seconds between two segments that are joined: longer ones have sounds that nobody wrote down."""
@@ -49,7 +50,13 @@ class Segment:
 
 
 def find_segments(
-    config: TrainConfig, table: Table, rows: Iterable[int], audio: str, text: str
+    config: TrainConfig,
+    table: Table,
+    rows: Iterable[int],
+    audio: str,
+    text: str,
+    *,
+    window: float | None = None,
 ) -> Iterator[Segment]:
     """The clips of some rows, those of a recording one after the other where rows have times.
 
@@ -59,9 +66,11 @@ def find_segments(
         rows: their numbers.
         audio: the column with paths.
         text: the column with transcripts.
+        window: of the model in seconds, which nothing is joined beyond; by default that of `config.model`.
 
     Raises:
         DataError: `segment_columns` names a column that is not there, or a time is no number.
+        ModelError: the model, whose window counts, cannot be found.
     """
     texts = table.columns[text]
     columns = _time_columns(config, table)
@@ -71,6 +80,8 @@ def find_segments(
     wanted = set(rows)
     spans = _spans(table, *columns)
     joins = table.pack_seconds if config.pack_seconds is None else config.pack_seconds
+    if joins:
+        joins = min(joins, _window(config) if window is None else window)
     told = [name for name in (config.language_column, config.task_column) if name in table.columns]
     found = [named(names, table.columns) for names in (SPEAKER_NAMES, LANGUAGE_NAMES)]
     same = [name for name in (*told, *found) if name is not None]
@@ -101,6 +112,10 @@ def find_segments(
             last = row
         if waiting is not None:
             yield waiting
+
+
+def _window(config: TrainConfig) -> float:
+    return window_seconds(load_processor(config).feature_extractor)
 
 
 def _whole_or(span: Span) -> Span | None:

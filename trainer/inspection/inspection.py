@@ -132,8 +132,8 @@ def inspect_data(
     tell = on_progress or (lambda *_: None)
     if all_languages and not is_mix(config.data):
         config = keep_all_languages(config, read_source(config)[0])
-    table = load_clips(config)
     limits = find_limits(config, with_model=with_model)
+    table = load_clips(config, window=limits.window)
     entries = make_entries(table)
     chosen = _sampled(entries, sample, config.data_seed)
     begun = time.monotonic()

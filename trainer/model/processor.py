@@ -51,6 +51,11 @@ def load_processor(config: TrainConfig) -> Processor:
     return processor
 
 
+def window_seconds(extractor: WhisperFeatureExtractor) -> float:
+    """Longest clip that the model hears, in seconds."""
+    return float(extractor.n_samples / extractor.sampling_rate)
+
+
 def prefix_tokens(config: TrainConfig, processor: Processor) -> list[int]:
     """Start, language, task and no-timestamps token of a transcript; the tokenizer's own from here on.
 

@@ -27,7 +27,6 @@ from trainer.data.columns import (
     language_filter,
     parse_row_filter,
 )
-from trainer.data.features import window_seconds
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_features
@@ -36,7 +35,7 @@ from trainer.data.splits import split_of_role, subset, told_of
 from trainer.data.text import has_words
 from trainer.errors import ConfigError, DataError, ModelError
 from trainer.mix import is_mix, read_mix
-from trainer.model.processor import load_processor
+from trainer.model.processor import load_processor, window_seconds
 from trainer.model.whisper import load_model_config
 
 ALL = "all"

@@ -19,10 +19,11 @@ import numpy as np
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE, AudioError, hear
 from trainer.data.clips import DROP_REASONS
-from trainer.data.features import count_frames, extract_features, window_seconds
+from trainer.data.features import count_frames, extract_features
 from trainer.data.labels import TOO_LONG_TEXT, make_labels
 from trainer.data.streaming.stream import SAMPLE, StreamedClip, TrainStream
 from trainer.errors import DataError
+from trainer.model.processor import window_seconds
 from trainer.threads import one_torch_thread
 from trainer.training.batches import PlannedClip
 from trainer.training.collator import WhisperCollator

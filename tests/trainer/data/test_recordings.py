@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from demo_clips import demo_clips
+from demo_clips import demo_clips, recording, srt
 from make_data import encode, lag, load
 
 import trainer.data.audio
@@ -20,29 +19,6 @@ from trainer.data.subtitles import clean_cue, read_cues
 from trainer.errors import DataError
 
 RATE = 16_000
-PAUSE = 0.8
-
-
-def recording(first: int, count: int) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
-    """Clips of the demo with pauses between, and where each of them is."""
-    parts, cues, place = [np.zeros(RATE, np.float32)], [], RATE
-    for audio, text in demo_clips("train")[first : first + count]:
-        cues.append((place / RATE, (place + len(audio)) / RATE, text))
-        parts += [audio, np.zeros(round(PAUSE * RATE), np.float32)]
-        place += len(audio) + round(PAUSE * RATE)
-    return np.concatenate(parts), cues
-
-
-def stamp(seconds: float) -> str:
-    whole = round(1000 * seconds)
-    return f"{whole // 3_600_000:02}:{whole // 60_000 % 60:02}:{whole // 1000 % 60:02},{whole % 1000:03}"
-
-
-def srt(cues: Sequence[tuple[float, float, str]]) -> str:
-    return "\n".join(
-        f"{number}\n{stamp(start)} --> {stamp(end)}\n<i>{text}</i>\n"
-        for number, (start, end, text) in enumerate(cues, start=1)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +56,24 @@ def test_cues_are_cut_right(talks: Path) -> None:
         assert like > 0.8
 
 
-def test_short_cues_that_are_near_are_joined(talks: Path) -> None:
-    for most, wanted in ((None, 20.0), (8.0, 8.0)):
-        clips = every(load(talks, pack_seconds=most))
-        lengths = [clip.span.end - clip.span.start for clip in clips if clip.span and clip.span.end]
-        assert max(lengths) <= wanted
-        assert len(clips) < 120
-        said = sorted(clip.text for clip in clips)
-        assert sorted(" ".join(said).split()) == sorted(
-            " ".join(text for _, text in demo_clips("train")[:120]).split()
-        )
+@pytest.mark.parametrize(
+    ("model", "most", "wanted"),
+    [("whisper_tiny_processor", None, 20.0), ("whisper_tiny_processor", 8.0, 8.0), ("demo", 8.0, 4.0)],
+)
+def test_short_cues_that_are_near_are_joined(
+    model: str, most: float | None, wanted: float, talks: Path, request: pytest.FixtureRequest
+) -> None:
+    """At most to the window of the model, which is 4 s of the demo's."""
+    if model != "demo":
+        model = str(request.getfixturevalue("shared_data") / model)
+    clips = every(load(talks, pack_seconds=most, model=model))
+    lengths = [clip.span.end - clip.span.start for clip in clips if clip.span and clip.span.end]
+    assert max(lengths) <= wanted
+    assert len(clips) < 120
+    said = sorted(clip.text for clip in clips)
+    assert sorted(" ".join(said).split()) == sorted(
+        " ".join(text for _, text in demo_clips("train")[:120]).split()
+    )
     apart = every(load(talks, pack_seconds=0))
     assert len(apart) == 120
 

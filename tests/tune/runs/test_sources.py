@@ -1,4 +1,4 @@
-"""A search on several sources in three languages: weights, rates of each source, and the model that comes of it."""
+"""Searches on several sources in three languages (weights, rates of each source), and on recordings with subtitles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import soundfile
-from demo_clips import demo_clips
+from demo_clips import demo_clips, recording, srt
 from forks import tune_whisper
 from make_data import write_manifest
 
@@ -144,3 +144,22 @@ def test_wrong_weights_are_one_line_before_anything_starts(
     assert main([*words, *data, "--trials", "2", "--dry-run"]) == 2
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.strip()]
     assert all(text in line for text in told), line
+
+
+@pytest.mark.slow
+def test_recordings_with_subtitles_are_training_data(tmp_path: Path) -> None:
+    for number in range(10):
+        samples, cues = recording(10 * number, 10, pause=0.2)
+        soundfile.write(tmp_path / f"talk{number}.flac", samples, 16000)
+        (tmp_path / f"talk{number}.srt").write_text(srt(cues))
+    words = "--space lr_batch --trials 1 --epochs 1 --experiment talks --data . --finalists 0"
+    done = tune_whisper(*words.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "100 cues of subtitles beside 10 recordings" in done.stdout
+    experiment = tmp_path / "experiments" / "talks"
+    assert json.loads((experiment / "results.json").read_text())["best"]["wer"] < 100
+    events = [json.loads(line) for line in (experiment / "events.jsonl").read_text().splitlines()]
+    (data,) = [event["data"] for event in events if event["event"] == "DataPrepared"]
+    assert 2 <= data["longest_seconds"] <= 4, "cues are joined, and never beyond the model's window"
+    assert 30 < sum(data["clips"].values()) < 100
+    assert not (experiment / "dropped_clips.jsonl").exists()
