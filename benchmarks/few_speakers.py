@@ -1,6 +1,6 @@
 """A data set of few speakers: synthetic voices to train on, others to validate and others again to test on.
 
-    python benchmarks/few_speakers.py FOLDER [--clips 600] [--seed 0] [--speakers 4]
+    python benchmarks/few_speakers.py FOLDER [--clips 600] [--seed 0] [--speakers 4] [--snr LOW HIGH]
 
 Made as the demo's is (`tools/demo`, which needs espeak-ng), for the demo's model: what is learned here has to hold for
 voices that were never heard. Clips are of more different lengths than the demo's, as those of real data sets are.
@@ -9,6 +9,7 @@ voices that were never heard. Clips are of more different lengths than the demo'
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -45,7 +46,14 @@ _SPARE = 1.05
 """So many times the clips are made: those that the model's window would cut are left out."""
 
 
-def make(folder: Path, *, clips: int = 600, seed: int = 0, speakers: int = 4) -> Path:
+def make(
+    folder: Path,
+    *,
+    clips: int = 600,
+    seed: int = 0,
+    speakers: int = 4,
+    snr: tuple[float, float] | None = None,
+) -> Path:
     """`train.parquet`, `validation.parquet` and `test.parquet` in `folder`, made only where they are not there yet.
 
     With the same version of espeak-ng they have the same samples, texts and order for the same arguments.
@@ -55,6 +63,7 @@ def make(folder: Path, *, clips: int = 600, seed: int = 0, speakers: int = 4) ->
         clips: of each split.
         seed: of sentences, noise and babble.
         speakers: of the training clips, the first ones.
+        snr: lowest and highest dB of the speech over the noise in validation and test, instead of the speakers' own.
     """
     if folder.is_dir():
         return folder
@@ -70,6 +79,8 @@ def make(folder: Path, *, clips: int = 600, seed: int = 0, speakers: int = 4) ->
     for number, (split, people) in enumerate(SPEAKERS.items()):
         mine = texts[number * spoken : (number + 1) * spoken]
         chosen = people[:speakers] if split == "train" else people
+        if snr is not None and split != "train":
+            chosen = tuple(dataclasses.replace(speaker, snr=snr) for speaker in chosen)
         who = [chosen[index % len(chosen)] for index in range(spoken)]
         rows = build.make_rows(f"{split} clips", seed + 1 + number, mine, who, babble)
         whole = [row for row in rows if row.seconds < speech.MAX_SECONDS]
@@ -95,8 +106,10 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--speakers", type=int, default=4, choices=range(1, 5), help="of the training clips")
+    parser.add_argument("--snr", type=float, nargs=2, help="of validation and test, dB: the field is noisy")
     asked = parser.parse_args()
-    print(make(asked.folder, clips=asked.clips, seed=asked.seed, speakers=asked.speakers))
+    snr = tuple(asked.snr) if asked.snr else None
+    print(make(asked.folder, clips=asked.clips, seed=asked.seed, speakers=asked.speakers, snr=snr))
 
 
 if __name__ == "__main__":

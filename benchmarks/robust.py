@@ -1,6 +1,7 @@
-"""What augmentation is worth with few speakers: the spaces `robust` and `lr_batch` on the same data, on the test split.
+"""What a space is worth where data is hard: `lr_batch` and another one on the same few voices, on the test split.
 
-    python benchmarks/robust.py FOLDER [--seeds 0 1 2] [--trials 8] [--epochs 8] [--speakers 4] [--output FILE]
+    python benchmarks/robust.py FOLDER [--seeds 0 1 2] [--trials 8] [--epochs 8] [--speakers 4]
+        [--snr LOW HIGH] [--spaces lr_batch robust] [--output FILE] [words of tune-whisper ...]
 
 For each seed a few-speaker set (`few_speakers.py`) is made in FOLDER, and searched with each space: as many trials,
 epochs and finalists for both, the searches' and trainings' seeds the same. What a search exports is measured on the
@@ -113,12 +114,17 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=8)
     parser.add_argument("--clips", type=int, default=600, help="of each split")
     parser.add_argument("--speakers", type=int, default=4, choices=range(1, 5), help="of the training clips")
+    parser.add_argument("--snr", type=float, nargs=2, help="of validation and test, dB: a noisy field")
     parser.add_argument("--output", type=Path, help="JSON")
     asked, words = parser.parse_known_args()
     found: list[Search] = []
     for seed in asked.seeds:
         data = few_speakers.make(
-            asked.folder / f"seed-{seed}", clips=asked.clips, seed=seed, speakers=asked.speakers
+            asked.folder / f"seed-{seed}",
+            clips=asked.clips,
+            seed=seed,
+            speakers=asked.speakers,
+            snr=tuple(asked.snr) if asked.snr else None,
         )
         for space in asked.spaces:
             found.append(search(space, data.absolute(), seed, asked, words))
