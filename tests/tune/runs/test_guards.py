@@ -220,9 +220,9 @@ def test_guards_as_words(data: str, most: float) -> None:
         ("x.csv:-1", "--guard x.csv:-1: MAX_LOSS -1 must be from 0 to below 100 points"),
         ("speech:2024", "of data whose name ends so write speech:2024:1"),
         ("x.csv:nan", "MAX_LOSS nan must be from 0"),
-        ("nowhere.csv:2", "--guard nowhere.csv:2: no such file or folder; give demo, a hub data set"),
-        ("demo", "--guard demo:1: is the data that is trained on; give data that is not"),
-        ("silent.csv", "silent.csv:1: the split 'all' has no clip with text"),
+        ("nowhere.csv:2", "--guard nowhere.csv: no such file or folder; give demo, a hub data set"),
+        ("demo", "--guard demo: is the data that is trained on; give data that is not"),
+        ("silent.csv", "silent.csv: the split 'all' has no clip with text"),
         ("silent.csv silent.csv:2", "is given twice; give each data once"),
     ],
 )
