@@ -33,8 +33,8 @@ from tune.experiments.events import (
     TrialsOver,
     TrialStarted,
 )
-from tune.experiments.folder import ExperimentFolder
-from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
+from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
+from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.object_stores.segments import SegmentUploader
 from tune.experiments.opened import OpenExperiment

@@ -26,8 +26,8 @@ from tune.experiments.events import (
     decode,
     encode,
 )
-from tune.experiments.folder import ExperimentFolder
-from tune.experiments.log import EVENTS_FILE, ExperimentLog, ProgressLog, parse
+from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
+from tune.experiments.log import ExperimentLog, ProgressLog, parse
 from tune.experiments.mlflow_store import default_tracking_uri
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.saved import SavedExperiment

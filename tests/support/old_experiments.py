@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from trainer.config import TrainConfig
-from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
-from tune.experiments.log import EVENTS_FILE
+from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.mlflow_store import default_artifact_root
 from tune.experiments.results import results_of
 from tune.experiments.saved import load_saved

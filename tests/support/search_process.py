@@ -14,7 +14,8 @@ import psutil
 from forks import TUNE, Command, family
 from mlflow_tables import shared_folder
 
-from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 SYNTHETIC = [str(ROOT / "tests" / "support" / "synthetic.py")]

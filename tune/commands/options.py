@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer.config import ConfigError, check_value
-from tune.experiments.plan import ASKABLE_TRACKERS
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
-from tune.util.console import make_console, say
 from tune.util.errors import option_name
 from tune.util.files import check_folder, write_whole, writing
 
@@ -96,6 +94,8 @@ def hand_out(
     Raises:
         ConfigError: the folder cannot be written.
     """
+    from tune.util.console import make_console, say
+
     console = make_console()
     if arguments.json:
         print(json.dumps(content, ensure_ascii=False, allow_nan=False))
@@ -168,7 +168,7 @@ def add_track(group: Any) -> None:
     group.add_argument(
         "--track",
         nargs="+",
-        choices=ASKABLE_TRACKERS,
+        choices=("mlflow", "tensorboard"),
         default=["mlflow"],
         metavar="STORE",
         help="where results are shown: mlflow, tensorboard or both (default: mlflow)",

@@ -45,7 +45,8 @@ def sync(words: list[str]) -> int:
         TrackingError: a store is away or another one, or a search delivers to it now.
     """
     arguments = sync_parser().parse_args(words)
-    from tune.experiments.log import EVENTS_FILE, read_log
+    from tune.experiments.folder import EVENTS_FILE
+    from tune.experiments.log import read_log
     from tune.experiments.results import write_results
     from tune.experiments.saved import find_experiment, old_form_error
     from tune.util.errors import TrackingError

@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune.experiments.log import EVENTS_FILE
 from tune.experiments.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
-from tune.experiments.object_stores.lease import LEASE_FILE
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
-from tune.experiments.object_stores.segments import EVENTS_FOLDER
 from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
 from tune.util.files import take_lock, write_whole
@@ -25,6 +22,9 @@ if TYPE_CHECKING:
 
 EXPERIMENT_FILE = "experiment.yaml"
 RESULTS_FILE = "results.json"
+EVENTS_FILE, PROGRESS_FILE = "events.jsonl", "progress.jsonl"
+EVENTS_FOLDER, LEASE_FILE = "events", "lease.json"
+"""In a bucket: the log, which cannot be appended to there; who writes it."""
 TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""
 _STATE_FILE = ".uploaded.json"

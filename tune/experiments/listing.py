@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.scoring.translation import renamed
-from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
-from tune.experiments.log import EVENTS_FILE
+from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.object_stores.segments import read_segments
 from tune.experiments.old_form import STATE_FILE

@@ -34,11 +34,10 @@ from tune.experiments.events import (
     decode,
     encode,
 )
+from tune.experiments.folder import PROGRESS_FILE
 from tune.experiments.state import SearchState
 from tune.util.errors import ExperimentError
 
-EVENTS_FILE = "events.jsonl"
-PROGRESS_FILE = "progress.jsonl"
 _DECISIONS = (
     Evaluated,
     CheckpointSaved,

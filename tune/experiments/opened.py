@@ -8,7 +8,8 @@ import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.lease import Lease
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.object_stores.segments import SegmentUploader, download

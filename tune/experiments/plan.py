@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
-ASKABLE_TRACKERS = ("mlflow", "tensorboard")
-"""What `--track` may name."""
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method", "ema_decay")
 """Settings of which DeepSpeed does not run all values."""

@@ -16,8 +16,8 @@ import yaml
 from trainer.config import TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.adapters import with_base
-from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
-from tune.experiments.log import EVENTS_FILE, fold
+from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE
+from tune.experiments.log import fold
 from tune.experiments.object_stores.segments import download
 from tune.experiments.old_form import STATE_FILE, old_state
 from tune.experiments.settings import ExperimentSettings, parse_settings, read_settings

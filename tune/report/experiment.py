@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.experiments.folder import EXPERIMENT_FILE, RESULTS_FILE
-from tune.experiments.log import EVENTS_FILE
+from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
 from tune.experiments.saved import SavedExperiment, load_saved

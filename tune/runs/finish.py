@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
-from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
+from tune.experiments.log import read_log
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.opened import OpenExperiment, is_running
 from tune.experiments.results import outcome, write_results

@@ -7,10 +7,9 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.experiments.log import EVENTS_FILE
+from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import (
-    ASKABLE_TRACKERS,
     ASKED_RESOURCES,
     SearchPlan,
     SearchRequest,
@@ -212,7 +211,7 @@ def _as_before(
         "interpolate": asked.interpolate,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
-        "track": tuple(name for name in settings.track if name in ASKABLE_TRACKERS),
+        "track": settings.track,
         **{name: asked.asked_resources.get(name) for name in ASKED_RESOURCES},
     }
     options = {word.replace("--no-", "--") for word in given}

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tune.experiments.events import Entry, SearchEnded, SessionStarted
-from tune.experiments.folder import ExperimentFolder
-from tune.experiments.log import EVENTS_FILE, PROGRESS_FILE, parse, parse_progress
+from tune.experiments.folder import EVENTS_FILE, PROGRESS_FILE, ExperimentFolder
+from tune.experiments.log import parse, parse_progress
 from tune.experiments.saved import SavedExperiment, load_saved
 from tune.experiments.settings import ExperimentSettings, read_settings
 from tune.experiments.state import SearchState

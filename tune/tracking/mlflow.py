@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.translation import TRANSLATE, true_name, words
 from tune.experiments.events import GuardMeasured, ResultsWritten, SearchEnded, SessionStarted, TrialStarted
-from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import read_log
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store, default_artifact_root, is_server
 from tune.experiments.old_form import STATE_FILE
 from tune.experiments.settings import read_tracking_uri

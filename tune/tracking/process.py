@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from tune.experiments.log import EVENTS_FILE
+from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.storage import Storage
 from tune.tracking.tracker import Orders, Status, log_file
 from tune.util.errors import TrackingError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from pathlib import Path
@@ -56,6 +55,8 @@ def use_ray_token() -> None:
 
 def package_versions() -> dict[str, str]:
     """Python and the packages that shape a result; one that is not installed is left out."""
+    import importlib.metadata  # which reads mail: a tenth of what `--help` takes
+
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:
         try:

@@ -94,8 +94,11 @@ def test_help_imports_nothing_that_takes_seconds(words: list[str]) -> None:
     imported = {name.partition(".")[0] for name in done.stderr.split()}
     assert "argparse" in imported
     assert sorted(imported & HEAVY) == []
+    if not words:  # what a plain --help needs of our own is little, and stays so
+        assert sorted({"rich", *PLANNING} & set(done.stderr.split())) == []
 
 
+PLANNING = {"tune.experiments.plan", "tune.experiments.state", "tune.experiments.events", "tune.space.space"}
 HEAVY = {
     *(
         "torch",

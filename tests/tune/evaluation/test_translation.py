@@ -12,7 +12,8 @@ from search_process import QUICK, Search, results
 
 from tune.cli import main
 from tune.experiments.events import BaselineMeasured, Evaluated, HeldOutMeasured
-from tune.experiments.log import EVENTS_FILE, parse
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import parse
 
 _WER = re.compile(r"\bWERs?\b|\bCER\b|\"(\w+_)?[wc]er\"|\b[wc]er\b")
 

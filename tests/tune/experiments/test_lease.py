@@ -18,8 +18,9 @@ from cut_proxy import CutProxy
 from gcs_server import GcsServer, gcs_server
 from s3_server import KEYS, S3Server, give_keys, s3_server
 
+from tune.experiments.folder import LEASE_FILE
 from tune.experiments.object_stores import conditional
-from tune.experiments.object_stores.lease import LEASE_FILE, Lease
+from tune.experiments.object_stores.lease import Lease
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.util.errors import ExperimentError
 

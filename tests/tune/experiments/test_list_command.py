@@ -26,9 +26,9 @@ from tune.experiments.events import (
     TrialsOver,
     TrialStarted,
 )
-from tune.experiments.folder import ExperimentFolder
+from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.listing import ExperimentLine, list_experiments
-from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.opened import lock
 from tune.experiments.storage import Storage

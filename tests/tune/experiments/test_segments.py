@@ -14,16 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from s3_server import give_keys, s3_server
 
 from tune.experiments.events import Entry, SessionStarted, TrialRecovered, decode, encode
-from tune.experiments.log import EVENTS_FILE
-from tune.experiments.object_stores.lease import LEASE_FILE, Lease
+from tune.experiments.folder import EVENTS_FILE, EVENTS_FOLDER, LEASE_FILE
+from tune.experiments.object_stores.lease import Lease
 from tune.experiments.object_stores.object_store import Mark, ObjectStore, StorageError
-from tune.experiments.object_stores.segments import (
-    EVENTS_FOLDER,
-    SEGMENT_BYTES,
-    SegmentUploader,
-    download,
-    read_segments,
-)
+from tune.experiments.object_stores.segments import SEGMENT_BYTES, SegmentUploader, download, read_segments
 from tune.experiments.storage import Storage
 from tune.util.errors import ExperimentError
 

@@ -24,9 +24,9 @@ from trainer.data.clips import Drop
 from tune.cli import main
 from tune.commands.report import report_parser
 from tune.experiments.events import HeldOutMeasured, SessionStarted
-from tune.experiments.folder import ExperimentFolder
+from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.listing import list_experiments
-from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.experiments.storage import Storage
 from tune.report.writer import write_report

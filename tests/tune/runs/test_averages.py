@@ -18,7 +18,8 @@ from trainer.errors import DiskFullError
 from trainer.model.pretrained import DEMO_MODEL
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import TrialProposed
-from tune.experiments.log import EVENTS_FILE, parse, read_log
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import parse, read_log
 from tune.experiments.saved import load_saved
 from tune.export.model_card import CardFacts, model_card
 from tune.report.experiment import load_experiment

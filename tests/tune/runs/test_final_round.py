@@ -20,8 +20,8 @@ from tune.experiments.events import (
     TrialsOver,
     TrialStarted,
 )
-from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
+from tune.experiments.log import read_log
 from tune.experiments.plan import SearchRequest
 from tune.experiments.saved import load_saved
 from tune.runs import finish as finish_module

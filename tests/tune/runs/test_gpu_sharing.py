@@ -26,7 +26,8 @@ from trainer.memory import room_on_gpu
 from trainer.probe import Measured
 from tune.cli import main
 from tune.commands.job_request import read_request
-from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import read_log
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.storage import Storage
 from tune.runs.gpu_sharing import (

@@ -28,7 +28,8 @@ from trainer.scoring.alignment import UtteranceErrors
 from trainer.train import Evaluation, evaluate
 from tune.cli import main
 from tune.experiments.events import GuardMeasured
-from tune.experiments.log import EVENTS_FILE, parse
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import parse
 from tune.experiments.saved import load_saved
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report

@@ -21,8 +21,9 @@ from ray_nodes import Nodes
 from search_process import QUICK, Search, results, state
 
 from tune.experiments.events import TrialProposed
+from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.listing import list_experiments
-from tune.experiments.log import EVENTS_FILE, ExperimentLog, read_log
+from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.storage import Storage
 from tune.util.errors import ExperimentError
 

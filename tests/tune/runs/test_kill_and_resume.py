@@ -25,7 +25,8 @@ from forks import TUNE, Command, family
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from tune.experiments.log import EVENTS_FILE, read_log
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import read_log
 
 ROOT = Path(__file__).resolve().parents[3]
 SPACE = """\

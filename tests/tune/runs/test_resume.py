@@ -16,8 +16,8 @@ import pytest
 from s3_server import KEYS, S3Server
 
 from tune.cli import main
-from tune.experiments.folder import ExperimentFolder
-from tune.experiments.log import EVENTS_FILE, fold
+from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
+from tune.experiments.log import fold
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.object_stores.segments import read_segments
 from tune.experiments.storage import Storage

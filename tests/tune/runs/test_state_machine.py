@@ -32,8 +32,8 @@ from trainer.report import Kept
 from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
-from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.log import EVENTS_FILE, parse, read_log
+from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
+from tune.experiments.log import parse, read_log
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import results_of

@@ -13,7 +13,8 @@ from made_experiments import made_trial, search_outcome, write_experiment
 from made_logs import MadeLog, training_settings
 
 from tune.experiments.events import FinalistsCompared, FinalRoundPlanned, HeldOutMeasured, TrialsOver
-from tune.experiments.log import EVENTS_FILE, ExperimentLog
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import ExperimentLog
 from tune.experiments.saved import SavedExperiment, load_saved
 from tune.experiments.storage import Storage
 from tune.search.finalists import Verdict

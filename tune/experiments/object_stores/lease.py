@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tune.experiments.folder import LEASE_FILE
 from tune.experiments.object_stores.conditional import (
     NotConditionalError,
     QuickerError,
@@ -27,7 +28,6 @@ from tune.experiments.object_stores.conditional import (
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.util.errors import ExperimentError
 
-LEASE_FILE = "lease.json"
 TTL = 120.0
 """Seconds that a lease is good for without being renewed."""
 _GRAIN = 2.0

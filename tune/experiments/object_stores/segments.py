@@ -14,11 +14,11 @@ import threading
 from pathlib import Path
 
 from tune.experiments.events import LineError, SessionStarted, decode
+from tune.experiments.folder import EVENTS_FOLDER
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.util.errors import ExperimentError
 from tune.util.files import write_whole
 
-EVENTS_FOLDER = "events"
 SEGMENT_BYTES = 1 << 20
 _READERS = 8
 
