@@ -35,6 +35,7 @@ OF_COMMANDS = (
     *("tune.report.search_page", "tune.report.analysis", "plotly.graph_objects", "trainer.data.prepared"),
     *("ray.autoscaler.v2.utils", "trainer.inspection.quick"),
     *("ray.dag", "ray.tune", "mlflow.store.tracking.sqlalchemy_store", "optuna.storages._rdb.storage"),
+    *("tune.tracking.mlflow", "tune.tracking.optuna_study"),
 )
 OF_WORKERS = (
     *("trainer.train", "trainer.training.callbacks", "trainer.training.whisper_trainer"),
@@ -212,7 +213,8 @@ if __name__ == "__main__":
         os._exit(0)
     words = server.become(asked)
     if with_ray:
-        from forks import start_rays_with
+        from forks import start_followers_with, start_rays_with
 
         start_rays_with(folder)
+        start_followers_with(folder)
     run(words)

@@ -3,10 +3,11 @@
 Half of the time that a short search takes on the CPU goes into imports, and the tests start hundreds of processes. Each
 is a process as any other: it has its own environment, folder and output, and can be interrupted and killed.
 
-Two servers (`fork_server.py`) belong to each process that runs tests: `commands`, which has imported what a search's
-driver needs, and `workers`, which has imported what a training needs, but not Ray. A client connects to a server's
-socket and sends what to run; it is told the process's number and, later, its exit code; if the client goes, so does
-the process. Ray starts its workers with a `python` of ours, which is such a client (`stand_for_worker`).
+Two servers (`fork_server.py`) belong to each process that runs tests: `commands`, which has imported what the driver
+of a search and its follower need, and `workers`, which has imported what a training needs, but not Ray. A client
+connects to a server's socket and sends what to run; it is told the process's number and, later, its exit code; if the
+client goes, so does the process. Ray starts its workers, and a driver its follower, with a `python` of ours, which is
+such a client (`stand_in`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ RAYS_PROGRAMS = (
     "/ray/dashboard/agent.py",
 )
 """Those of Ray that are forked; not its dashboard, which starts processes anew by itself."""
+FOLLOWER = ["-m", "tune.tracking.follower"]
 SETUP = "/ray/_private/workers/setup_worker.py"
 CONTEXT = "--serialized-runtime-env-context="
 PREFIX = "ray::F"
@@ -180,7 +182,7 @@ def servers() -> Path:
     """The folder with the sockets of both servers of this process, beside Ray's `python`; they end with it."""
     folder = Path(tempfile.mkdtemp(prefix="forks-", dir="/tmp"))  # the first line of a script must be short
     python = folder / "python"
-    words = (sys.executable, str(folder / "workers"), _mounts())
+    words = (sys.executable, str(folder), _mounts())
     python.write_text(
         f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(HERE)!r})\nimport forks\n"
         f"forks.stand_in(*{words!r})\n"
@@ -242,19 +244,27 @@ def start_rays_with(folder: Path) -> None:
     services.sys = _System(str(folder / "python"))  # type: ignore[assignment]
 
 
-def stand_in(python: str, address: str, mounts: str) -> None:
-    """Do what `python` would with this command's words; the server at `address` sees `mounts`."""
+def start_followers_with(folder: Path) -> None:
+    """Let the follower of a search that this process runs be forked from one that has imported MLflow and Optuna."""
+    from tune.tracking import process
+
+    process.sys = _System(str(folder / "python"))  # type: ignore[assignment]
+
+
+def stand_in(python: str, folder: str, mounts: str) -> None:
+    """Do what `python` would with this command's words; the servers in `folder` see `mounts`."""
     words = sys.argv[1:]
     forked = words[words[0] == "-u" :]
     if forked[0].endswith(SETUP) and (after := _set_up(python, forked)):
         # As Ray does: the variables are on no command line any more.
         os.execv(sys.argv[0], [sys.argv[0], *after])
-    if forked[0].endswith(RAYS_PROGRAMS) and _mounts() == mounts:
+    kind = "commands" if forked[:2] == FOLLOWER else "workers" if forked[0].endswith(RAYS_PROGRAMS) else ""
+    if kind and _mounts() == mounts:
         interrupted = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         request = {"words": forked, "folder": str(Path.cwd()), "environment": {**os.environ}}
         request |= {"nice": os.nice(0), "interrupted": interrupted}
         with contextlib.suppress(OSError):  # the server is gone
-            _stand_for(*_ask(Path(address), request, [0, 1, 2]), interrupted)
+            _stand_for(*_ask(Path(folder) / kind, request, [0, 1, 2]), interrupted)
     os.execv(python, [python, *words])
 
 
