@@ -128,6 +128,13 @@ def test_the_decay_takes_at_most_what_the_warmup_leaves(config: TrainConfig) -> 
     )
 
 
+@pytest.mark.parametrize("schedule", ["linear", "polynomial", "warmup_stable_decay"])
+def test_a_warmup_that_leaves_no_step_is_all_there_is(config: TrainConfig, schedule: Any) -> None:
+    config = config.replace(scheduler_type=schedule, warmup_ratio=1.0, evaluations=1, max_eval_clips=1)
+    rates = [row["learning_rate"] for row in rows_of(config.replace(learning_rate=1e-3))]
+    assert rates == pytest.approx([1e-3 * step / 8 for step in range(8)])
+
+
 def kept(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of tensors in an optimiser's state, its counts left out."""
     values = [value for state in optimizer.state.values() for name, value in state.items()]

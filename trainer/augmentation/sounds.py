@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 _PIECE = 30 * SAMPLE_RATE
 """Longer noises are cut into such pieces, of which each is as likely as a short noise. Clips are not longer."""
+_LEAST = SAMPLE_RATE
+"""What is left behind the last piece is one too if it is so long: some samples, again and again, would be a tone."""
 
 
 def find_sounds(setting: str, folder: str) -> list[Path]:
@@ -53,11 +55,11 @@ def open_sounds(setting: str, folder: str, cache: Path) -> Waveforms:
         cache: folder of the feature caches.
 
     Raises:
-        DataError: as `find_sounds`, or a file cannot be read.
+        DataError: as `find_sounds`, or a file cannot be read, or all are empty.
     """
     files = find_sounds(setting, folder)
     status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    key = hashlib.sha256(json.dumps([WAVEFORMS_VERSION, setting, status]).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps([WAVEFORMS_VERSION, setting, _LEAST, status]).encode()).hexdigest()[:24]
 
     def build(place: Path) -> dict[str, Any]:
         with WaveformWriter(place, setting) as writer:
@@ -68,23 +70,26 @@ def open_sounds(setting: str, folder: str, cache: Path) -> Waveforms:
         return {"files": len(files)}
 
     with found_or_built(cache / f"sounds-{key}", build):
-        return Waveforms.open(cache / f"sounds-{key}", setting)
+        sounds = Waveforms.open(cache / f"sounds-{key}", setting)
+    if not len(sounds):
+        raise DataError(f"{setting}={folder!r}: its {_kinds()} files are empty; give a folder with sounds")
+    return sounds
 
 
 def _pieces(setting: str, folder: str, path: Path) -> Iterator[np.ndarray]:
     """A file's samples, float32 (samples,), in pieces; what is damaged at its end is left out."""
     import numpy as np
 
-    left = np.zeros(0, np.float32)
+    left, least = np.zeros(0, np.float32), 1
     try:
         for samples in AudioFile(path).stream():
             left = np.concatenate([left, samples])
             while len(left) >= _PIECE:
                 yield left[:_PIECE]
-                left = left[_PIECE:]
+                left, least = left[_PIECE:], _LEAST
     except AudioError as error:
         raise DataError(f"{setting}={folder!r}: {path.name}: {error}; remove or replace the file") from error
-    if len(left):
+    if len(left) >= least:
         yield left
 
 

@@ -21,6 +21,7 @@ def training_arguments(
     """The stock trainer's arguments for `config`: evaluation, saving and logging are left to our callback."""
     precision = resolve_precision(config.precision)
     n_steps = plan.n_steps if plan else 1
+    n_warmup = warmup_steps(config, n_steps)
     if config.deepspeed and precision == "bf16" and not torch.cuda.is_available():
         raise ConfigError(
             "precision='bf16': DeepSpeed trains in fp32 where there is no GPU; use auto or fp32"
@@ -38,12 +39,12 @@ def training_arguments(
         adam_beta1=config.adam_beta1,
         adam_beta2=config.adam_beta2,
         adam_epsilon=config.adam_epsilon,
-        # The stock `constant` has no warmup.
+        # The stock `constant` has no warmup, the stock `polynomial` divides by the steps after it (transformers 5.23).
         lr_scheduler_type="constant_with_warmup"
-        if config.scheduler_type == "constant"
+        if config.scheduler_type == "constant" or n_warmup >= n_steps
         else config.scheduler_type,
-        lr_scheduler_kwargs=_scheduler_settings(config, n_steps),
-        warmup_steps=warmup_steps(config, n_steps),
+        lr_scheduler_kwargs=_scheduler_settings(config, n_steps, n_warmup),
+        warmup_steps=n_warmup,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         activation_checkpointing=config.gradient_checkpointing,
@@ -126,12 +127,12 @@ def warmup_steps(config: TrainConfig, n_steps: int) -> int:
     return round(config.warmup_ratio * n_steps)
 
 
-def _scheduler_settings(config: TrainConfig, n_steps: int) -> dict[str, Any] | None:
+def _scheduler_settings(config: TrainConfig, n_steps: int, n_warmup: int) -> dict[str, Any] | None:
     """What only `warmup_stable_decay` is told: its last steps; the rate falls as 1 - sqrt (arXiv:2405.18392)."""
-    if config.scheduler_type != "warmup_stable_decay":
+    left = n_steps - n_warmup
+    if config.scheduler_type != "warmup_stable_decay" or left <= 0:
         return None
-    left = n_steps - warmup_steps(config, n_steps)
     return {
-        "num_decay_steps": max(0, min(round(config.decay_ratio * n_steps), left)),
+        "num_decay_steps": min(round(config.decay_ratio * n_steps), left),
         "decay_type": "1-sqrt",
     }

@@ -192,6 +192,7 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
     rooms.mkdir()
     generator = np.random.default_rng(0)
     soundfile.write(noises / "long.flac", generator.uniform(-0.1, 0.1, 31 * 16_000), 16_000)
+    soundfile.write(noises / "longer.wav", generator.uniform(-0.1, 0.1, 30 * 16_000 + 20), 16_000)
     soundfile.write(noises / "low.wav", generator.uniform(-0.1, 0.1, 8_000), 8_000)
     (noises / "readme.txt").write_text("no noise")
     soundfile.write(rooms / "room.wav", np.array([0, 0, 1.0, 0.5, 0.25]), 16_000)
@@ -202,7 +203,7 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
     )
     first, second = _augmented(with_files, made), _augmented(with_files, made)
     assert first._augmenter._noises is not None
-    assert len(first._augmenter._noises) == 3, "30 s, 1 s and the other file"
+    assert len(first._augmenter._noises) == 4, "30 s and 1 s, 30 s without 20 samples, the last"
     for clip in range(20):
         np.testing.assert_array_equal(first.features(0, clip)[0], second.features(0, clip)[0])
     assert len(list((tmp_path / "cache").glob("sounds-*"))) == 2
@@ -213,6 +214,9 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
         _augmented(
             with_files.replace(noise_dir=None, augment_noise_kind="any", impulse_dir=str(made.folder)), made
         )
+    soundfile.write(rooms / "room.wav", np.zeros(0), 16_000)
+    with pytest.raises(DataError, match=r"impulse_dir='.*rooms': its .wav, .* files are empty"):
+        _augmented(with_files.replace(noise_dir=None, augment_noise_kind="any"), made)
     with pytest.raises(DataError, match=r"noise_dir='nowhere': is not a folder"):
         _augmented(with_files.replace(noise_dir="nowhere"), made)
 
