@@ -365,15 +365,17 @@ class SpaceReader:
             told, idle = " or ".join(values), [value for value in able if value not in values]
             if able and not {*values} & {*able}:
                 yield name, f"{switch} is {show(able[0])}; set it to {told}, or fix {name}"
-            elif idle and switch == "method":
+            elif idle:
                 when = values[0] if len(values) == 1 else f"[{', '.join(values)}]"
-                yield name, f"method can be {idle[0]}; add when: {{method: {when}}}"
+                yield name, f"{switch} can be {idle[0]}; add when: {{{switch}: {when}}}"
         for name in ranges:
             switch, off = ("spec_augment", "false") if name.startswith("mask_") else ("augment", "0")
             depends = name.startswith(("mask_", "augment_"))
             if depends and where(name) and switch not in ranges and not fixed.get(switch):
                 on = "true" if switch == "spec_augment" else "a share of the clips"
                 yield name, f"{switch} is {off}; set it to {on}, or fix {name}"
+            elif name.startswith("augment") and where(name) and fixed.get("augment_strength") == 0:
+                yield name, "augment_strength is 0; set it to a number above 0, or leave the augmentation out"
 
 
 def _settings(section: str, settings: _Settings, node: yaml.Node, problems: Problems) -> _Settings:

@@ -218,6 +218,10 @@ BAD_FILES = {
         LR + "augment_speed: {type: float, low: 0, high: 0.4}",
         "2: augment_speed: is searched without effect: augment is 0; set it to a share of the clips, or fix augment_sp",
     ),
+    "augmentation of no strength": (
+        LR + "augment: {type: float, low: 0.5, high: 1}\naugment_strength: 0",
+        "2: augment: is searched without effect: augment_strength is 0; set it to a number above 0, or leave",
+    ),
     "noises of no folder": (
         LR + "augment: 0.5\naugment_noise_kind: {type: choice, values: [any, files]}",
         "3: augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble",
@@ -272,6 +276,16 @@ BAD_FILES = {
         LR + "optimizer: {type: choice, values: [adamw, adafactor]}\n"
         "adam_beta2: {type: float, low: 0.9, high: 0.999, when: {optimizer: adafactor}}",
         "3: adam_beta2: is searched without effect: optimizer is adafactor; set it to adamw or adamw_8bit",
+    ),
+    "beta of some optimisers": (
+        LR + "optimizer: {type: choice, values: [adafactor, adamw]}\n"
+        "adam_beta2: {type: float, low: 0.9, high: 0.999}",
+        "3: adam_beta2: is searched without effect: optimizer can be adafactor; add when: {optimizer: [adamw, ad",
+    ),
+    "decay of some schedules": (
+        LR + "scheduler_type: {type: choice, values: [cosine, warmup_stable_decay]}\n"
+        "decay_ratio: {type: float, low: 0.1, high: 0.3}",
+        "3: decay_ratio: is searched without effect: scheduler_type can be cosine; add when: {scheduler_type: wa",
     ),
     # How much is trained
     "rank of all weights": (
