@@ -121,6 +121,16 @@ class Changes:
     generator: np.random.Generator = dataclasses.field(compare=False)
     """For what is random in the sounds themselves."""
 
+    @property
+    def nothing(self) -> bool:
+        """Whether the clip stays as it is."""
+        made = (self.room, self.noise, self.band)
+        return (
+            self.speed == self.tempo == 1
+            and made == (None, None, None)
+            and not (int(self.shift * SAMPLE_RATE) or self.tilt or self.clipping or self.gain)
+        )
+
     def fitted(self, samples: int, most: int) -> Changes:
         """The changes for a clip of so many samples, not as slow and late where it would have more than `most`."""
         pace = self.speed * self.tempo
@@ -247,7 +257,8 @@ class Augmenter:
 
     def _changes(self, epoch: int, clip: int) -> Changes | None:
         changes = draw_changes(self.amounts, self._seed, epoch, clip)
-        return changes.fitted(self._clips.samples(clip), self._most) if changes else None
+        fitted = changes.fitted(self._clips.samples(clip), self._most) if changes else None
+        return None if fitted is None or fitted.nothing else fitted
 
     def _impulse(self, generator: np.random.Generator, seconds: float) -> np.ndarray:
         if self._impulses is None:
