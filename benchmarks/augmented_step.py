@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--output", type=Path, help="JSON")
     asked = parser.parse_args()
+    if asked.steps < 4:
+        parser.error(f"--steps {asked.steps}: must be at least 4; the first three are not measured")
     torch.set_num_threads(1)
     told: dict[str, dict[str, list[float]]] = {}
     for shape in asked.shape:
