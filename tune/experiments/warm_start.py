@@ -111,6 +111,9 @@ def read_warm_start(
         config["method"] = method_of(config.get("method", "full"), frozen)
         params = space.draw(lambda key, _, config=config: config.get(key))  # type: ignore[misc]
         wrong = space.outside(params)
+        here = {**ours, **params}
+        if config["method"] != method_of(here["method"], bool(here["freeze_encoder"])):
+            wrong.append("method")  # it has learning rates of its own
         outside.update(wrong)
         if not wrong and trial.evaluations:
             value = trial.best_wer if trial.status == "completed" else None
@@ -143,7 +146,7 @@ def _notes(
     for key in space.parameters:
         if key not in searched_there:
             notes.append(f"warm start: {key} was not searched there, it was {theirs.get(key)}")
-    for key in sorted(searched_there - set(space.parameters)):
+    for key in sorted(searched_there - {*space.parameters, "method", "freeze_encoder"}):
         notes.append(
             f"warm start: {key} was searched there and is {ours.get(key)} here; what was found is used"
         )

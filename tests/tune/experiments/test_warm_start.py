@@ -116,6 +116,24 @@ def test_a_frozen_encoder_is_the_method_of_the_decoder(tmp_path: Path) -> None:
     assert [each.params["method"] for each in warm.trials] == ["decoder", "full"]
 
 
+def test_trials_of_another_method_are_left_out(tmp_path: Path) -> None:
+    """A good learning rate of LoRA is twenty times that of all weights."""
+    text = RATE + "method: {type: choice, values: [full, lora]}\n"
+    ranks = "lora_rank: {type: choice, values: [8, 16]%s}\n"
+    trials = [
+        trial(1, {"learning_rate": 1e-4, "method": "full"}, 20.0),
+        trial(2, {"learning_rate": 1e-3, "method": "lora", "lora_rank": 8}, 30.0),
+    ]
+    storage = finished(tmp_path, text + ranks % ", when: {method: lora}", trials)
+    found = read_warm_start("other", storage, space_of(tmp_path, RATE), ours())
+    assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-4}]
+    assert "warm start: 1 are left out, their method is outside the space" in found.notes
+    assert not any("method was searched there" in note for note in found.notes)
+    here = space_of(tmp_path, f"method: lora\n{RATE}{ranks % ''}")
+    found = read_warm_start("other", storage, here, ours(method="lora"))
+    assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "lora_rank": 8}]
+
+
 def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
     space = space_of(tmp_path, RATE.replace("1e-5", "5e-4") + BATCH)
     found = read_warm_start("other", finished(tmp_path), space, ours())
