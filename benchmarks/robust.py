@@ -119,8 +119,9 @@ def main() -> None:
     asked, words = parser.parse_known_args()
     found: list[Search] = []
     for seed in asked.seeds:
+        noisy = "-".join(f"{ratio:g}" for ratio in asked.snr or ())
         data = few_speakers.make(
-            asked.folder / f"seed-{seed}",
+            asked.folder / f"seed-{seed}-clips-{asked.clips}-speakers-{asked.speakers}-snr-{noisy or 'own'}",
             clips=asked.clips,
             seed=seed,
             speakers=asked.speakers,
