@@ -84,13 +84,21 @@ def _run(config: TrainConfig) -> int:
             f"output_dir={config.output_dir!r}: cannot be written: {error.strerror}; choose another folder"
         ) from error
 
-    from trainer.config import ENCODER_CACHE_OFF
+    from trainer.augmentation.sounds import find_sounds, open_sounds
+    from trainer.config import ENCODER_CACHE_OFF, SOUNDS
     from trainer.data.prepared import prepare
     from trainer.methods import notes_on_methods
+    from trainer.model.whisper import check_depth, load_model_config
     from trainer.scoring.translation import describe_rates, words
     from trainer.train import evaluate, train
 
+    check_depth(config, load_model_config(config))
+    folders = {name: getattr(config, name) for name in SOUNDS if config.augments and getattr(config, name)}
+    for name, folder in folders.items():
+        find_sounds(name, folder)
     data = prepare(config, waveforms=config.augments)
+    for name, folder in folders.items():
+        open_sounds(name, folder, data.folder.parent)  # what cannot be read shows here
     off = config.augments and config.method == "decoder" and config.encoder_cache
     for note in [*data.notes, *([ENCODER_CACHE_OFF] if off else [])]:
         print(f"note: {note}")

@@ -37,6 +37,8 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
         ("model: nonsense\n", ["nonsense"]),
         ("model: demo\ndata: missing.csv\n", ["missing.csv"]),
         ("language: null\n", ["language=None"]),
+        ("augment: 1\nnoise_dir: nowhere\n", ["noise_dir='nowhere': is not a folder"]),
+        ("method: lora\nfreeze_encoder_layers: 9\n", ["freeze_encoder_layers=9: the encoder of demo has 3"]),
         ("optimizer: adafactor\ndeepspeed: ds_config.json\n", ["DeepSpeed runs AdamW"]),
         ("ema_decay: 0.9\ndeepspeed: ds_config_zero3.json\n", ["ema_decay=0.9: ZeRO 3"]),
         pytest.param(
@@ -57,7 +59,9 @@ def test_mistakes_are_a_line_each(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([str(config_file(tmp_path, text))]) == 2
-    printed = capsys.readouterr().err.splitlines()
+    told = capsys.readouterr()
+    printed = told.err.splitlines()
+    assert told.out == "", "nothing was measured"
     assert len(printed) == len(lines)
     for line, expected in zip(printed, lines, strict=True):
         assert line.startswith("error: ")
