@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.grouping import audio_key
-from trainer.data.parallel import over_clips
+from trainer.data.parallel import Task, Workers, over_clips
 from trainer.data.unfinished import Unfinished
 from trainer.errors import DataError
 from trainer.files import flush
@@ -132,7 +132,7 @@ def build_features(
     table: ClipTable,
     extractor: WhisperFeatureExtractor,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     waveforms: WaveformWriter | None = None,
 ) -> dict[str, Any]:
     """Write the features of all clips into `folder`.
@@ -146,7 +146,7 @@ def build_features(
         table: the clips.
         extractor: the model's.
         on_progress: called with clips done and clips in all.
-        workers: processes; `None` as `over_clips` has it.
+        workers: who computes.
         waveforms: is given those of the training clips that have features, in the same pass over the audio.
 
     Returns:
@@ -165,13 +165,15 @@ def build_features(
     }
     every = [(role, clip) for role, clips in table.splits.items() for clip in clips]
     outcomes = over_clips(
-        functools.partial(_compute, extractor, waveforms is not None),
+        Task(
+            functools.partial(_compute, extractor, waveforms is not None),
+            window_seconds(extractor),
+            _use_one_thread,
+        ),
         [clip for _, clip in every[kept.done :]],
         doing="computes features",
         workers=workers,
         small=_SMALL,
-        max_seconds=window_seconds(extractor),
-        start=_use_one_thread,
     )
     # One clip is too little work to share: with two threads on two busy cores it took 40 times longer.
     with one_torch_thread(), contextlib.closing(outcomes), contextlib.ExitStack() as stack:
@@ -347,14 +349,14 @@ def build_waveforms(
     clips: Sequence[Clip],
     *,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
 ) -> None:
     """Write the waveforms of clips whose features are there already.
 
     Raises:
         DataError: a worker process died, or a clip cannot be read any more.
     """
-    outcomes = over_clips(_hear, clips, doing="reads audio", workers=workers, small=_SMALL)
+    outcomes = over_clips(Task(_hear), clips, doing="reads audio", workers=workers, small=_SMALL)
     with contextlib.closing(outcomes):
         for done, (clip, outcome) in enumerate(zip(clips, outcomes, strict=True), start=1):
             if isinstance(outcome, AudioError):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from trainer.data.audio import AudioError, AudioSource, Heard, hear_each
 from trainer.data.clips import Clip
@@ -26,48 +27,70 @@ _LONGEST_JOB = 3600.0
 """Seconds of clips of one recording that are handed to a process: one that is longer is decoded once an hour."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Task(Generic[OutcomeT]):
+    """What each process does with the clips that it is handed."""
+
+    compute: Work[OutcomeT]
+    """With one."""
+    max_seconds: float | None = None
+    """Longest clip wanted."""
+    start: Callable[[], None] | None = None
+    """Called first in every process but the one that asks."""
+
+    def run(self, sources: Iterable[AudioSource]) -> Iterator[OutcomeT]:
+        """What comes of each."""
+        heard = hear_each(sources, max_seconds=self.max_seconds)
+        return (self.compute(source, found) for source, found in heard)
+
+
+class Pool(Protocol):
+    """Processes, here or on other machines."""
+
+    size: int
+    """How many there can be."""
+
+    def submit(self, sources: list[AudioSource]) -> Future[list[Any]]:
+        """Hand some clips to the next that is free."""
+
+    def close(self) -> None:
+        """End them once they have done what they are at."""
+
+
+#: Processes of this machine: so many, or one for each core unless there is little to do; or what makes a pool for a
+#: task and so many clips.
+Workers: TypeAlias = "int | Callable[[Task[Any], int], Pool] | None"
+
+
 def over_clips(
-    compute: Work[OutcomeT],
-    clips: Sequence[Clip],
-    *,
-    doing: str,
-    workers: int | None,
-    small: int,
-    max_seconds: float | None = None,
-    start: Callable[[], None] | None = None,
+    task: Task[OutcomeT], clips: Sequence[Clip], *, doing: str, workers: Workers, small: int
 ) -> Generator[OutcomeT, None, None]:
     """What comes of every clip's audio, in the clips' order; close it where it is not read to its end.
 
     Args:
-        compute: what is done with one.
+        task: what is done with one.
         clips: of any splits.
         doing: the same in words, for the error: `computes features`.
-        workers: processes; `None`: one for each core that this process may use.
-        max_seconds: longest clip wanted.
-        small: clips up to which `None` is this process alone: others take some seconds to start.
-        start: called first in every other process.
+        workers: who does it.
+        small: clips up to which it is this process alone, unless a number is told: others take some seconds to start.
 
     Raises:
         DataError: a process died.
     """
-    count = (1 if len(clips) <= small else _cores()) if workers is None else workers
-    if count <= 1:
-        heard = hear_each((clip.source() for clip in clips), max_seconds=max_seconds)
-        yield from (compute(source, found) for source, found in heard)
+    alone = workers <= 1 if isinstance(workers, int) else len(clips) <= small
+    if alone or (workers is None and cores() == 1):
+        yield from task.run(clip.source() for clip in clips)
         return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin, (start,))
+    pool = workers(task, len(clips)) if callable(workers) else Processes(task, workers or cores())
     # So many chunks wait at a time, so that audio is not all read into memory ahead of the work.
     waiting: deque[Future[list[OutcomeT]]] = deque()
     try:
         for sources in _jobs(clip.source() for clip in clips):
-            waiting.append(pool.submit(_compute_all, compute, sources, max_seconds))
+            waiting.append(pool.submit(sources))
             # What comes of a recording is large.
-            if len(waiting) > (count if len(sources) > _CHUNK else 3 * count):
+            if len(waiting) > (pool.size if len(sources) > _CHUNK else 3 * pool.size):
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
@@ -76,7 +99,28 @@ def over_clips(
             f"a process that {doing} died, most likely for lack of memory; free some and run again"
         ) from error
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.close()
+
+
+class Processes:
+    """Those of this machine; they start with the first clips that they are given."""
+
+    def __init__(self, task: Task[Any], size: int) -> None:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
+        context = multiprocessing.get_context("spawn")
+        self._pool, self._task = ProcessPoolExecutor(size, context, _begin, (task.start,)), task
+        self.size = size
+
+    def submit(self, sources: list[AudioSource]) -> Future[list[Any]]:
+        """Hand some clips to the next that is free."""
+        return self._pool.submit(_run, self._task, sources)
+
+    def close(self) -> None:
+        """End them once they have done what they are at."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _jobs(sources: Iterable[AudioSource]) -> Iterator[list[AudioSource]]:
@@ -116,13 +160,11 @@ def _begin(start: Callable[[], None] | None) -> None:
         start()
 
 
-def _compute_all(
-    compute: Work[OutcomeT], sources: list[AudioSource], max_seconds: float | None
-) -> list[OutcomeT]:
-    return [compute(source, found) for source, found in hear_each(sources, max_seconds=max_seconds)]
+def _run(task: Task[OutcomeT], sources: list[AudioSource]) -> list[OutcomeT]:
+    return list(task.run(sources))
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use, fewer than the machine has inside a container or a job."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -31,6 +31,7 @@ from trainer.data.features import (
 )
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
+from trainer.data.parallel import Workers
 from trainer.data.unfinished import is_begun
 from trainer.model.processor import load_processor, window_seconds
 from trainer.model.whisper import load_model_config
@@ -375,7 +376,7 @@ LABELS_VERSION = 1
 def prepare(
     config: TrainConfig,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     *,
     table: ClipTable | None = None,
     waveforms: bool = False,
@@ -385,7 +386,7 @@ def prepare(
     Args:
         config: its data, model and text settings count; all others are free to differ between trials.
         on_progress: called with clips done and clips in all while features are computed.
-        workers: processes to compute with; by default one per core, or none but this for a small set.
+        workers: who computes; by default a process per core, or none but this for a small set.
         table: its clips, where they were loaded before.
         waveforms: whether those of the training clips are kept beside their features.
 
@@ -462,7 +463,7 @@ def open_features(
     table: ClipTable,
     extractor: WhisperFeatureExtractor,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     *,
     waveforms: bool = False,
 ) -> Iterator[Features]:

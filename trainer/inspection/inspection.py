@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
 from trainer.data.clips import ClipTable, load_clips
-from trainer.data.parallel import over_clips
+from trainer.data.parallel import Task, over_clips
 from trainer.data.sources import read_source
 from trainer.data.splits import subset
 from trainer.inspection.audio_findings import find_copies, find_in_copies, find_in_sound
@@ -138,12 +138,11 @@ def inspect_data(
     chosen = _sampled(entries, sample, config.data_seed)
     begun = time.monotonic()
     sounds = over_clips(
-        functools.partial(listen, max_samples=limits.max_samples),
+        Task(functools.partial(listen, max_samples=limits.max_samples), limits.window),
         [entry.clip for entry in chosen],
         doing="listens to clips",
         workers=workers,
         small=_SMALL,
-        max_seconds=limits.window,
     )
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
         entry.sound = sound

@@ -29,6 +29,7 @@ from trainer.data.columns import (
 )
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
+from trainer.data.parallel import Workers
 from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset, told_of
@@ -308,13 +309,19 @@ class SplitData:
         return other
 
 
-def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress | None = None) -> SplitData:
+def prepare_split(
+    config: TrainConfig,
+    source: SplitClips,
+    on_progress: Progress | None = None,
+    workers: Workers = None,
+) -> SplitData:
     """Features of a split from the cache, or computed now.
 
     Args:
         config: its model hears and writes the clips; those that it cannot are left out as in a training.
         source: the split, as `load_split` gives it.
         on_progress: called with clips done and clips in all while features are computed.
+        workers: who computes.
 
     Raises:
         DataError: too much of the split cannot be used, or the disk is full.
@@ -322,7 +329,7 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
     """
     processor = load_processor(config)
     check_languages(config, source.clips, processor)
-    found = _find_features(config, source, on_progress)
+    found = _find_features(config, source, on_progress, workers)
     index = found.indexes[_ROLE]
     longest = int(load_model_config(config).max_target_positions)
     labels, too_long = make_labels(config, processor, longest, split=source.name, index=index)
@@ -346,7 +353,9 @@ def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress
     )
 
 
-def _find_features(config: TrainConfig, source: SplitClips, on_progress: Progress | None) -> Features:
-    extractor = load_processor(config).feature_extractor
-    with open_features(config, ClipTable({_ROLE: source.clips}, []), extractor, on_progress) as found:
+def _find_features(
+    config: TrainConfig, source: SplitClips, on_progress: Progress | None, workers: Workers = None
+) -> Features:
+    extractor, table = load_processor(config).feature_extractor, ClipTable({_ROLE: source.clips}, [])
+    with open_features(config, table, extractor, on_progress, workers) as found:
         return found

@@ -1,24 +1,23 @@
-"""Features of a search's data: computed by the driver, or by a worker where the driver's node has no CPUs."""
+"""Features of a search's data and guards, which all nodes of a cluster compute together."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shlex
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from trainer.config import CLIP_SETTINGS, SOUNDS, TrainConfig
 from trainer.scoring.normalizers import unit_note
 from trainer.scoring.translation import TRANSLATE
-from tune.cluster.progress_channel import MailboxReader, post, start_mailbox
+from tune.cluster.clip_workers import cluster_workers
 from tune.util.console import ProgressBar, say, say_notes, short_source
-from tune.util.errors import ConfigError, DataError, UserError
+from tune.util.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from trainer.data.clips import ClipTable
@@ -99,13 +98,13 @@ def prepare_guards(
     from trainer.data.prepared import PreparedData
     from trainer.scoring.split_data import prepare_split
 
-    found = {}
+    found, workers = {}, cluster_workers(functools.partial(say, console))
     for guard in guards:
         with (
             _told_of(guard),
             ProgressBar(console, f"computing features of {short_source(guard.data)}") as bar,
         ):
-            data = prepare_split(guard_config(base, guard), loaded[guard.data], bar.update)
+            data = prepare_split(guard_config(base, guard), loaded[guard.data], bar.update, workers)
         say(console, f"guard {describe_guard(guard, data.source.name, len(data))}")
         say_notes(console, data.notes)
         found[guard.data] = PreparedData.of_split(data.prepared)
@@ -160,9 +159,9 @@ def prepare_features(
     from trainer.data.prepared import prepare
 
     begun = time.monotonic()
+    workers = cluster_workers(functools.partial(say, console))
     with ProgressBar(console, "computing features") as progress:
-        elsewhere = _compute_elsewhere(base, progress.update, console, augments)
-        data = prepare(base, progress.update, table=table, waveforms=augments)
+        data = prepare(base, progress.update, workers, table=table, waveforms=augments)
     for setting in SOUNDS if augments else ():
         if (folder := getattr(base, setting)) is not None:
             sounds = open_sounds(setting, folder, data.folder.parent)  # what cannot be read shows here
@@ -180,8 +179,7 @@ def prepare_features(
     if note := unit_note(base):
         say(console, f"note: {note}")
     sizes = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
-    reused = data.reused and not elsewhere
-    how = "found in the cache" if reused else f"computed in {time.monotonic() - begun:.1f} s"
+    how = "found in the cache" if data.reused else f"computed in {time.monotonic() - begun:.1f} s"
     say(console, f"data {base.data}: {sizes} clips (features {how})")
     return data
 
@@ -209,59 +207,3 @@ def _inspect_command(base: TrainConfig) -> str:
         if field.name in _CHOICES and value != field.default:
             words += ["--set", f"{field.name}={value}"]
     return shlex.join(words)
-
-
-def _compute_elsewhere(base: TrainConfig, show: Any, console: Console, augments: bool) -> bool:
-    """Fill the cache from a node that has CPUs, if this one has none in Ray's count; whether it computed.
-
-    Where no such node sees the cache, or it cannot see the data, the driver computes as usual.
-    """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = ray.get_runtime_context().get_node_id()
-    cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
-    node = max(cpus, key=lambda name: cpus[name])
-    if cpus.get(here) or not cpus[node]:
-        return False
-    cache = Path(base.cache_dir)
-    cache.mkdir(parents=True, exist_ok=True)
-    token = cache / f".token-{uuid.uuid4().hex}"
-    token.write_text("The driver was here.", encoding="utf-8")
-    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    # One CPU of Ray's count, which a busy node has sooner; the work spreads over the machine's cores all the same.
-    remote = ray.remote(num_cpus=min(1.0, cpus[node]), max_retries=0, scheduling_strategy=strategy)(_compute)
-    mailbox = start_mailbox()
-    reader = MailboxReader(
-        mailbox, lambda _, __, counts, ___: show(int(counts["done"]), int(counts["total"]))
-    )
-    reader.start()
-    try:
-        return bool(ray.get(remote.remote(base, str(token), mailbox, augments)))
-    except ray.exceptions.RayError as error:
-        # What is wrong only there (data that the node does not see, the node lost) is no mistake here; if it is,
-        # it shows again.
-        cause = getattr(error, "cause", None)
-        if isinstance(error, ray.exceptions.RayTaskError) and not isinstance(cause, UserError):
-            raise
-        reason = cause or str(error).splitlines()[0]
-        say(console, f"the features are computed here, since a worker cannot: {reason}")
-        return False
-    finally:
-        token.unlink()
-        reader.stop()
-        ray.kill(mailbox)
-
-
-def _compute(base: TrainConfig, token: str, mailbox: Any, augments: bool) -> bool:
-    """Runs on another node: fill the cache if it is the driver's; false where it is not, or was full already."""
-    from trainer.data.prepared import prepare
-
-    if not Path(token).is_file():
-        return False
-    data = prepare(
-        base,
-        lambda done, total: post(mailbox, "features", {"done": float(done), "total": float(total)}),
-        waveforms=augments,
-    )
-    return not data.reused

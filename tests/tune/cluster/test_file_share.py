@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 import ray
+from make_data import examples, records, write_clips, write_hub_parquet, write_manifest, write_processor
 from rich.console import Console
 from two_nodes import two_nodes
 
 from trainer.config import TrainConfig
+from trainer.data.audio import AudioSource
+from trainer.data.parallel import Processes
 from trainer.data.prepared import PreparedData, prepare
 from tune.cluster.file_share import ShareError, list_folder, localize, start_share
 from tune.cluster.session import check_shared
@@ -148,29 +151,41 @@ def test_a_full_disk_is_one_clear_line(places: dict[str, Path]) -> None:
     assert told.endswith("['.']"), "only the lock is left"
 
 
-@pytest.mark.parametrize("place", ["visible", "hidden"])
-def test_a_driver_without_cpus_lets_a_node_compute_where_both_see_the_cache(
-    place: str, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("place", "embeds"), [("visible", False), ("hidden", False), ("hidden", True)])
+def test_a_node_computes_features_of_audio_that_it_sees(
+    place: str, embeds: bool, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = TrainConfig(cache_dir=str(places[place] / "computed"), **SMALL)
-    computed_here = []
+    """The driver's node has no CPUs: it computes what the other cannot. Audio inside of tables is sent there."""
+    rows, folder = examples(24), places[place] / f"data-{embeds}"
+    write_clips(folder / "clips", rows)
+    data = write_manifest(folder / "all.csv", records(rows))
+    if embeds:
+        data = write_hub_parquet(folder / "inside", rows, folder / "clips")
+    config = TrainConfig(
+        model=str(write_processor(folder / "model")),
+        data=str(data),
+        cache_dir=str(places["hidden"] / f"computed-{place}-{embeds}"),
+        row_filter=None if embeds else "language=en,language=de",
+    )
+    here: list[int] = []
 
-    def build(*arguments: Any, **named: Any) -> Any:
-        import trainer.data.features
+    def submit(self: Processes, sources: list[AudioSource]) -> Any:
+        here.append(len(sources))
+        return original(self, sources)
 
-        computed_here.append(True)
-        return trainer.data.features.build_features(*arguments, **named)
-
-    monkeypatch.setattr("trainer.data.prepared.build_features", build)
+    original = Processes.submit
+    monkeypatch.setattr(Processes, "submit", submit)
+    monkeypatch.setattr("trainer.data.features._SMALL", 0)
     shown = io.StringIO()
-    data = prepare_features(config, Console(file=shown, width=200))
-    assert bool(computed_here) == (place == "hidden")
+    data = prepare_features(config, Console(file=shown, width=400))
+    assert "features are computed on 1 other node of the cluster\n" in shown.getvalue()
+    sees = embeds or place == "visible"
+    assert sum(here) == (0 if sees else 24)
+    note = f"does not see {folder}/clips/"
+    assert (note in shown.getvalue()) == (not sees), shown.getvalue()
     assert "(features computed in" in shown.getvalue()
-    assert len(data.splits["train"]) == 24
-    assert not list(Path(config.cache_dir).glob(".token-*"))
-    again = io.StringIO()
-    prepare_features(config, Console(file=again, width=200))
-    assert "found in the cache" in again.getvalue()
+    again = prepare(config.replace(cache_dir=str(places["hidden"] / f"alone-{place}-{embeds}")))
+    assert content(data) == content(again)
 
 
 def test_a_storage_that_a_node_does_not_see_is_refused(places: dict[str, Path]) -> None:
