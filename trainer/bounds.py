@@ -8,7 +8,7 @@ from typing import Any
 
 #: Least and greatest value, both allowed; `None` is open.
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
-    "weight": (0, None),
+    "weight": (0, 1000),
     "freeze_encoder_layers": (0, None),
     "lora_rank": (1, 1024),
     "lora_dropout": (0, 0.9),
@@ -98,13 +98,19 @@ WEIGHT_OF = "weight."
 """Begins the name under which the weight of one source is searched: `weight.fleurs`."""
 
 
+def read_weight(value: Any) -> float | None:
+    """How often a source's clips come in an epoch; None where it is no such number."""
+    weight: float | None = convert(float, value)
+    return weight if weight is not None and in_bounds("weight", weight) else None
+
+
 def read_weights(text: str | None) -> dict[str, float] | None:
     """Weights by source of a text such as `fleurs=0.5,own=2`; None where it is written otherwise."""
     found: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, _, value = (word.strip() for word in part.partition("="))
-        weight = convert(float, value)
-        if not name or name in found or weight is None or weight < 0:
+        weight = read_weight(value)
+        if not name or name in found or weight is None:
             return None
         found[name] = weight
     return found

@@ -488,7 +488,7 @@ def check_value(name: str, value: Any) -> Any:
     if name == "language":
         return resolve_language(converted)
     if name == "source_weights" and read_weights(converted) is None:
-        raise ConfigError(f"{name}={value!r}: must be weights of at least 0, each once, as fleurs=0.5,own=2")
+        raise ConfigError(f"{name}={value!r}: must be weights from 0 to 1000, each once, as fleurs=0.5,own=2")
     if name == "deepspeed":
         return resolve_deepspeed(converted)
     if name == "segment_columns" and [bool(part.strip()) for part in converted.split(",")] != [True, True]:

@@ -10,6 +10,7 @@ sources:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from trainer.bounds import convert
+from trainer.bounds import read_weight
 from trainer.config import TrainConfig, check_value, field_type
 from trainer.errors import ConfigError, DataError
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
@@ -118,7 +119,12 @@ def _read(text: str, folder: Path, problems: Problems) -> list[Source]:
             found = [_source(name, at, value, folder, problems) for name, at, value in named]
     if found is None:
         problems.add(root, f"sources is missing; add it, {_EXAMPLE}")
-    elif found and not any(source.weight for source in found):
+    if not problems.found:
+        for one, other in itertools.combinations(found or (), 2):
+            if one.settings == other.settings:
+                told = f"{other.name}: is the same as {one.name}; name it once, with a weight of 2"
+                problems.add(other.line, told)
+    if found and not any(source.weight for source in found):
         problems.add(root, "sources: every weight is 0, so nothing is trained on; raise one")
     return found or []
 
@@ -133,10 +139,10 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
         return Source(name, line, settings)
     for key, key_node, value_node in items(node, problems, where):
         if key == WEIGHT:
-            found = convert(float, scalar(value_node))
-            if found is None or found < 0:
+            found = read_weight(scalar(value_node))
+            if found is None:
                 problems.add(
-                    value_node, f"{where}weight={scalar(value_node)!r}: must be a number of at least 0"
+                    value_node, f"{where}weight={scalar(value_node)!r}: must be a number from 0 to 1000"
                 )
             else:
                 weight = found

@@ -31,7 +31,7 @@ from trainer.data.columns import (
 from trainer.data.embedded import EmbeddedAudio, find_file
 from trainer.data.grouping import text_key
 from trainer.data.kept_splits import HELD_OUT, read_kept_splits
-from trainer.data.segments import Span, find_segments
+from trainer.data.segments import Span, find_segments, told_times
 from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
 from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files, told_of
 from trainer.data.tables import Table
@@ -289,20 +289,21 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     by_language, language_note = language_filter(config, everything, wanted)
     chosen = {role: select_parts(group, by_language, where_known=True) for role, group in asked.items()}
     _require_rows(config, asked, chosen, f"language={code!r}", by_language)
-    splits = {
-        role: [
-            clip
-            for table, rows in group
-            for clip in clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
-        ]
-        for role, group in chosen.items()
-    }
-    before = sum(len(rows) for group in given.values() for _, rows in group)
-    after = sum(len(clips) for clips in splits.values())
+    splits: dict[str, list[Clip]] = {role: [] for role in chosen}
+    times: list[str] = []
+    for role, group in chosen.items():
+        for table, rows in group:
+            made = clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
+            splits[role] += made
+            times += told_times(table, len(rows), [(clip.path, clip.row, clip.span) for clip in made])
+    before, after = (
+        sum(len(rows) for group in parts.values() for _, rows in group) for parts in (given, chosen)
+    )
     if before > after:
         how = [config.row_filter] if config.row_filter else []
         how += [language_note] if language_note and by_language else []
         notes.append(f"kept {after} of {before} rows: {' and '.join(how)}")
+    notes += times
     # Of a release with one language it was said already.
     if language_note and not by_language and not any(ONLY_LANGUAGE in note for note in notes):
         notes.append(language_note)

@@ -19,7 +19,7 @@ _LONGEST_PAUSE = 1.0
 """Seconds between two segments that are joined: longer ones have sounds that nobody wrote down."""
 _OVERLAP = 0.1
 """Seconds by which cues may overlap: less is rounding."""
-_OVERLAPS = "overlaps"
+_MOST_TOLD = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,6 +186,44 @@ def place(table: Table, row: int) -> str:
     if CUE_COLUMN in table.columns:
         return str(table.columns[CUE_COLUMN][row])
     return f"{table.origin}, row {row + 1}"
+
+
+def told_times(table: Table, rows: int, clips: Sequence[tuple[str, int, Span | None]]) -> list[str]:
+    """What a user should know of the times of a table's clips before any is heard.
+
+    Args:
+        table: whose clips they are.
+        rows: of which they were made.
+        clips: the file of each, the first of its rows, and where it is.
+    """
+    parts = [(file, span.start, row, span) for file, row, span in clips if span is not None]
+    notes = [f"{span.problem}; it is left out" for *_, span in parts if span.problem]
+    if len(notes) > _MOST_TOLD:
+        notes[_MOST_TOLD:] = [f"{len(notes) - _MOST_TOLD:,} more are left out for their times"]
+    cues = CUE_COLUMN in table.columns
+    if rows > len(clips):
+        kind = "cues" if cues else "rows"
+        notes.append(f"{rows:,} {kind} are {len(clips):,} clips: short ones that are near are joined")
+    if cues or not parts:
+        return notes
+    overlapping, until, last = list[str](), (0.0, 0), ""
+    for file, start, row, span in sorted(
+        (part for part in parts if not part[3].problem), key=lambda part: part[:3]
+    ):
+        if file != last:
+            until, last = (0.0, 0), file
+        if until[0] - start > _OVERLAP:
+            overlapping.append(
+                f"{place(table, row)}: begins at {start:.2f} s, and row {until[1] + 1} ends at {until[0]:.2f} s"
+            )
+        until = max(until, (math.inf if span.end is None else span.end, row))
+    if overlapping:
+        many = len(overlapping)
+        notes.append(
+            f"{many:,} row{'s' * (many > 1)} overlap{'s' * (many == 1)} others of the same recording and "
+            f"{'are' if many > 1 else 'is'} kept, such as {overlapping[0]}"
+        )
+    return notes
 
 
 def _overlapping(table: Table, rows: Sequence[int], spans: dict[int, Span]) -> dict[int, Span]:

@@ -41,29 +41,22 @@ def find_subtitled(folder: Path, config: TrainConfig) -> tuple[list[Table], list
     Raises:
         DataError: subtitles are damaged, or none fits.
     """
-    recordings: dict[Path, Path] = {}
-    texts: dict[Path, list[tuple[str, Path]]] = {}
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(place, name)
-            if name.startswith("."):
-                continue
-            if path.suffix.lower() in AUDIO_SUFFIXES:
-                recordings.setdefault(path.with_suffix(""), path)
-            elif path.suffix.lower() in SUFFIXES:
-                texts.setdefault(path, [])
+    recordings, twins, texts = _files_below(folder)
     if not texts:
         return [], []
-    found, alone = _pairs(recordings, list(texts))
+    found, alone = _pairs(recordings, texts)
     chosen = {
         path: one for path, some in found.items() if (one := _of_language(config, path, some)) is not None
     }
     notes = []
     without = [path for path in recordings.values() if path not in chosen]
-    for paths, told in ((without, "recordings without subtitles"), (alone, "subtitles without a recording")):
+    for paths, told in (
+        (twins, "recordings that are not heard, since others have the same name"),
+        (without, "recordings without subtitles of the same name"),
+        (alone, "subtitles without a recording of the same name"),
+    ):
         if paths:
-            notes.append(f"{told} of the same name beside them: {len(paths):,}, such as {paths[0]}")
+            notes.append(f"{told} beside them: {len(paths):,}, such as {paths[0]}")
     if not chosen:
         raise DataError(
             f"data={config.data!r}: {notes[-1] if notes else 'no subtitles'}; name them alike: talk.mp4 and talk.srt, "
@@ -78,6 +71,21 @@ def find_subtitled(folder: Path, config: TrainConfig) -> tuple[list[Table], list
     cues = len(columns["text"])
     notes.append(f"{cues:,} cues of subtitles beside {len(chosen):,} recording{'s' * (len(chosen) != 1)}")
     return [Table(str(folder), columns, bases=(folder,), pack_seconds=_PACKED)], notes
+
+
+def _files_below(folder: Path) -> tuple[dict[Path, Path], list[Path], list[Path]]:
+    """Recordings by their names without suffix, further ones of the same names, and subtitles."""
+    recordings: dict[Path, Path] = {}
+    twins, texts = [], []
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for path in (Path(place, name) for name in sorted(names) if not name.startswith(".")):
+            if path.suffix.lower() in AUDIO_SUFFIXES:
+                if recordings.setdefault(path.with_suffix(""), path) != path:
+                    twins.append(path)
+            elif path.suffix.lower() in SUFFIXES:
+                texts.append(path)
+    return recordings, twins, texts
 
 
 def _pairs(

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from trainer.bounds import convert
+from trainer.bounds import convert, read_weight
 from trainer.config import ConfigError, TrainConfig, check_value, field_type, unknown_field_message
 from trainer.yaml_nodes import Problems, items, nearest, scalar
 from tune.space.parameters import (
@@ -47,9 +47,9 @@ def checked(name: str, value: Any) -> Any:
     """
     if name in FIELDS:
         return None if value == AUTO and name == "learning_rate" else check_value(name, value)
-    weight = convert(float, value)
-    if weight is None or weight < 0:
-        raise ConfigError(f"{name}={value!r}: must be a number of at least 0")
+    weight = read_weight(value)
+    if weight is None:
+        raise ConfigError(f"{name}={value!r}: must be a number from 0 to 1000")
     return weight
 
 

@@ -179,8 +179,16 @@ MISTAKES = {
         ":4: a: unknown setting 'split'; did you mean train_split?",
     ),
     "weight": (
-        "sources:\n  a: {data: demo}\n  b: {data: demo, weight: -1}",
-        ":3: b: weight=-1: must be a number of",
+        "sources:\n  a: {data: demo}\n  b: {data: demo, language: de, weight: -1}",
+        ":3: b: weight=-1: must be a number from 0 to 1000",
+    ),
+    "too large": (
+        "sources:\n  a: {data: demo, weight: 1e30}",
+        ":2: a: weight='1e30': must be a number from 0 to 1000",
+    ),
+    "same": (
+        "sources:\n  a: {data: demo}\n  b: {data: demo, weight: 3}",
+        ":3: b: is the same as a; name it once",
     ),
     "no weight": ("sources:\n  a: {data: demo, weight: 0}", ":1: sources: every weight is 0"),
     "language": ("sources:\n  a: {data: demo, language: xx}", ":2: a: language='xx': Whisper does not know"),
@@ -219,7 +227,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     lines = str(failed.value).splitlines()
     assert len(lines) == 3
     assert "has no source 'c'; it has a, b" in lines[0]
-    with pytest.raises(ConfigError, match="must be weights of at least 0"):
+    with pytest.raises(ConfigError, match="must be weights from 0 to 1000"):
         TrainConfig(source_weights="a=2,a=1")
     assert TrainConfig(source_weights="a=2").replace(**{"weight.b": 0.5}).weights == {"a": 2.0, "b": 0.5}
 

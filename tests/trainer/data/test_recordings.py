@@ -74,6 +74,8 @@ def test_short_cues_that_are_near_are_joined(
     assert sorted(" ".join(said).split()) == sorted(
         " ".join(text for _, text in demo_clips("train")[:120]).split()
     )
+    joined = f"120 cues are {len(clips)} clips: short ones that are near are joined"
+    assert joined in load(talks, pack_seconds=most, model=model).notes
     apart = every(load(talks, pack_seconds=0))
     assert len(apart) == 120
 
@@ -118,6 +120,10 @@ def test_times_that_cannot_be_are_told_with_their_line(tmp_path: Path) -> None:
     wrong[5] = (cues[5][0], cues[5][1] + 1.5, "too late")
     (tmp_path / "talk.srt").write_text(srt(wrong))
     config = TrainConfig(data=str(tmp_path), cache_dir=str(tmp_path / "cache"), pack_seconds=0)
+    told = [note for note in load(tmp_path, pack_seconds=0).notes if note.endswith("; it is left out")]
+    assert [note.partition(": ")[0].rpartition("/")[2] for note in told] == [
+        f"talk.srt, line {line}" for line in (6, 10, 14)
+    ], "what can be known is told before anything is heard"
     drops = prepare(config.replace(max_dropped_share=1.0)).drops
     assert {drop.reason for drop in drops} == {"wrong_times"}
     backwards, long, overlaps, late = sorted(
@@ -155,6 +161,15 @@ def test_rows_with_times(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="belong together"):
         load(table)
     assert len(every(load(table, split_by=None, segment_columns=None))) == 12
+    lines = table.read_text().splitlines()
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join([*lines, f"talk.wav,two at once,{cues[3][0] + 0.3},{cues[3][1] + 0.3},1"]))
+    [note] = [note for note in load(other, split_by=None).notes if "overlap" in note]
+    assert "1 row overlaps others of the same recording and is kept, such as " in note
+    assert (
+        f"other.csv, row 13: begins at {cues[3][0] + 0.3:.2f} s, and row 9 ends at {cues[3][1]:.2f} s" in note
+    )
+    assert not any("overlap" in note for note in load(table, split_by=None).notes)
     with pytest.raises(DataError, match=r"segment_columns='from,to': no column 'from' in .*clips.csv"):
         load(table, segment_columns="from,to")
     table.write_text(table.read_text().replace(f"{cues[-1][0]:.6f}", "0:12"))
@@ -209,7 +224,11 @@ def test_recordings_and_subtitles_that_belong_to_none(talks: Path, tmp_path: Pat
     (tmp_path / "a.en.srt").write_text(srt(cues))
     (tmp_path / "b.srt").write_text(srt(cues))
     (tmp_path / "x.srt").write_text(srt(cues))
+    soundfile.write(tmp_path / "a.wav", audio, RATE)
     table = load(tmp_path, split_by=None)
+    assert any(
+        note.endswith(f"have the same name beside them: 1, such as {tmp_path}/a.wav") for note in table.notes
+    )
     assert {clip.path[-6:] for clip in every(table)} == {"a.flac", "b.flac"}
     assert "nein" not in {clip.text for clip in every(table)}
     assert any("recordings without subtitles of the same name beside them: 1" in note for note in table.notes)

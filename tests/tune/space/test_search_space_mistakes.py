@@ -350,7 +350,7 @@ BAD_FILES = {
     ),
     "source range": (
         LR + "sources:\n  fleurs: {weight: {type: float, low: -1, high: 1}}",
-        "3: weight.fleurs: low=-1: must be a number of at least 0",
+        "3: weight.fleurs: low=-1: must be a number from 0 to 1000",
     ),
     # Points to try first
     "points": (LR + "try_first: 3", "2: try_first: must be a list of points"),
