@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard, hear
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.grouping import audio_key
 from trainer.data.parallel import Task, Workers, over_clips
@@ -112,6 +112,43 @@ def extractor_settings(extractor: WhisperFeatureExtractor) -> dict[str, Any]:
     names = ("feature_size", "hop_length", "n_fft", "n_samples", "sampling_rate", "padding_value", "dither")
     settings = {name: getattr(extractor, name) for name in names}
     return settings | {"mel_filters": hashlib.sha256(extractor.mel_filters.tobytes()).hexdigest()}
+
+
+_ESTIMATED_BY = 32
+"""Clips of each split that are heard to estimate how long they are."""
+
+
+def estimated_bytes(table: ClipTable, extractor: WhisperFeatureExtractor, *, waveforms: bool = False) -> int:
+    """About as much disk as the features of a table take, from the times of its clips or the lengths of some.
+
+    Args:
+        table: the clips.
+        extractor: the model's.
+        waveforms: whether those of the training clips are kept too.
+    """
+    frames = samples = 0.0
+    for role, clips in table.splits.items():
+        inside = any(
+            clip.embedded for clip in clips
+        )  # read from the beginning, as the whole file would be otherwise
+        some = clips[:_ESTIMATED_BY] if inside else clips[:: max(1, len(clips) // _ESTIMATED_BY)]
+        lengths = [_length(clip, extractor) for clip in some]
+        mean = sum(lengths) / max(1, len(lengths))
+        frames += len(clips) * count_frames(extractor, round(mean))
+        samples += len(clips) * mean * (role == "train")
+    return round(2 * frames * int(extractor.feature_size) + 2 * samples * waveforms)
+
+
+def _length(clip: Clip, extractor: WhisperFeatureExtractor) -> int:
+    """Samples; none of a clip that cannot be used."""
+    longest = window_seconds(extractor)
+    if clip.span is not None and clip.span.end is not None:
+        seconds = clip.span.end - clip.span.start
+        return round(seconds * SAMPLE_RATE) if 0 < seconds <= longest else 0
+    try:
+        return len(hear(clip.source(), max_seconds=longest).samples)
+    except AudioError:
+        return 0
 
 
 CODE_VERSION = 3

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,15 @@ from trainer.data.features import (
     WaveformWriter,
     build_features,
     build_waveforms,
+    estimated_bytes,
     extractor_settings,
 )
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
 from trainer.data.parallel import Workers
 from trainer.data.unfinished import is_begun
+from trainer.errors import DataError
+from trainer.files import nearest_folder
 from trainer.model.processor import load_processor, window_seconds
 from trainer.model.whisper import load_model_config
 
@@ -41,7 +45,8 @@ if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
 
     from trainer.data.streaming.stream import TrainStream
-    from trainer.model.processor import Processor
+    from trainer.errors import DataError
+from trainer.model.processor import Processor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -418,12 +423,53 @@ def prepare(
     )
 
 
-def is_prepared(config: TrainConfig, *, waveforms: bool = False) -> bool:
+def is_prepared(config: TrainConfig, *, table: ClipTable | None = None, waveforms: bool = False) -> bool:
     """Whether all that `prepare` computes is in the cache; raises as it does for data and model."""
-    table, extractor = load_clips(config), load_processor(config).feature_extractor
-    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
+    table, extractor = table or load_clips(config), load_processor(config).feature_extractor
+    return not _missing(config, table, extractor, waveforms=waveforms)
+
+
+def _missing(
+    config: TrainConfig, table: ClipTable, extractor: WhisperFeatureExtractor, *, waveforms: bool
+) -> list[Path]:
+    """Folders that are still to be filled."""
+    folder = _features_folder(config, table, extractor)
     needed = [folder, *([_waveforms_folder(folder)] if waveforms and table.stream is None else [])]
-    return all(read_complete(place) is not None for place in needed)
+    return [place for place in needed if read_complete(place) is None]
+
+
+def tell_disk_needed(
+    config: TrainConfig, tables: Sequence[ClipTable], *, waveforms: bool = False
+) -> str | None:
+    """How much disk what `prepare` computes will take, in words; None where it is all in the cache.
+
+    Args:
+        config: its cache and model count.
+        tables: clips, of which the first are trained on.
+        waveforms: whether those of the training clips are kept.
+
+    Raises:
+        DataError: the cache has no room for so much.
+        ModelError: the model cannot be found.
+    """
+    extractor, clips, needed = load_processor(config).feature_extractor, 0, 0
+    for table in tables:
+        missing = _missing(config, table, extractor, waveforms=waveforms and table is tables[0])
+        if missing:
+            clips += table.total
+            needed += estimated_bytes(table, extractor, waveforms=waveforms and table is tables[0])
+            begun = (path for place in missing for path in unfinished(place).glob("*") if path.is_file())
+            needed -= sum(path.stat().st_size for path in begun)
+    if not clips:
+        return None
+    free = shutil.disk_usage(nearest_folder(Path(config.cache_dir).expanduser())).free
+    told = f"{clips:,} clips take about {max(needed, 0) / 1e9:.2g} GB in {config.cache_dir}, which has {free / 1e9:.3g}"
+    if needed > free:
+        raise DataError(
+            f"cache_dir={config.cache_dir!r}: the features of {told} GB free; free some space, or set cache_dir to "
+            "another disk"
+        )
+    return f"features: those of {told} GB free"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -471,7 +517,7 @@ def open_features(
 
     They do not stay where what the `with` block does with new ones fails.
     """
-    folder = Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
+    folder = _features_folder(config, table, extractor)
     begun = functools.partial(is_begun, unfinished(folder))
     with contextlib.ExitStack() as stack:
         found: list[tuple[dict[str, Any], bool]] = []
@@ -512,6 +558,10 @@ def open_features(
 
 
 _TRAIN = "train"
+
+
+def _features_folder(config: TrainConfig, table: ClipTable, extractor: WhisperFeatureExtractor) -> Path:
+    return Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
 
 
 def _waveforms_folder(features: Path) -> Path:

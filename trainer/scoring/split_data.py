@@ -54,6 +54,11 @@ class SplitClips:
     columns: list[str]
     """Columns of the data besides audio and text."""
 
+    @property
+    def table(self) -> ClipTable:
+        """The clips as features are computed of them."""
+        return ClipTable({_ROLE: self.clips}, [])
+
 
 def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> SplitClips:
     """The clips of a split of `config.data`, with filters and `max_eval_clips` applied. No audio is read.
@@ -356,6 +361,6 @@ def prepare_split(
 def _find_features(
     config: TrainConfig, source: SplitClips, on_progress: Progress | None, workers: Workers = None
 ) -> Features:
-    extractor, table = load_processor(config).feature_extractor, ClipTable({_ROLE: source.clips}, [])
-    with open_features(config, table, extractor, on_progress, workers) as found:
+    extractor = load_processor(config).feature_extractor
+    with open_features(config, source.table, extractor, on_progress, workers) as found:
         return found

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
-from tune.runs.data import describe_guard, load_guards, look_at_clips
+from tune.runs.data import describe_guard, load_guards, look_at_clips, say_disk_needed
 from tune.runs.gpu_sharing import heaviest
 from tune.search.budgets import describe_duration
 from tune.search.records import Records, listed
@@ -25,6 +25,7 @@ from tune.util.console import key_settings, say, say_notes, tell_of
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
+    from trainer.data.clips import ClipTable
     from tune.cluster.resources import TrialResources
     from tune.experiments.plan import SearchPlan, SearchRequest
     from tune.space.settings import SchedulerSettings
@@ -144,6 +145,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
             f"--gpus-per-trial auto: is measured when the search begins; until then a trial has {gpus}",
         )
     say_notes(console, notes)
+    say_disk_needed(plan.base, table, guards, console, augments=plan.augments)
     say(
         console,
         f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, before their audio is read",
@@ -172,12 +174,13 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     request, points = plan.request, len(POINTS) - 2 if plan.request.interpolate else 0
     clips = (request.n_averages + points) * counts["validation"]
     clips += (request.guarded + points) * sum(len(found.clips) for found in guards.values())
-    _show_cost(plan, estimate, resources, clips, console)
+    _show_cost(plan, table, estimate, resources, clips, console)
     say(console, "nothing was run")
 
 
 def _show_cost(
     plan: SearchPlan,
+    table: ClipTable,
     estimate: Estimate,
     resources: TrialResources | None,
     clips: int,
@@ -192,7 +195,7 @@ def _show_cost(
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
         say(console, "time: not estimated for several workers or DeepSpeed")
-    elif not is_prepared(plan.base, waveforms=plan.base.augments):
+    elif not is_prepared(plan.base, table=table, waveforms=plan.base.augments):
         say(console, "time: not estimated, the features are not computed yet")
     else:
         with console.status("training a few steps to estimate the time ..."):

@@ -29,7 +29,7 @@ from tune.experiments.mlflow_store import check_store
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.settings_file import DROPPED_FILE
-from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards
+from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, say_disk_needed
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.tracking import Tracking
@@ -96,6 +96,7 @@ class Session(Generic[PlanT]):
                     check_store(plan.tracking_uri)
                 if plan.study and not resumed:
                     check_study(plan.study, plan.name)
+                say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
             outer.enter_context(ray_session(console, plan.request.address))
             stack = outer.enter_context(contextlib.ExitStack())
             tell_of(console, plan.base.task)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from small_disks import mounted
 
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+from tune.cli import main
 from tune.cluster.resources import TrialResources
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.storage import Storage
@@ -114,3 +119,39 @@ def test_what_changed_clips_need_and_switch_off_is_known_before_anything_starts(
     assert shared_folders(noisy, cast(Any, kept)) == [kept.folder, kept.waveforms, folder]
     kept.waveforms = None
     assert shared_folders(noisy, cast(Any, kept)) == [kept.folder]
+
+
+def test_disk_for_features_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--space", "lr_batch", "--trials", "1", "--storage", str(tmp_path / "experiments")]
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        for more in (["--dry-run"], []):
+            assert main([*words, "--set", f"cache_dir={disk}/cache", *more]) == 2
+            [line] = capsys.readouterr().err.splitlines()
+            told = re.fullmatch(
+                rf"error: cache_dir='{disk}/cache': the features of 992 clips take about (0\.\d+) GB in .*, which "
+                r"has 0\.00105 GB free; free some space, or set cache_dir to another disk",
+                line,
+            )
+            assert told, line
+            assert not list(disk.iterdir())
+    assert not (tmp_path / "experiments").exists()
+    cache = tmp_path / "cache"
+    words += [
+        "--set",
+        f"cache_dir={cache}",
+        "--dry-run",
+        "--set",
+        "max_train_clips=100",
+        "--set",
+        "max_eval_clips=40",
+    ]
+    assert main(words) == 0
+    told = r"features: those of (\d+) clips take about (\S+) GB in \S+, which has \S+ GB free"
+    found = re.search(told, " ".join(capsys.readouterr().out.split()))
+    assert found
+    data = prepare(TrainConfig(cache_dir=str(cache), max_train_clips=100, max_eval_clips=40))
+    real = sum(path.stat().st_size for path in data.folder.glob("*.f16"))
+    assert int(found[1]) == data.total
+    assert float(found[2]) * 1e9 == pytest.approx(real, rel=0.1)
+    assert main(words) == 0
+    assert "features: those of" not in capsys.readouterr().out
