@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import BUDGETS, MODEL_SHORT_NAMES
+from trainer.mix import is_mix, read_mix
 from trainer.optimizers import extra_of
 from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.jobs import JobRequest
 from tune.remote.package import refuse_password
+from tune.search.guards import Guard
 from tune.util.errors import ConfigError, option_name
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
         request.words = ["--space", _search_space(request, space), *options]
         if arguments.experiment is None:
             request.words.append(f"--experiment={experiment}")
+    for guard in asked.guard:
+        _check_source(request, "--guard", guard.data)
     _check_tracking(request, arguments.tracking_uri)
     if not arguments.dry_run:
         _place(request, arguments)
@@ -142,7 +146,9 @@ def _options(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
         option = "--from" if name == "origin" else option_name(name)
         if option not in given or name in _RESOLVED:
             continue
-        if isinstance(value, list):
+        if name == "guard":  # repeated, where other lists follow one option
+            options += [f"{option}={guard}" for guard in map(Guard.parse, value)]
+        elif isinstance(value, list):
             options += [option, *map(str, value)]
         else:
             options.append(option if value is True else f"{option}={value}")
@@ -192,11 +198,21 @@ def _place(request: JobRequest, arguments: argparse.Namespace) -> None:
 
 
 def _check_source(request: JobRequest, option: str, value: Any) -> None:
-    """Data and models are not sent: refuse what cannot be found on the cluster, say what must be there."""
+    """Data and models are not sent: refuse what cannot be found on the cluster, say what must be there.
+
+    What a data file names is looked at too where it can be read here.
+    """
     if not isinstance(value, str) or value in MODEL_SHORT_NAMES or "://" in value:
         return
     if value.startswith(("/", "~")):
-        request.notes.append(f"{option} {value}: is not sent; every node must see it under this path")
+        there, sources = "is not sent; every node must see it under this path", list[str]()
+        if is_mix(value) and Path(value).expanduser().is_file():
+            mix = read_mix(value)
+            named = [(mix.place(source), source.settings["data"]) for source in mix.sources]
+            sources = [f"{at}: data {data}: {there}" for at, data in named if data.startswith(("/", "~"))]
+        elif is_mix(value):
+            there += ", and what it names too"
+        request.notes += [f"{option} {value}: {there}", *sources]
     elif value.startswith(".") or value.endswith(_TABLES) or Path(value).exists():
         raise JobError(
             f"{option} {value}: is not sent with the job; put it where every node sees it and give the absolute path "

@@ -173,6 +173,29 @@ def test_what_the_user_should_know(here: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "head node" in local.notes[0]
 
 
+def test_what_a_data_file_names_is_not_sent_either(here: Path) -> None:
+    mix = here / "mix.yaml"
+    mix.write_text(
+        "sources:\n  hub: {data: google/fleurs}\n  own:\n    data: /mnt/radio/\n  near: {data: near.csv}\n"
+    )
+    request = read_request(
+        [*SEARCH, *STORAGE, "--data", str(mix), "--guard", "/a.csv", "--guard", f"{mix}:2"], None
+    )
+    there = "is not sent; every node must see it under this path"
+    sources = [f"{mix}:3: own: data /mnt/radio/: {there}", f"{mix}:5: near: data {here}/near.csv: {there}"]
+    assert request.notes == [
+        f"--data {mix}: {there}",
+        *sources,
+        f"--guard /a.csv: {there}",
+        f"--guard {mix}: {there}",
+        *sources,
+    ]
+    guards = [word for word in request.words if word.startswith("--guard")]
+    assert guards == ["--guard=/a.csv:1", f"--guard={mix}:2"]
+    [note] = read_request([*SEARCH, *STORAGE, "--data", "/elsewhere/mix.yaml"], None).notes
+    assert note == f"--data /elsewhere/mix.yaml: {there}, and what it names too"
+
+
 SEARCH = ["--space", "lr_batch"]
 REFUSED = {
     "nothing": ([], "nothing to run"),
@@ -184,6 +207,22 @@ REFUSED = {
     "a relative storage": ([*SEARCH, "--storage", "experiments"], "--storage experiments: is relative"),
     "also of a training": (["train", "--storage", "model"], "--storage model: is relative"),
     "data of this machine": ([*SEARCH, *STORAGE, "--data", "data.csv"], "--data data.csv: is not sent"),
+    "a guard of this machine": (
+        [*SEARCH, *STORAGE, "--guard", "data.csv:2"],
+        "--guard data.csv: is not sent",
+    ),
+    "a data file of this machine": (
+        [*SEARCH, *STORAGE, "--data", "mix.yaml"],
+        "--data mix.yaml: is not sent",
+    ),
+    "a wrong data file": (
+        [*SEARCH, *STORAGE, "--data", "{here}/mix.yaml"],
+        "mix.yaml:2: own: weight=-1: must be",
+    ),
+    "a wrong data file as a guard": (
+        [*SEARCH, *STORAGE, "--guard", "{here}/mix.yaml"],
+        "mix.yaml:2: own: weight=-1",
+    ),
     "DeepSpeed's settings": (
         [*SEARCH, *STORAGE, "--deepspeed", "none.json"],
         "--deepspeed 'none.json': cannot be read",
@@ -210,7 +249,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_before_anything_is_sent(here: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
     (here / "secret.yaml").write_text(f"{SPACE}data: https://me:{PASSWORD}@host/x\n")
+    (here / "mix.yaml").write_text("sources:\n  own: {data: recordings/, weight: -1}\n")
     words, message = REFUSED[case]
+    words = [word.replace("{here}", str(here)) for word in words]
     assert main(["submit", "--address", "http://127.0.0.1:9", "--", *words]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
