@@ -109,7 +109,7 @@ def one_round(
     if len(soup.members) > 1:
         average = averages[frozenset(soup.members)]
         verdict = judge_soup(average.candidate("average"), soup.members, found[best].candidate(best))
-        row |= {"verdict": verdict.to_dict(), "chosen": verdict.better}
+        row |= {"verdict": dataclasses.asdict(verdict), "chosen": verdict.better}
     shutil.rmtree(folder)
     return row
 

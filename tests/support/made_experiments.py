@@ -163,7 +163,7 @@ def write_experiment(
             trials=request.trials,
             finalists=request.n_finalists,
             repeats=request.repeats,
-            budgets=dataclasses.asdict(request.budgets),
+            budgets=request.budgets,
             asked_resources=plan.asked["asked_resources"],
             gpus_per_trial=gpus,
         ),

@@ -41,7 +41,7 @@ def to_old_form(
     asked = ("trials", "finalists", "repeats", "budgets", "keep_checkpoints", "asked_resources")
     settings = {
         **yaml.safe_load((folder.path / "experiment.yaml").read_text()),
-        **{name: getattr(state.session, name) for name in asked},
+        **{name: dataclasses.asdict(state.session)[name] for name in asked},
         "baseline": saved.baseline,
         "versions": {**saved.settings.versions, "tune-whisper": "0.1.0"},
     }

@@ -122,7 +122,7 @@ def words(text: str, task: str) -> str:
 
 def true_name(key: str, task: str) -> str:
     """A key such as `best_wer` with the true name of the rate for the task."""
-    return key if task != TRANSLATE else re.sub(r"(^|_)wer(?=$|s$|_)", rf"\1{CHRF_ERROR}", key)
+    return key if task != TRANSLATE else re.sub(r"(^|_)wer(?=$|s$|[_/])", rf"\1{CHRF_ERROR}", key)
 
 
 def renamed(content: Any, task: str) -> Any:
@@ -142,14 +142,9 @@ def told(rates: Mapping[str, Any]) -> dict[str, Any]:
     return {CHRF_ERROR if key == "wer" and "chrf" in rates else key: rate for key, rate in rates.items()}
 
 
-def told_sources(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The same of each source's rates."""
-    return {name: told(rates) for name, rates in sources.items()}
-
-
 def judged(rates: Mapping[str, Any]) -> dict[str, Any]:
     """Rates of the log as they are used: what decides is `wer`."""
-    return {**rates, **({"wer": rates[CHRF_ERROR]} if CHRF_ERROR in rates else {})}
+    return {"wer" if key == CHRF_ERROR else key: rate for key, rate in rates.items()}
 
 
 def describe_rates(wer: float, cer: float | None, bleu: float | None = None) -> str:

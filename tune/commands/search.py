@@ -299,8 +299,10 @@ def _resume(
 
 def exit_code(outcome: Outcome[Any]) -> int:
     """Of a search or a training; warns of what was not delivered to the stores."""
+    from tune.experiments.results import succeeded
+
     if outcome.tracking_problem:
         print(f"warning: {outcome.tracking_problem}", file=sys.stderr)
-    if outcome.interrupted:
+    if outcome.state.something_is_left:
         return EXIT_INTERRUPTED
-    return 0 if outcome.succeeded else EXIT_FAILED
+    return 0 if succeeded(outcome.state) else EXIT_FAILED

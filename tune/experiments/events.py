@@ -12,16 +12,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from trainer.report import Kept
-from tune.search.budgets import EndReason
+from trainer.scoring.translation import judged, told
+from tune.search.budgets import Budgets, EndReason
+from tune.search.finalists import Verdict
+from tune.search.guards import Guard, Traded
 from tune.search.records import Outcome, Role, Stop
+from tune.search.soup import SoupVerdict
+from tune.util.plain import restored
 
 VERSION = 1
 SearchStatus = Literal["completed", "failed", "interrupted"]
 _SUM = b', "sum": "'
+_RATES, _RATES_BY_SOURCE = {"rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
+"""Fields with rates. The one that decides is called `wer` here, and in the log by its true name (`told`, `judged`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,12 +50,10 @@ class SessionStarted(Event):
     trials: int = 1
     finalists: int = 0
     repeats: int = 0
-    budgets: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Fields of `Budgets`."""
+    budgets: Budgets = dataclasses.field(default_factory=Budgets)
     soup: bool = False
     """Whether repeats of the finalists are averaged."""
-    guards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """`Guard.to_dict()` of each."""
+    guards: list[Guard] = dataclasses.field(default_factory=list)
     interpolate: bool = False
     """Whether points between the base model and the run that is exported are measured."""
     keep_checkpoints: str = "best"
@@ -203,8 +208,8 @@ class FinalRoundCut(Event):
 class FinalistsCompared(Event):
     """What the repeats came to."""
 
-    verdict: dict[str, Any] | None
-    """`Verdict.to_dict()`; None where a finalist has no repeat that came to its end."""
+    verdict: Verdict | None
+    """None where a finalist has no repeat that came to its end."""
     text: str = ""
     """Why there is none."""
 
@@ -215,8 +220,8 @@ class SoupJudged(Event):
 
     run: str | None
     """The average, where it is better than the run that would be exported, by more than noise."""
-    verdict: dict[str, Any] | None = None
-    """`SoupVerdict.to_dict()`; None where no average was as good as its first member, or none was measured."""
+    verdict: SoupVerdict | None = None
+    """None where no average was as good as its first member, or none was measured."""
     text: str = ""
     """Why there is none, or what ended the averaging."""
 
@@ -250,8 +255,8 @@ class GuardsJudged(Event):
 
     run: str
     """Which is exported."""
-    models: dict[str, list[dict[str, Any]]]
-    """`Traded.to_dict()` on each guard by run, those to be exported rather than others first."""
+    models: dict[str, list[Traded]]
+    """What each run has lost on each guard, those to be exported rather than others first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -322,9 +327,6 @@ class UnknownEvent(Event):
 
 
 _CLASSES = {kind.__name__: kind for kind in Event.__subclasses__() if kind is not UnknownEvent}
-_FIELDS = {
-    name: frozenset(field.name for field in dataclasses.fields(kind)) for name, kind in _CLASSES.items()
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,14 +349,10 @@ def encode(entry: Entry) -> bytes:
     Raises:
         ValueError: a number in it is not finite.
     """
-    event = entry.event
-    # Not `asdict`, which copies every container: only `Stop` is a class of ours.
-    data = {
-        name: dataclasses.asdict(value) if isinstance(value, Stop) else value
-        for name, value in vars(event).items()
-    }
-    content = {"n": entry.number, "time": entry.time, "event": type(event).__name__, "v": VERSION}
-    body = json.dumps({**content, "data": data}, allow_nan=False).encode()[:-1]
+    kind, data = type(entry.event).__name__, _with_rates(vars(entry.event), told)
+    content = {"n": entry.number, "time": entry.time, "event": kind, "v": VERSION, "data": data}
+    # Not `asdict` of all, which would copy every container.
+    body = json.dumps(content, allow_nan=False, default=dataclasses.asdict).encode()[:-1]
     return body + _SUM + b'%08x"}\n' % zlib.crc32(body)
 
 
@@ -379,8 +377,17 @@ def _event(name: str, version: int, data: Mapping[str, Any]) -> Event:
     kind = _CLASSES.get(name)
     if kind is None or version > VERSION:
         return UnknownEvent(name=name, version=version)
-    known = _FIELDS[name]
-    values = dict(data) if data.keys() <= known else {key: data[key] for key in data if key in known}
-    if values.get("stop"):
-        values["stop"] = Stop(**values["stop"])
-    return kind(**values)
+    event: Event = restored(kind, _with_rates(data, judged))
+    return event
+
+
+def _with_rates(
+    data: Mapping[str, Any], named: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Fields of an event, all rates in them named anew."""
+    found = dict(data)
+    for name in _RATES & data.keys():
+        found[name] = named(data[name])
+    for name in _RATES_BY_SOURCE & data.keys():
+        found[name] = {source: named(rates) for source, rates in data[name].items()}
+    return found

@@ -168,13 +168,12 @@ def _line(found: _Found) -> ExperimentLine:
 
 def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
     state, settings, train = saved.state, saved.settings, saved.settings.train_config
-    asked, ended, best, verdict = state.session, how_it_ended(state), state.best(), state.verdict
+    asked, ended = state.session, how_it_ended(state)
     changed, unseen = found.changed, found.locked is None
     if found.folder.remote:  # the locks of other machines cannot be seen
         changed, unseen = max(changed, state.heard), True
     alive = unseen and state.ended is None and time.time() - changed < _ALIVE_SECONDS
     running = bool(found.locked) or (alive and ended is None)
-    means = {each["trial_id"]: each["mean"] for each in verdict["standings"]} if verdict else {}
     return ExperimentLine(
         name=saved.name,
         state="running" if running else ended or "interrupted",
@@ -182,7 +181,7 @@ def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
         trials_ended=sum(trial.status != "running" for trial in state.records.all()),
         trials_asked=asked.trials if asked else None,
         baseline_wer=saved.baseline.get("wer"),
-        best_wer=means[verdict["winner"]] if verdict else best.best_wer if best else None,
+        best_wer=state.wer,
         task=state.task,
         seconds=state.seconds_at(time.time()) if running else state.seconds,
         started=settings.created,

@@ -18,8 +18,11 @@ from tune.experiments.events import (
 )
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.state import SearchState
+from tune.search.budgets import Budgets
+from tune.search.finalists import Verdict
 from tune.search.records import Stop, TrialRecord, trial_order
 from tune.util.errors import ExperimentError
+from tune.util.plain import restored
 
 if TYPE_CHECKING:
     from tune.experiments.settings import ExperimentSettings
@@ -64,7 +67,7 @@ def old_state(
             trials=int(asked["trials"]),
             finalists=asked.get("finalists") or 0,
             repeats=asked.get("repeats") or 0,
-            budgets=dict(asked.get("budgets") or {}),
+            budgets=restored(Budgets, asked.get("budgets") or {}),
             keep_checkpoints=asked.get("keep_checkpoints", "best"),
             asked_resources=dict(asked.get("asked_resources") or {}),
             gpus_per_trial=settings.resources.gpus,
@@ -93,7 +96,7 @@ def _end(state: SearchState, results: Mapping[str, Any]) -> None:
     if ended:
         state.over = TrialsOver(reason=ended["reason"], text=ended["text"])
     if verdict:
-        state.compared = FinalistsCompared(verdict=verdict)
+        state.compared = FinalistsCompared(verdict=restored(Verdict, verdict))
     if best:
         state.chosen = ExportChosen(run=best.get("run") or best["trial_id"])
     for entry in (*results["trials"], *results.get("repeats", [])):

@@ -24,7 +24,7 @@ from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.guards import Guard
 from tune.search.scheduler import LEAST_STEPS, rung_grid
-from tune.search.soup import POINTS
+from tune.search.soup import INNER_POINTS
 from tune.space.parameters import FloatParameter, Parameter
 from tune.space.space import load_space
 from tune.util.console import short_path
@@ -106,7 +106,7 @@ class SearchRequest(RunRequest):
     @property
     def measured_after(self) -> int:
         """How many models are measured at most once all repeats have ended, each guard counted by itself."""
-        points = len(POINTS) - 2 if self.interpolate else 0
+        points = len(INNER_POINTS) if self.interpolate else 0
         return self.n_averages + points + len(self.guard) * (self.guarded + points)
 
     @property
@@ -279,9 +279,9 @@ class SearchPlan(Plan):
             "finalists": request.n_finalists,
             "repeats": request.repeats,
             "soup": request.soup,
-            "guards": [guard.to_dict() for guard in request.guard],
+            "guards": list(request.guard),
             "interpolate": request.interpolate,
-            "budgets": dataclasses.asdict(request.budgets),
+            "budgets": request.budgets,
             "keep_checkpoints": request.keep_checkpoints,
             "asked_resources": {name: getattr(request, name) for name in ASKED_RESOURCES},
         }

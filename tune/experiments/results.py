@@ -13,6 +13,7 @@ from trainer.scoring.translation import CHRF_ERROR, renamed
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.search.scheduler import METRIC
+from tune.search.soup import INNER_POINTS
 from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
@@ -31,26 +32,25 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
 
     The rate that decides is called `wer` (see `named_results`).
     """
-    rates = state.baseline.rates if state.baseline else {}
     best, verdict, end = state.best(), state.verdict, state.end
     runs = run_ids(folder.path)
     return {
         "experiment": folder.name,
         "metric": METRIC,
-        "baseline": {name: rates.get(name) for name in ("wer", "cer")},
+        "baseline": {name: state.base_rates.get(name) for name in ("wer", "cer")},
         "objective": state.baseline.objective if state.baseline else None,
         "sources": sources_of(state),
         "best": None if best is None else _best(folder, state, best),
         "trials": [_entry(folder, run, runs) for run in state.records.all()],
         "repeats": [_entry(folder, run, runs) for run in state.repeats.all()],
         "averages": [_entry(folder, run, runs) for run in state.averages.all()],
-        "finalists": verdict,
-        "soup": state.soup_judged.verdict if state.soup_judged else None,
-        "not_compared": state.compared.text if state.compared and verdict is None else None,
+        "finalists": _plain(verdict),
+        "soup": _plain(state.soup_judged.verdict if state.soup_judged else None),
+        "not_compared": state.not_compared or None,
         "guards": _guards(state),
-        "interpolation": _interpolation(state, best),
+        "interpolation": _interpolation(state),
         "guards_point": state.keeping_point,
-        "test": _test(state, best),
+        "test": _test(state),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
         "interrupted": state.something_is_left,
         "seconds": round(state.seconds, 3),
@@ -59,15 +59,14 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
 
 def sources_of(state: SearchState) -> dict[str, dict[str, Any]]:
     """What is known of each of the data's sources, with the rates of the run to export; nothing for data without."""
-    best, held, base = state.best(), state.held_out, state.baseline
-    of_test = held is not None and best is not None and held.run == best.trial_id
+    best, tested, base = state.best(), state.tested, state.baseline
     found = {}
     for name, facts in (state.data.sources if state.data else {}).items():
         rates = {
             "": best.best_sources if best else {},
             "baseline_": base.sources if base else {},
-            "test_": held.sources if held and of_test else {},
-            "baseline_test_": held.baseline_sources if held and of_test else {},
+            "test_": tested.sources if tested else {},
+            "baseline_test_": tested.baseline_sources if tested else {},
         }
         own = {
             f"{which}{rate}": by_source[name][rate]
@@ -110,7 +109,7 @@ def named_results(folder: ExperimentFolder, state: SearchState) -> dict[str, Any
     found = results_of(folder, state)
     if state.task == "transcribe":
         return found
-    beside = {name: state.baseline.rates.get(name) for name in ("chrf", "bleu")} if state.baseline else {}
+    beside = {name: state.base_rates.get(name) for name in ("chrf", "bleu")}
     named: dict[str, Any] = renamed(found, state.task)
     return {**named, "metric": CHRF_ERROR, "baseline": {**named["baseline"], **beside}}
 
@@ -126,18 +125,13 @@ def write_results(folder: ExperimentFolder, state: SearchState) -> None:
 
 
 def succeeded(state: SearchState) -> bool:
-    """Whether there is something to export, or the user's own budget ended the search before there could be."""
-    if state.best() is not None:
-        return True
-    spent = state.end is not None and state.end.reason in _BUDGETS
-    return spent and not any(run.error for run in state.records.all())
-
-
-def outcome(state: SearchState, reason: str | None) -> Literal["finished", "failed"]:
-    """What an experiment of which nothing is left came to; `reason` is what ended it early, if anything did."""
+    """Whether a training came to its end; or a search has something to export, or ended by the user's own budget."""
+    reason, trials = state.end.reason if state.end else None, state.records.all()
     if state.session is not None and state.session.kind == "training":
-        return "finished" if any(run.status == "completed" for run in state.records.all()) else "failed"
-    return "failed" if reason == "failures" or not succeeded(state) else "finished"
+        return any(run.status == "completed" for run in trials)
+    if reason == "failures" or state.best() is not None:
+        return reason != "failures"
+    return reason in _BUDGETS and not any(run.error for run in trials)
 
 
 def status_of(run: TrialRecord) -> Outcome:
@@ -147,7 +141,9 @@ def status_of(run: TrialRecord) -> Outcome:
 
 def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
     """How an experiment ended; None where something is left, or it runs."""
-    return None if state.something_is_left else outcome(state, state.end.reason if state.end else None)
+    if state.something_is_left:
+        return None
+    return "finished" if succeeded(state) else "failed"
 
 
 def _checkpoint(folder: ExperimentFolder, run: TrialRecord) -> str | None:
@@ -158,8 +154,8 @@ def _checkpoint(folder: ExperimentFolder, run: TrialRecord) -> str | None:
 def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> dict[str, Any]:
     standing, verdict = {}, state.verdict
     if verdict is not None:
-        found = next(each for each in verdict["standings"] if each["trial_id"] == verdict["winner"])
-        standing = {"mean_wer": found["mean"], "mean_interval": found.get("mean_interval")}
+        won = verdict.standing
+        standing = {"mean_wer": won.mean, "mean_interval": won.mean_interval}
     return {
         "trial_id": trial_of(best.trial_id),
         "run": best.trial_id,
@@ -173,25 +169,20 @@ def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> di
     }
 
 
-def _interpolation(state: SearchState, best: TrialRecord | None) -> list[dict[str, Any]]:
+def _interpolation(state: SearchState) -> list[dict[str, Any]]:
     """The points between the base model and the best run that were measured."""
-    found = state.points.get(best.trial_id, {}) if best else {}
     return [
         {
             **{"point": point, "wer": each.rates["wer"], "cer": each.rates.get("cer")},
             **(
-                {"guards": _traded(state, each.run, point)}
-                if state.asked_guards and 0.0 < point < 1.0
+                {"guards": [*map(_plain, state.traded(each.run, point))]}
+                if state.asked_guards and point in INNER_POINTS
                 else {}
             ),
         }
-        for point, each in sorted(found.items())
+        for point, each in sorted(state.best_points.items())
         if each.rates
     ]
-
-
-def _traded(state: SearchState, run: str, point: float) -> list[dict[str, Any]]:
-    return [each.to_dict() for each in state.traded(run, point)]
 
 
 def _guards(state: SearchState) -> dict[str, Any] | None:
@@ -201,15 +192,15 @@ def _guards(state: SearchState) -> dict[str, Any] | None:
         return None
     return {
         "run": judged.run,
-        "kept": all(each["kept"] for each in judged.models[judged.run]),
-        "models": [{"run": run, "traded": found} for run, found in judged.models.items()],
+        "kept": all(each.kept for each in judged.models[judged.run]),
+        "models": [{"run": run, "traded": [*map(_plain, found)]} for run, found in judged.models.items()],
     }
 
 
-def _test(state: SearchState, best: TrialRecord | None) -> dict[str, Any] | None:
+def _test(state: SearchState) -> dict[str, Any] | None:
     """The best run on the test split, where it was measured."""
-    found = state.held_out
-    if found is None or best is None or found.run != best.trial_id:
+    found = state.tested
+    if found is None:
         return None
     names = ("wer", "cer", "chrf", "bleu")
     return {
@@ -243,9 +234,14 @@ def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) 
             }
             for seen, wer in run.evaluations
         ],
-        "stop": dataclasses.asdict(run.stop) if run.stop else None,
+        "stop": _plain(run.stop),
         "error": run.error,
     }
+
+
+def _plain(found: Any) -> dict[str, Any] | None:
+    """The fields of a judgement, if there is one."""
+    return dataclasses.asdict(found) if found else None
 
 
 def run_ids(folder: Path) -> dict[str, str]:

@@ -77,8 +77,8 @@ class SavedExperiment:
 
     @property
     def baseline(self) -> dict[str, float]:
-        """Rates of the untouched base model; empty before it was measured."""
-        return dict(self.state.baseline.rates) if self.state.baseline else {}
+        """See `SearchState.base_rates`."""
+        return self.state.base_rates
 
     @functools.cached_property
     def space(self) -> SearchSpace | None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from trainer.scoring.translation import TRANSLATE, judged
+from trainer.scoring.translation import TRANSLATE
 from tune.experiments.events import (
     BaselineMeasured,
     CheckpointSaved,
     DataPrepared,
     Entry,
     Evaluated,
-    Event,
     ExportChosen,
     FinalistsCompared,
     FinalRoundCut,
@@ -35,12 +35,10 @@ from tune.experiments.events import (
     UnknownEvent,
     WeightsDropped,
 )
-from tune.search.finalists import DEFAULT_COUNT, ClipErrors, choose_finalists
+from tune.search.finalists import DEFAULT_COUNT, ClipErrors, Verdict, choose_finalists
 from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
 from tune.search.records import Records, TrialRecord, rank, role_of, trial_of
-from tune.search.soup import POINTS, Soup, greedy_soup
-
-EventT = TypeVar("EventT", bound=Event)
+from tune.search.soup import INNER_POINTS, POINTS, Soup, describe_soup, greedy_soup
 
 
 class SearchState:
@@ -122,7 +120,12 @@ class SearchState:
     @property
     def task(self) -> str:
         """What was measured: a translation has a chrF."""
-        return TRANSLATE if self.baseline is not None and "chrf" in self.baseline.rates else "transcribe"
+        return TRANSLATE if "chrf" in self.base_rates else "transcribe"
+
+    @property
+    def base_rates(self) -> dict[str, float]:
+        """Rates of the untouched base model; empty before it was measured."""
+        return self.baseline.rates if self.baseline else {}
 
     @property
     def runs(self) -> list[TrialRecord]:
@@ -148,34 +151,40 @@ class SearchState:
         """The trials that are to be trained again: of the best so many, those that were not beaten before."""
         return [trial for trial in choose_finalists(self.records, count) if trial.trial_id not in self.beaten]
 
-    def repeats_left(self, finalists: int, repeats: int) -> list[str]:
-        """The repeats that a final round of this size lacks, once the trials are over; none after failures."""
-        if self.over is not None and self.over.reason == "failures":
-            return []
-        wanted = [
-            f"{trial.trial_id}-r{number}"
-            for number in range(1, repeats + 1)
-            for trial in self.finalists(finalists)
-        ]
-        return [name for name in wanted if name not in self.repeats or self.repeats[name].status == "running"]
+    def if_asked(self, asked: Mapping[str, Any]) -> SearchState:
+        """The same, to be looked at only, as if the session had been asked for this: fields of `SessionStarted`."""
+        found = copy.copy(self)
+        if self.session is not None:
+            found.session = dataclasses.replace(self.session, **asked)
+        return found
+
+    @property
+    def failed(self) -> bool:
+        """Whether failures ended the trials: nothing follows then."""
+        return self.over is not None and self.over.reason == "failures"
 
     @property
     def open_repeats(self) -> list[str]:
         """The repeats that are left; none while trials are."""
-        if self.session is None or (self.over is None and not self.all_ended):
+        if self.session is None or self.failed or (self.over is None and not self.all_ended):
             return []
-        return self.repeats_left(self.session.finalists, self.session.repeats)
+        wanted = [
+            f"{trial.trial_id}-r{number}"
+            for number in range(1, self.session.repeats + 1)
+            for trial in self.finalists(self.session.finalists)
+        ]
+        return [name for name in wanted if name not in self.repeats or self.repeats[name].status == "running"]
 
     @property
     def soup_runs(self) -> list[TrialRecord]:
         """The runs that can be averaged, in the order in which they are: those of the winner's repeats that have
         weights from the lowest WER on, then those of the other finalists; none where the winner has none.
         """
-        verdict = (self.compared.verdict if self.compared else None) or {"winner": "", "standings": []}
-        names = [standing["trial_id"] for standing in verdict["standings"]]
-        names.sort(key=lambda name: name != verdict["winner"])
-        found = [run for name in names for run in self.repeats_of(name) if run.has_weights]
-        return found if found and trial_of(found[0].trial_id) == verdict["winner"] else []
+        verdict = self.compared.verdict if self.compared else None
+        if verdict is None:
+            return []
+        found = [run for name in verdict.winner_first for run in self.repeats_of(name) if run.has_weights]
+        return found if found and trial_of(found[0].trial_id) == verdict.winner else []
 
     @property
     def soup(self) -> Soup | None:
@@ -188,28 +197,24 @@ class SearchState:
         }
         return greedy_soup(runs, measured) if len(runs) > 1 else None
 
-    def soup_left(self, asked: bool) -> bool:
-        """Whether averages are to be measured or judged where they are asked for; not while repeats are left."""
-        if not asked or self.soup_judged is not None or self.open_repeats:
-            return False
-        return not (self.over and self.over.reason == "failures") and len(self.soup_runs) > 1
-
     @property
     def open_soup(self) -> bool:
-        """Whether averages that were asked for are left."""
-        return self.session is not None and self.soup_left(self.session.soup)
+        """Whether averages that were asked for are to be measured or judged; not while repeats are left."""
+        if self.session is None or not self.session.soup or self.soup_judged is not None:
+            return False
+        return not self.failed and not self.open_repeats and len(self.soup_runs) > 1
 
     @property
     def all_trained(self) -> bool:
         """Whether nothing is left to train or to average, so that models can be measured; not after failures."""
         if self.best() is None or self.open_repeats or self.open_soup:
             return False
-        return self.all_ended if self.over is None else self.over.reason != "failures"
+        return self.all_ended if self.over is None else not self.failed
 
     @property
     def asked_guards(self) -> list[Guard]:
         """Those of the session."""
-        return [Guard(**each) for each in self.session.guards] if self.session else []
+        return self.session.guards if self.session else []
 
     @property
     def guard_runs(self) -> list[TrialRecord]:
@@ -217,25 +222,18 @@ class SearchState:
         finalist, or of each of the best trials, that has weights.
         """
         first, verdict = self._unguarded(), self.compared.verdict if self.compared else None
-        names = [standing["trial_id"] for standing in verdict["standings"]] if verdict else []
-        names.sort(key=lambda name: verdict is not None and name != verdict["winner"])
-        names = names or [trial.trial_id for trial in self.finalists(DEFAULT_COUNT)]
+        others = [trial.trial_id for trial in self.finalists(DEFAULT_COUNT)]
+        names = verdict.winner_first if verdict else others
         found = [self.weights_of(name, repeats_first=verdict is not None)[:1] for name in names]
         runs = {run.trial_id: run for group in ([first] if first else [], *found) for run in group}
         return list(runs.values())
 
-    def guards_left(self, asked: Sequence[Guard]) -> bool:
-        """Whether models are to be measured or judged on these guards; not while another run may be exported."""
-        judged = next(iter(self.guards_judged.models.values())) if self.guards_judged else []
-        same = [(each["guard"], each["max_loss"]) for each in judged] == [
-            (one.data, one.max_loss) for one in asked
-        ]
-        return bool(asked) and not same and self.all_trained
-
     @property
     def open_guards(self) -> bool:
-        """Whether guards that were asked for are left."""
-        return self.guards_left(self.asked_guards)
+        """Whether models are to be measured or judged on guards; not while the best run may change."""
+        judged = next(iter(self.guards_judged.models.values())) if self.guards_judged else []
+        known = [Guard(each.guard, each.max_loss) for each in judged]
+        return bool(self.asked_guards) and known != self.asked_guards and self.all_trained
 
     def measured_on(self, guard: Guard, run: str | None, point: float = 1.0) -> Measured | None:
         """A model on a guard; None where it is not measured, or could not be."""
@@ -262,52 +260,51 @@ class SearchState:
         )
 
     @property
+    def soup_text(self) -> str:
+        """What averaging the finalists' repeats came to, in one line; empty where that was not judged."""
+        judged = self.soup_judged
+        return describe_soup(judged.verdict, judged.text) if judged else ""
+
+    @property
     def guards_text(self) -> str:
         """What the guards came to, in one line; empty where nothing was judged on them."""
         judged = self.guards_judged
         if judged is None:
             return ""
-        models = {run: [Traded.from_dict(each) for each in found] for run, found in judged.models.items()}
-        return describe_choice(judged.run, models, guard_names(self.asked_guards))
-
-    def points_left(self, asked: bool, guards: Sequence[Guard] = ()) -> list[float]:
-        """The points between the base model and the best run that are not measured where they are asked for.
-
-        None while it may still be another run.
-        """
-        best = self.best()
-        if not asked or best is None or not self.all_trained or self.guards_left(guards):
-            return []
-        known = self.points.get(best.trial_id, {})
-        return [
-            point
-            for point in POINTS
-            if point not in known
-            or (
-                0.0 < point < 1.0
-                and any((best.trial_id, point, one.data) not in self.guards for one in guards)
-            )
-        ]
+        return describe_choice(judged.run, judged.models, guard_names(self.asked_guards))
 
     @property
     def open_points(self) -> list[float]:
-        """Those that were asked for."""
-        return self.points_left(bool(self.session and self.session.interpolate), self.asked_guards)
+        """The points between the base model and the best run that were asked for and are not measured.
+
+        None while it may still be another run.
+        """
+        best, asked = self.best(), self.session
+        if asked is None or not asked.interpolate or best is None or not self.all_trained or self.open_guards:
+            return []
+        run, known = best.trial_id, self.best_points
+        inner = [
+            point
+            for point in INNER_POINTS
+            if any((run, point, one.data) not in self.guards for one in asked.guards)
+        ]
+        return [point for point in POINTS if point not in known or point in inner]
+
+    @property
+    def best_points(self) -> dict[float, PointMeasured]:
+        """Those between the base model and the best run that were measured."""
+        best = self.best()
+        return self.points.get(best.trial_id, {}) if best else {}
 
     @property
     def keeping_point(self) -> float | None:
         """Of the points between the base model and the best run that keep all guards, the one with the lowest WER."""
-        best, rates = self.best(), {}
-        for point, found in (
-            self.points.get(best.trial_id, {}) if best and self.asked_guards else {}
-        ).items():
-            if (
-                best
-                and 0.0 < point < 1.0
-                and found.rates
-                and all(each.kept for each in self.traded(best.trial_id, point))
-            ):
-                rates[point] = found.rates["wer"]
+        rates = {
+            point: found.rates["wer"]
+            for point, found in self.best_points.items()
+            if self.asked_guards and point in INNER_POINTS and found.rates
+            if all(each.kept for each in self.traded(found.run, point))
+        }
         return min(rates, key=lambda point: (rates[point], -point), default=None)
 
     @property
@@ -315,9 +312,12 @@ class SearchState:
         """Whether something that was asked for is left, and no budget, plateau or failures ended it."""
         if self.over is None and not self.all_ended:
             return True
-        if self.open_soup or self.open_guards or self.open_points:
-            return True
-        return bool(self.open_repeats) and self.cut is None
+        return bool(self.open_repeats and self.cut is None) or self.something_is_measured
+
+    @property
+    def something_is_measured(self) -> bool:
+        """Whether averages, guards or points that were asked for are left."""
+        return self.open_soup or self.open_guards or bool(self.open_points)
 
     @property
     def all_ended(self) -> bool:
@@ -333,13 +333,13 @@ class SearchState:
         return self.over if self.over is not None and self.over.reason is not None else None
 
     @property
-    def verdict(self) -> dict[str, Any] | None:
+    def verdict(self) -> Verdict | None:
         """The comparison of the finalists, where it stands; where the guards pass over its winner, with another one."""
         found = self.compared.verdict if self.compared else None
         winner = trial_of(self.guards_judged.run) if self.guards_judged else None
-        if found is None or winner in (None, found["winner"]):
+        if found is None or winner in (None, found.winner):
             return found
-        return {**found, "winner": winner, "passed_over": found["winner"]}
+        return dataclasses.replace(found, winner=winner, passed_over=found.winner)
 
     def best(self) -> TrialRecord | None:
         """The run to export: it has weights. None before the first evaluation.
@@ -355,7 +355,7 @@ class SearchState:
         """The same without guards."""
         verdict = self.compared.verdict if self.compared else None
         if verdict is not None:
-            runs = self.weights_of(verdict["winner"], repeats_first=True)
+            runs = self.weights_of(verdict.winner, repeats_first=True)
             if runs:
                 better = self.soup_judged.run if self.soup_judged else None
                 return next((run for run in runs if run.trial_id == better), runs[0])
@@ -392,10 +392,29 @@ class SearchState:
         return averages + sum(each.seconds for each in self.guards.values())
 
     @property
+    def not_compared(self) -> str:
+        """Why the finalists have no verdict; empty where they have one, or there were none."""
+        return self.compared.text if self.compared and self.compared.verdict is None else ""
+
+    @property
+    def wer(self) -> float | None:
+        """What the search came to, in percent: the winner's mean over its seeds, else the WER of the best run."""
+        if self.verdict is not None:
+            return self.verdict.standing.mean
+        best = self.best()
+        return best.best_wer if best else None
+
+    @property
+    def tested(self) -> HeldOutMeasured | None:
+        """The best run on the test split, where it was measured."""
+        best, held = self.best(), self.held_out
+        return held if best and held and held.run == best.trial_id else None
+
+    @property
     def winner(self) -> str | None:
         """The trial whose settings won so far."""
         if self.verdict is not None:
-            return str(self.verdict["winner"])
+            return self.verdict.winner
         best = self.best()
         return None if best is None else trial_of(best.trial_id)
 
@@ -415,24 +434,7 @@ _KEPT: dict[type[Any], str] = {
 def _fold(event: Any, state: SearchState, now: float) -> None:
     """Events that are kept as they are, or change nothing but what was heard last."""
     if type(event) in _KEPT:
-        rated = isinstance(event, BaselineMeasured | HeldOutMeasured)
-        setattr(state, _KEPT[type(event)], with_judged(event) if rated else event)
-
-
-def with_judged(event: EventT) -> EventT:
-    """An event whose rates have the one that decides as `wer`."""
-    names = [name for name in ("rates", "baseline") if hasattr(event, name)]
-    by_source = [name for name in ("sources", "baseline_sources") if hasattr(event, name)]
-    return dataclasses.replace(
-        event,
-        **{name: judged(getattr(event, name)) for name in names},
-        **{name: judged_sources(getattr(event, name)) for name in by_source},
-    )
-
-
-def judged_sources(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The same of each source's rates."""
-    return {name: judged(rates) for name, rates in sources.items()}
+        setattr(state, _KEPT[type(event)], event)
 
 
 @_fold.register
@@ -473,15 +475,15 @@ def _(event: TrialStarted, state: SearchState, now: float) -> None:
 def _(event: Evaluated, state: SearchState, now: float) -> None:
     run = state.run(event.trial_id)
     metrics = {
-        **judged(event.metrics),
+        **event.metrics,
         "samples_seen": event.samples_seen,
         "epoch": event.epoch,
         "finished": event.finished,
     }
-    run.add_evaluation(metrics, event.stop, event.keep, judged_sources(event.sources))
+    run.add_evaluation(metrics, event.stop, event.keep, event.sources)
     if run.wer is not None:
         run.first_heard.setdefault((event.samples_seen, run.wer), now)
-    if event.checkpoint is not None and event.metrics.get(event.objective) is not None:
+    if event.checkpoint is not None and event.metrics.get("wer") is not None:
         run.add_saved(event.samples_seen, event.checkpoint, "all")
 
 
@@ -531,12 +533,12 @@ def _(event: SoupJudged, state: SearchState, now: float) -> None:
 
 @_fold.register
 def _(event: GuardMeasured, state: SearchState, now: float) -> None:
-    state.guards[event.run, event.point, event.guard] = with_judged(event)
+    state.guards[event.run, event.point, event.guard] = event
 
 
 @_fold.register
 def _(event: PointMeasured, state: SearchState, now: float) -> None:
-    state.points.setdefault(event.run, {})[event.point] = with_judged(event)
+    state.points.setdefault(event.run, {})[event.point] = event
 
 
 @_fold.register

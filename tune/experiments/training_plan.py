@@ -23,7 +23,6 @@ from tune.experiments.plan import (
     with_own_language,
 )
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
-from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_REPEATS
 from tune.search.records import trial_of
 from tune.util.console import short_path, short_value
@@ -113,7 +112,6 @@ class TrainPlan(Plan):
             "trials": 1,
             "finalists": 0,
             "repeats": DEFAULT_REPEATS,
-            "budgets": dataclasses.asdict(Budgets()),
             "keep_checkpoints": "best",
             "asked_resources": {**dict.fromkeys(ASKED_RESOURCES), "max_failures": self.request.max_failures},
         }

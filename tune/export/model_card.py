@@ -106,8 +106,8 @@ def model_card(
 
     settings, state, config = saved.settings, saved.state, saved.config(trial)
     source = config.model_source
-    verdict = state.verdict or {}
-    standings = verdict.get("standings", [])
+    verdict = state.verdict
+    standings = verdict.standings if verdict else []
     counts = Counter(status_of(run) for run in state.records.all())
     card: ModelCard = ModelCard.from_template(
         _metadata(config, rates, saved.name, _languages(saved, config)),
@@ -128,7 +128,7 @@ def model_card(
         sources=source_table(state, str(config.language)),
         base_model=source if _is_hub_id(source) else None,
         base_name=_short_name(source),
-        standing=next((found for found in standings if trial.trial_id in found["runs"]), None),
+        standing=next((found for found in standings if trial.trial_id in found.runs), None),
         averaged=listed(trial.members, most=len(trial.members)),
         is_best=state.best() is trial,
         normalizer_text=describe_normalizer(config)[1],

@@ -23,7 +23,6 @@ from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
 
 if TYPE_CHECKING:
-    from tune.experiments.events import HeldOutMeasured
     from tune.experiments.folder import ExperimentFolder
     from tune.space.space import Parameter
 
@@ -60,13 +59,7 @@ class Experiment(SavedExperiment):
     @functools.cached_property
     def verdict(self) -> Verdict | None:
         """Which finalist won."""
-        return Verdict.from_dict(self.state.verdict) if self.state.verdict else None
-
-    @property
-    def held_out(self) -> HeldOutMeasured | None:
-        """The model to be exported on the test split, where it was measured."""
-        held, best = self.state.held_out, self.state.best()
-        return held if held is not None and best is not None and held.run == best.trial_id else None
+        return self.state.verdict
 
     @property
     def has_log(self) -> bool:

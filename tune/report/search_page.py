@@ -22,9 +22,9 @@ from tune.report.figures_settings import draw_importances, draw_map, draw_parall
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.search.finalists import describe_lowest
-from tune.search.guards import Traded, describe_keeping_point, guard_names
+from tune.search.guards import describe_keeping_point, guard_names
 from tune.search.records import TrialRecord, best_rate, listed, trial_order
-from tune.search.soup import describe_soup
+from tune.search.soup import INNER_POINTS
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
@@ -211,7 +211,7 @@ def _averages(experiment: Experiment) -> dict[str, Any] | None:
     runs, judged = experiment.averages, experiment.state.soup_judged
     if not runs and judged is None:
         return None
-    chosen = judged.verdict["average"] if judged and judged.verdict else None
+    chosen = judged.verdict.average if judged and judged.verdict else None
     rows: list[list[Cell | str]] = []
     for run in runs:
         wer = "" if run.best_wer is None else f"{run.best_wer:.2f}"
@@ -224,7 +224,7 @@ def _averages(experiment: Experiment) -> dict[str, Any] | None:
         "in the average where that is then no worse. The average costs no more to use than one model."
     )
     if judged is not None:
-        told = describe_soup(judged.verdict, judged.text)
+        told = experiment.state.soup_text
         text += f" {told[0].upper()}{told[1:]}."
     strong = [i for i, run in enumerate(runs) if judged and run.trial_id == judged.run]
     return {"text": text, "rows": rows, "strong": strong}
@@ -238,10 +238,8 @@ def _guards(experiment: Experiment) -> dict[str, Any] | None:
         return None
     names, strong = guard_names(state.asked_guards), []
     rows: list[list[Cell | str]] = []
-    models = {(run, 1.0): [Traded.from_dict(each) for each in found] for run, found in judged.models.items()}
-    points = sorted(
-        (point for point in state.points.get(best.trial_id, {}) if 0.0 < point < 1.0), reverse=True
-    )
+    models = {(run, 1.0): found for run, found in judged.models.items()}
+    points = sorted((point for point in state.best_points if point in INNER_POINTS), reverse=True)
     models |= {(best.trial_id, point): state.traded(best.trial_id, point) for point in points}
     for (run, point), traded in models.items():
         name = run if point == 1.0 else f"{run} at point {point:g}"

@@ -42,7 +42,7 @@ def gain_tile(base: float, wer: float) -> tuple[str, str]:
 
 def test_tiles(experiment: Experiment) -> list[tuple[str, str]]:
     """The model to be exported on the test split, which chose nothing, where it was measured."""
-    held = experiment.held_out
+    held = experiment.state.tested
     if held is None:
         return []
     before = f", {held.baseline['wer']:.2f} % before" if "wer" in held.baseline else ""

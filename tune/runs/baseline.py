@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.scoring.objectives import objective_words
-from trainer.scoring.translation import told_sources
 from tune.experiments.events import BaselineMeasured
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
@@ -45,7 +44,7 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
     session.baseline = BaselineMeasured(
         rates=finite(found.rates()),
         seconds=time.time() - began,
-        sources=told_sources(found.sources),
+        sources=found.sources,
         objective=base.objective,
     )
     write_baseline_clips(session.plan.folder, found)

@@ -11,7 +11,7 @@ import ray.tune
 from rich.markup import escape
 
 from trainer.scoring.objectives import rates_by_source
-from trainer.scoring.translation import CHRF_ERROR, told, told_sources
+from trainer.scoring.translation import CHRF_ERROR
 from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -289,12 +289,12 @@ def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep
         trial_id=trial_id,
         samples_seen=int(result["samples_seen"]),
         epoch=float(result.get("epoch", 0.0)),
-        metrics=told({key: value if math.isfinite(value) else None for key, value in metrics.items()}),
+        metrics={key: value if math.isfinite(value) else None for key, value in metrics.items()},
         objective=CHRF_ERROR if "chrf" in metrics else "wer",
         finished=bool(result.get("finished")),
         stop=stop,
         keep=keep,
-        sources=told_sources(rates_by_source(result)),
+        sources=rates_by_source(result),
     )
 
 

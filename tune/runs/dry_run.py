@@ -20,7 +20,7 @@ from tune.search.budgets import describe_duration
 from tune.search.records import Records, listed
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
-from tune.search.soup import POINTS
+from tune.search.soup import INNER_POINTS
 from tune.util.console import key_settings, say, say_notes, tell_of
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
             f"together {table.stream.cost(estimate.middle)}, and each repeat of the final round as much as a trial",
         )
     # Clips to measure once all repeats have ended.
-    request, points = plan.request, len(POINTS) - 2 if plan.request.interpolate else 0
+    request, points = plan.request, len(INNER_POINTS) if plan.request.interpolate else 0
     clips = (request.n_averages + points) * counts["validation"]
     clips += (request.guarded + points) * sum(len(found.clips) for found in guards.values())
     _show_cost(plan, table, estimate, resources, clips, console)
@@ -233,7 +233,7 @@ def _measured_after(request: SearchRequest) -> str:
             f"up to {request.n_averages} averages of the {request.n_finalists * request.repeats} repeats"
         )
     if request.interpolate:
-        told.append(f"{len(POINTS) - 2} points between the base model and the winner")
+        told.append(f"{len(INNER_POINTS)} points between the base model and the winner")
     if request.guard:
         told.append(f"up to {request.guarded} models on each guard")
     return listed(told)

@@ -37,7 +37,7 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
     """
     state = experiment.log.state
     asked = state.session
-    if asked is None or not asked.finalists or state.over is None or state.over.reason == "failures":
+    if asked is None or not asked.finalists or state.over is None or state.failed:
         return None
     if state.verdict is not None and not state.open_repeats:
         return state.final_round  # nothing has changed since they were compared
@@ -64,9 +64,7 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
         say: told what could not be done.
     """
     log, state = experiment.log, experiment.log.state
-    if not compare(experiment) or state.open_repeats or state.open_soup:
-        return
-    if state.open_guards or state.open_points:
+    if not compare(experiment) or state.open_repeats or state.something_is_measured:
         return
     best = state.best()
     if best is None:
@@ -98,7 +96,7 @@ def compare(experiment: OpenExperiment) -> bool:
 def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
     verdict = state.verdict
     if verdict is not None:
-        beaten = {standing["trial_id"] for standing in verdict["standings"]} - {verdict["winner"]}
+        beaten = {standing.trial_id for standing in verdict.standings} - {verdict.winner}
         return ExportChosen(run=best.trial_id, beaten=sorted(state.beaten | beaten))
     # Finalists that could not be compared all keep their weights.
     wanted = state.session is not None and state.session.finalists
@@ -141,7 +139,7 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
     if without:
         told = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
         return FinalistsCompared(verdict=None, text=f"{told} no repeat that came to its end")
-    return FinalistsCompared(verdict=judge_finalists(found).to_dict() if found else None)
+    return FinalistsCompared(verdict=judge_finalists(found) if found else None)
 
 
 def _repeat(run: TrialRecord, files: CheckpointFiles) -> Repeat:

@@ -10,7 +10,7 @@ from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.opened import OpenExperiment, is_running
-from tune.experiments.results import outcome, write_results
+from tune.experiments.results import how_it_ended, write_results
 from tune.experiments.saved import find_experiment
 from tune.runs.final_round import choose_export, set_aside_leftovers
 from tune.util.errors import ExperimentError
@@ -41,12 +41,8 @@ def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_op
     choose_export(experiment, say)
     if not state.something_is_left:
         set_aside_leftovers(experiment, say, ended=True)
-    end = state.end
-    status: SearchStatus = "completed"
-    if state.something_is_left:
-        status = "interrupted"
-    elif outcome(state, end.reason if end else None) == "failed":
-        status = "failed"
+    words: dict[str | None, SearchStatus] = {None: "interrupted", "finished": "completed", "failed": "failed"}
+    end, status = state.end, words[how_it_ended(state)]
     ended = SearchEnded(status=status, reason=end.reason if end else None, text=end.text if end else "")
     if state.ended != ended:
         log.append(ended)

@@ -21,14 +21,11 @@ from tune.experiments.settings import read_settings
 from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
 from tune.experiments.warm_start import WarmStart
 from tune.runs.finish import is_owed
-from tune.search.budgets import Budgets
-from tune.search.guards import Guard
 from tune.util.errors import ExperimentError, option_name
 
 if TYPE_CHECKING:
     from tune.experiments.events import SessionStarted
     from tune.experiments.settings import ExperimentSettings
-    from tune.experiments.state import SearchState
     from tune.experiments.storage import Storage
 
 _BUDGET_OPTIONS = {
@@ -182,7 +179,8 @@ def _load(
         warm_start=WarmStart.load(saved.folder.path),
     )
     plan.check_settings()
-    left = _left(state, request)
+    asked_now = state.if_asked(plan.asked)
+    left = not asked_now.all_ended or bool(asked_now.open_repeats) or asked_now.something_is_measured
     if not left and state.written and not state.something_is_left:
         raise ExperimentError(
             f"--resume {name}: all its {begun} trials have ended; --trials {begun + 8} adds 8 more"
@@ -207,7 +205,7 @@ def _as_before(
         "finalists": asked.finalists,
         "repeats": asked.repeats,
         "soup": asked.soup,
-        "guard": tuple(Guard(**each) for each in asked.guards),
+        "guard": tuple(asked.guards),
         "interpolate": asked.interpolate,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
@@ -217,17 +215,6 @@ def _as_before(
     options = {word.replace("--no-", "--") for word in given}
     found = {name: value for name, value in before.items() if option_name(name) not in options}
     budgets = {
-        name: getattr(request.budgets, name) if option in given else asked.budgets[name]
-        for name, option in _BUDGET_OPTIONS.items()
-        if option in given or name in asked.budgets
+        name: getattr(request.budgets, name) for name, option in _BUDGET_OPTIONS.items() if option in given
     }
-    return {**found, "budgets": Budgets(**budgets)}
-
-
-def _left(state: SearchState, request: SearchRequest) -> bool:
-    """Whether something that is asked for now is left to train."""
-    if len(state.records) < request.trials or state.records.running():
-        return True
-    if state.repeats_left(request.n_finalists, request.repeats) or state.soup_left(request.soup):
-        return True
-    return state.guards_left(request.guard) or bool(state.points_left(request.interpolate, request.guard))
+    return {**found, "budgets": dataclasses.replace(asked.budgets, **budgets)}

@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from trainer.scoring.translation import told_sources
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
-from tune.runs.averages import (
-    average_in_worker,
-    guard_in_worker,
-    judge_guards,
-    make_soup,
-    measure_points,
-    point_in_worker,
-)
+from tune.runs.averages import Aftermath, Measures
 from tune.runs.baseline import measure_baseline, measure_held_out
 from tune.runs.final_round import (
     choose_export,
@@ -161,7 +153,7 @@ class SearchStages:
     def make_averages(self) -> None:
         """Averages of the repeats, the guards, then means of the best run and the base model, where asked for."""
         session, runner, state = self.session, self._runner(self.base), self.session.state
-        if not compare(session.experiment) or not (state.open_soup or state.open_guards or state.open_points):
+        if not compare(session.experiment) or not state.something_is_measured:
             return
 
         def over() -> str | None:
@@ -169,11 +161,11 @@ class SearchStages:
             return cut.text if cut else None
 
         with ProgressBar(session.console, "measuring") as bar:
-            experiment, base = session.experiment, self.base
-            make_soup(experiment, average_in_worker(session, base), over, session.say, bar.show)
-            on_guard = guard_in_worker(session, base)
-            judge_guards(experiment, on_guard, session.say, bar.show)
-            measure_points(experiment, point_in_worker(session, base), session.say, bar.show, on_guard)
+            measures = Measures(session, self.base)
+            aftermath = Aftermath(session.experiment, measures, session.say, bar.show)
+            aftermath.make_soup(over)
+            aftermath.judge_guards()
+            aftermath.measure_points()
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""
@@ -191,17 +183,17 @@ class SearchStages:
                     run=chosen,
                     rates=rates,
                     baseline=baseline,
-                    sources=told_sources(found[0].sources),
-                    baseline_sources=told_sources(found[1].sources),
+                    sources=found[0].sources,
+                    baseline_sources=found[1].sources,
                 )
             )
 
     def _earlier(self) -> list[EarlierTrial]:
         """Trials of another experiment to learn from."""
-        warm_start, baseline = self.session.plan.warm_start, self.session.state.baseline
-        if warm_start is None or baseline is None:
+        warm_start = self.session.plan.warm_start
+        if warm_start is None:
             return []
-        return warm_start.adapted(baseline.rates["wer"], (self.base.evaluate_at or (1,))[-1])
+        return warm_start.adapted(self.session.state.base_rates["wer"], (self.base.evaluate_at or (1,))[-1])
 
     def _runner(self, config: TrainConfig) -> TrialRunner:
         ratio = self._window_ratio() if self.trial != self.base else 1.0
@@ -216,13 +208,12 @@ class SearchStages:
         return full / mean_evaluated_frames(self.trial, self.session.data, full)
 
     def _display(self, records: Records, trials: int, noun: str) -> SearchDisplay:
-        baseline = self.session.state.baseline
         return SearchDisplay(
             self.session.console,
             records,
             n_trials=trials,
             budget=(self.base.evaluate_at or (1,))[-1],
-            baseline=baseline.rates["wer"] if baseline else 0.0,
+            baseline=self.session.state.base_rates["wer"],
             trouble=lambda: self.session.tracking.problem,
             noun=noun,
         )

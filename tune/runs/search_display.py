@@ -146,20 +146,22 @@ def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> f
 
 def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
     """Print the last table, the winner against the baseline, and the commands that come next."""
-    plan, best = outcome.plan, outcome.best
+    plan, best = outcome.plan, outcome.state.best()
     console.print()
     console.print(trial_table(outcome.trials, best))
     console.print()
     statuses = [trial.status for trial in outcome.trials]
     counts = [f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)]
-    if outcome.end is not None:
-        say(console, f"ended     {outcome.end.text}")
-        if outcome.end.reason == "failures":
+    if outcome.state.end is not None:
+        say(console, f"ended     {outcome.state.end.text}")
+        if outcome.state.end.reason == "failures":
             _print_first_failure(outcome, console)
-    if outcome.interrupted:
+    if outcome.state.something_is_left:
         console.print(f"[yellow]interrupted[/] before all {plan.request.trials} trials had ended")
-    asked = f"{len(statuses)} of {plan.request.trials}" if outcome.interrupted else str(len(statuses))
-    console.print(f"trials    {asked} in {clock(outcome.seconds)}: {', '.join(counts)}")
+    asked = (
+        f"{len(statuses)} of {plan.request.trials}" if outcome.state.something_is_left else str(len(statuses))
+    )
+    console.print(f"trials    {asked} in {clock(outcome.state.seconds)}: {', '.join(counts)}")
     if best is None or best.best_wer is None:
         if set(statuses) == {"diverged"}:
             console.print("[red]all trials diverged[/]: search lower learning rates")
@@ -182,7 +184,9 @@ def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
 def _is_resumable(outcome: Outcome[SearchPlan]) -> bool:
     """Whether trials are left that more time, or a mended mistake, would bring to their end."""
     reasons = ("time_budget", "gpu_hours", "failures")
-    return outcome.interrupted or (outcome.end is not None and outcome.end.reason in reasons)
+    return outcome.state.something_is_left or (
+        outcome.state.end is not None and outcome.state.end.reason in reasons
+    )
 
 
 def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Console) -> None:
@@ -191,11 +195,11 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
     partly their luck, and only told as the WER of the weights that are there.
     """
-    verdict, baseline, wer = outcome.verdict, outcome.baseline, outcome.wer
+    verdict, baseline, wer = outcome.state.verdict, outcome.baseline, outcome.state.wer
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
-        if outcome.not_compared:
-            say(console, f"no verdict {outcome.not_compared}; the weights of all finalists stay")
+        if outcome.state.not_compared:
+            say(console, f"no verdict {outcome.state.not_compared}; the weights of all finalists stay")
         _print_winner(f"best      WER {best.best_wer:6.2f} %  trial {best.trial_id}", best, console)
         luck = describe_lowest(trial.best_wer for trial in outcome.trials)
         if luck and not outcome.state.passed_over:
@@ -208,10 +212,9 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         if len(verdict.standings) > 1:
             say(console, f"verdict   trial {verdict.describe()}")
     say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched")
-    test = outcome.test
-    if test is not None:
-        told = f"WER {test['wer']:6.2f} % (base {test['baseline_wer']:.2f} %)"
-        console.print(f"test      {told}  on {test['clips']:,.0f} clips that chose nothing")
+    if test := outcome.state.tested:
+        told = f"WER {test.rates['wer']:6.2f} % (base {test.baseline['wer']:.2f} %)"
+        console.print(f"test      {told}  on {test.rates['clips']:,.0f} clips that chose nothing")
     print_sources(outcome, console)
     if outcome.gained and wer is not None:
         gain = baseline - wer
@@ -223,8 +226,8 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         )
     for told in outcome.guards:
         say(console, f"guards    {told}")
-    if outcome.soup:
-        say(console, f"soup      {outcome.soup}")
+    if soup := outcome.state.soup_text:
+        say(console, f"soup      {soup}")
     if best.members:
         of = listed(best.members)
         say(

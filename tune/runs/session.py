@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
-from trainer.scoring.translation import told
 from tune.cluster.file_share import start_share
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, joined_address, ray_session
@@ -259,7 +258,7 @@ def session_started(session: Session[Any], experiment: OpenExperiment) -> Sessio
 
 def finite(rates: dict[str, float]) -> dict[str, float]:
     """The rates that are numbers, for the log: a loss may be none."""
-    return told({name: float(rate) for name, rate in rates.items() if math.isfinite(rate)})
+    return {name: float(rate) for name, rate in rates.items() if math.isfinite(rate)}
 
 
 def data_prepared(data: PreparedData, weights: Mapping[str, float] | None = None) -> DataPrepared:

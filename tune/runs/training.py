@@ -104,7 +104,7 @@ def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
     with TrainDisplay(
         session.console,
         budget=points[-1],
-        baseline=state.baseline.rates["wer"] if state.baseline else 0.0,
+        baseline=state.base_rates["wer"],
         trouble=lambda: session.tracking.problem,
     ) as display:
         watch = TrainingWatch(session, display)

@@ -95,7 +95,7 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
     plan, record, baseline = outcome.plan, outcome.trials[0], outcome.baseline
     name, storage = plan.name, plan.request.storage.option
     console.print()
-    if outcome.interrupted:
+    if outcome.state.something_is_left:
         say(console, f"interrupted at epoch {record.epoch:.2f}; go on with it:")
         say(console, f"resume    tune-whisper train --resume {name}{storage}")
     elif record.status == "diverged":
@@ -112,7 +112,7 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
     else:
         say(
             console,
-            f"trained   {record.epoch:.2f} epochs, {record.samples_seen:,} samples in {clock(outcome.seconds)}",
+            f"trained   {record.epoch:.2f} epochs, {record.samples_seen:,} samples in {clock(outcome.state.seconds)}",
         )
     if record.best_wer is None:
         console.print("[red]no evaluation was reached[/]")

@@ -149,6 +149,11 @@ class Verdict:
         return next(found for found in self.standings if found.trial_id == self.winner)
 
     @property
+    def winner_first(self) -> list[str]:
+        """The finalists: the winner, then the others from the lowest mean on."""
+        return sorted((each.trial_id for each in self.standings), key=lambda name: name != self.winner)
+
+    @property
     def undecided(self) -> list[str]:
         """Other trials that are as good as the lowest mean within noise, or have it."""
         lead = self.standings[0]
@@ -177,19 +182,6 @@ class Verdict:
         return (
             f"{won.trial_id} is as good as {lead.trial_id} within {within} and trains {faster:.2g} x faster"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for `results.json`."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Verdict:
-        """The verdict that `to_dict` made plain, also that of an earlier version."""
-        standings = []
-        for each in saved["standings"]:
-            pairs = {key: tuple(each[key]) for key in ("interval", "mean_interval") if each.get(key)}
-            standings.append(Standing(**{**each, **pairs}))
-        return cls(standings, saved["winner"], bool(saved["tie"]), saved.get("passed_over"))
 
 
 def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.scoring.intervals import Interval, difference_interval
@@ -49,10 +48,6 @@ class Guard:
     def __str__(self) -> str:
         return f"{self.data}:{self.max_loss:g}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the log."""
-        return dataclasses.asdict(self)
-
 
 def guard_names(guards: Sequence[Guard]) -> dict[str, str]:
     """What each is called for people, by its data: a file or folder by its name, where no other is called so."""
@@ -77,16 +72,17 @@ class Traded:
     """Points that the model's rate is higher."""
     interval: Interval | None = None
     """95 % interval of that over the same clips; None for fewer than five."""
+    kept: bool = dataclasses.field(init=False)
+    """Whether no greater loss than allowed is shown: by the interval's lower end where there is one."""
+
+    def __post_init__(self) -> None:
+        excess = self.excess if self.interval is None else self.interval[0] - self.max_loss
+        object.__setattr__(self, "kept", excess <= 0.0)
 
     @property
     def excess(self) -> float:
         """Points by which the loss is above what is allowed; infinite where it is not known."""
         return math.inf if self.loss is None else self.loss - self.max_loss
-
-    @property
-    def kept(self) -> bool:
-        """Whether no greater loss than allowed is shown: by the interval's lower end where there is one."""
-        return (self.excess if self.interval is None else self.interval[0] - self.max_loss) <= 0.0
 
     def describe(self, name: str) -> str:
         """`0.40 points more WER on english.csv (95 % interval -0.20 to 1.00), 1 is allowed`."""
@@ -98,16 +94,6 @@ class Traded:
         if self.interval is not None:
             told += f" (95 % interval {self.interval[0]:.2f} to {self.interval[1]:.2f})"
         return told if self.kept else f"{told}, {self.max_loss:g} is allowed"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the log and `results.json`."""
-        return {**dataclasses.asdict(self), "kept": self.kept}
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Traded:
-        """What `to_dict` made plain."""
-        values = {field.name: saved[field.name] for field in dataclasses.fields(cls)}
-        return cls(**{**values, "interval": saved["interval"] and tuple(saved["interval"])})
 
 
 @dataclasses.dataclass(frozen=True)

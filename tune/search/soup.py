@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from trainer.scoring.intervals import Interval, difference_interval
 from tune.search.finalists import ClipErrors, same_clips
@@ -15,6 +14,8 @@ from tune.search.records import listed
 
 POINTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of a run in its mean with the base model (WiSE-FT, Wortsman et al. 2022, arXiv:2109.01903)."""
+INNER_POINTS = POINTS[1:-1]
+"""Those that are neither of the two: they are measured on guards too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,16 +79,6 @@ class SoupVerdict:
         ending = "" if self.better else ", which noise may be: that run is exported"
         return f"has {amount} ({interval}){ending}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the log and `results.json`."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> SoupVerdict:
-        """The verdict that `to_dict` made plain."""
-        interval = saved["interval"]
-        return cls(**{**saved, "interval": None if interval is None else tuple(interval)})
-
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
@@ -122,15 +113,9 @@ def judge_soup(average: Candidate, members: Sequence[str], run: Candidate) -> So
     )
 
 
-def describe_soup(saved: Mapping[str, Any] | None, text: str) -> str:
-    """What averaging came to, in one line.
-
-    Args:
-        saved: the verdict as `SoupVerdict.to_dict` made it; None where there is none.
-        text: why there is none, or what ended the averaging.
-    """
-    if saved is None:
+def describe_soup(verdict: SoupVerdict | None, text: str) -> str:
+    """What averaging came to, in one line; `text` is why there is no verdict, or what ended the averaging."""
+    if verdict is None:
         return f"no average is exported: {text}"
-    verdict = SoupVerdict.from_dict(saved)
     ended = f"; averaging ended because {text}" if text else ""
     return f"{verdict.average}, the average of {listed(verdict.members)}, {verdict.describe()}{ended}"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates
-from trainer.scoring.translation import CHRF_ERROR, judged
 from tune.experiments.events import (
     BaselineMeasured,
     Entry,
@@ -29,11 +28,9 @@ from tune.tracking.mlflow_texts import (
     interrupted,
     search_begins,
     search_ended,
-    standing_of,
     training_begins,
     training_ended,
     trial_note,
-    won_wer,
 )
 from tune.tracking.tracker import TRACKING_FOLDER
 from tune.util.console import key_settings
@@ -53,7 +50,7 @@ WINNER, BEST = "winner", "best"
 """Tags of the trial whose settings won, and of the run whose weights are exported."""
 WER, LOSS = "wer", "loss"
 RATES = (
-    *(WER, "cer", "wer_orthographic", "cer_orthographic", CHRF_ERROR, "chrf", "bleu"),
+    *(WER, "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
     *("eval_loss", "eval_clips", "wer_error"),
 )
 TRAINING = {
@@ -159,7 +156,7 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
     if ended is None:
         run.tags[NOTE] = training_begins(saved.base) if saved.is_training else search_begins(saved)
         return run
-    wer, baseline, step = won_wer(saved), saved.baseline.get("wer"), len(state.records)
+    wer, baseline, step = state.wer, saved.baseline.get("wer"), len(state.records)
     metrics = {
         BASELINE_WER: baseline,
         BEST_WER: None if best is None or best.best_wer is None else round(best.best_wer, 4),
@@ -173,14 +170,13 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
         step = record.samples_seen
     else:
         metrics[SECONDS] = round(state.seconds, 1)
-        standing = standing_of(saved, state.winner)
-        if standing is not None and state.verdict is not None:
-            metrics[WINNER_MEAN] = float(standing["mean"])
-            run.tags["tie"] = str(bool(state.verdict.get("tie"))).lower()
+        if state.verdict is not None:
+            metrics[WINNER_MEAN] = state.verdict.standing.mean
+            run.tags["tie"] = str(state.verdict.tie).lower()
         if state.soup_judged is not None and state.soup_judged.verdict is not None:
-            metrics[SOUP_GAIN] = float(state.soup_judged.verdict["gain"])
+            metrics[SOUP_GAIN] = state.soup_judged.verdict.gain
         if state.guards_judged is not None:
-            kept = all(each["kept"] for each in state.guards_judged.models[state.guards_judged.run])
+            kept = all(each.kept for each in state.guards_judged.models[state.guards_judged.run])
             run.tags["guards"] = "kept" if kept else "lost"
         named = {
             "ended_by": state.end.reason if state.end else None,
@@ -255,7 +251,7 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
         found.setdefault(key, []).extend(points(metrics, step, time))
 
     def log_guard(event: GuardMeasured) -> None:
-        name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", judged(event.rates).get(WER)
+        name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", event.rates.get(WER)
         if event.run is None:
             log(None, {f"baseline_{name}": wer}, 0)
         elif event.point < 1.0:
@@ -269,18 +265,18 @@ def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str |
             log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
             log(None, named_rates(event.sources, "baseline_"), 0)
         elif isinstance(event, PointMeasured):
-            log(None, {INTERPOLATED_WER: judged(event.rates).get(WER)}, round(100 * event.point))
+            log(None, {INTERPOLATED_WER: event.rates.get(WER)}, round(100 * event.point))
         elif isinstance(event, GuardMeasured):
             log_guard(event)
         elif isinstance(event, TrialProposed):
             trials += event.kind == "trial"
         elif isinstance(event, HeldOutMeasured):
             tested = {TEST_WER: event.rates, BASELINE_TEST_WER: event.baseline}
-            log(None, {name: judged(rates).get(WER) for name, rates in tested.items()}, trials)
+            log(None, {name: rates.get(WER) for name, rates in tested.items()}, trials)
             log(None, named_rates(event.sources, "test_"), trials)
             log(None, named_rates(event.baseline_sources, "baseline_test_"), trials)
-        elif isinstance(event, Evaluated) and event.metrics.get(event.objective) is not None:
-            reported, wer = {**event.metrics, "epoch": event.epoch}, event.metrics[event.objective]
+        elif isinstance(event, Evaluated) and event.metrics.get(WER) is not None:
+            reported, wer = {**event.metrics, "epoch": event.epoch}, event.metrics[WER]
             values = {name: reported[name] for name in RATES if name in reported}
             values |= named_rates(event.sources)
             # What was measured again, as its process had ended before its weights were saved, is the same point.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainer.scoring.normalizers import rates_note
 from tune.search.budgets import describe_duration
 from tune.search.finalists import Verdict, describe_lowest, describe_mean
 from tune.search.records import listed
-from tune.search.soup import describe_soup
 from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line
 
@@ -25,13 +24,12 @@ def search_begins(saved: SavedExperiment) -> str:
     asked = saved.state.session
     ends = []
     if asked is not None:
-        budgets: Mapping[str, Any] = asked.budgets
-        seconds = budgets.get("seconds")
+        budgets, seconds = asked.budgets, asked.budgets.seconds
         told = [
             ("{} trials", asked.trials),
             ("at most {}", None if seconds is None else describe_duration(seconds)),
-            ("at most {:g} GPU-hours", budgets.get("gpu_hours")),
-            ("until {} in a row bring nothing better", budgets.get("plateau_trials")),
+            ("at most {:g} GPU-hours", budgets.gpu_hours),
+            ("until {} in a row bring nothing better", budgets.plateau_trials),
             ("then the best {} again", asked.finalists or None),
         ]
         ends = [text.format(number) for text, number in told if number is not None]
@@ -108,29 +106,14 @@ def interrupted(saved: SavedExperiment) -> bool:
     return saved.state.ended is not None and saved.state.ended.status == "interrupted"
 
 
-def standing_of(saved: SavedExperiment, trial_id: str | None) -> dict[str, Any] | None:
-    """What the repeats of a finalist came to; None for any other trial."""
-    standings = saved.state.verdict["standings"] if saved.state.verdict else []
-    return next((found for found in standings if found["trial_id"] == trial_id), None)
-
-
-def won_wer(saved: SavedExperiment) -> float | None:
-    """The WER that stands for the search, in percent: the winner's mean over its seeds, else that of the best run."""
-    standing = standing_of(saved, saved.state.winner)
-    if standing is not None:
-        return float(standing["mean"])
-    best = saved.state.best()
-    return None if best is None else best.best_wer
-
-
 def _headline(saved: SavedExperiment) -> list[str]:
     state, baseline, model = saved.state, saved.baseline.get("wer"), _model(saved.base)
-    best, wer = state.best(), won_wer(saved)
+    best, wer = state.best(), state.wer
     if best is None or wer is None:
         trials = state.records.all()
         diverged = trials and all(trial.status == "diverged" for trial in trials)
         return ["All trials diverged." if diverged else "No trial reached an evaluation."]
-    verdict = Verdict.from_dict(state.verdict) if state.verdict else None
+    verdict = state.verdict
     if baseline is None:
         lines = [f"**WER {wer:.2f} %** ({_which(saved, verdict)})."]
     elif wer >= baseline:
@@ -147,13 +130,12 @@ def _headline(saved: SavedExperiment) -> list[str]:
             f"**WER {wer:.2f} %**, {baseline:.2f} % before: {gain:.2f} points, "
             f"{100 * gain / baseline:.0f} % fewer errors ({_which(saved, verdict)})."
         ]
-    held = state.held_out
-    if held is not None and held.run == best.trial_id:
+    if held := state.tested:
         lines.append(
             f"On the test split, which chose nothing: {held.rates['wer']:.2f} %, {held.baseline['wer']:.2f} % before."
         )
-    if state.soup_judged is not None:
-        lines.append(f"Averages: {describe_soup(state.soup_judged.verdict, state.soup_judged.text)}.")
+    if told := state.soup_text:
+        lines.append(f"Averages: {told}.")
     if told := state.guards_text:
         lines.append(f"Guards: {told}.")
     if verdict is not None:
@@ -183,10 +165,10 @@ def _contenders(saved: SavedExperiment) -> list[str]:
     if winner is not None and winner in saved.state.records:
         trial = saved.state.records[winner]
         told, mean = "best trial", f"{trial.best_wer:.2f}"
-        standing = standing_of(saved, winner)
-        if standing is not None:
-            told = f"winner, {describe_mean(len(standing['wers']), None)}"
-            mean = f"{standing['mean']:.2f}" + ("" if standing["sd"] is None else f" ± {standing['sd']:.2f}")
+        if saved.state.verdict is not None:
+            standing = saved.state.verdict.standing
+            told = f"winner, {describe_mean(len(standing.wers), None)}"
+            mean = f"{standing.mean:.2f}" + ("" if standing.sd is None else f" ± {standing.sd:.2f}")
         also = " with the usual settings" if usual is trial else ""
         rows.append(f"| **{told}: trial {winner}{also}** | **{mean}** | {_settings(trial)} |")
     return rows
@@ -203,13 +185,10 @@ def _usual(saved: SavedExperiment) -> TrialRecord | None:
 
 def _finalists(saved: SavedExperiment) -> list[str]:
     """How the finalists compare; empty where there were none, or one alone."""
-    compared, judged = saved.state.compared, saved.state.verdict
-    if compared is None or (judged is None and not compared.text):
-        return []
-    if judged is None:
-        return [f"The finalists are not compared: {compared.text}.", ""]
-    verdict = Verdict.from_dict(judged)
-    if len(verdict.standings) < 2:
+    verdict, why_none = saved.state.verdict, saved.state.not_compared
+    if why_none:
+        return [f"The finalists are not compared: {why_none}.", ""]
+    if verdict is None or len(verdict.standings) < 2:
         return []
     rows = ["| finalist | seeds | mean WER % | sd | behind | 95 % interval |"]
     rows.append("| --- | --: | --: | --: | --: | --: |")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates
-from trainer.scoring.translation import CHRF_ERROR, true_name
+from trainer.scoring.translation import true_name
 from tune.experiments.events import BaselineMeasured, Entry, Evaluated, TrialProposed
 from tune.space.parameters import show
 from tune.tracking.tracker import Orders, Position, Tracker
@@ -42,6 +42,7 @@ class TensorBoardTracker(Tracker):
         self._waiting: dict[str, list[dict[str, Any]]] = {}  # what is to be written, by run
         self._reached: dict[str, int] = {}  # samples seen at the last of what was heard between evaluations
         self._ended: set[str] = set()
+        self._task = saved.state.task  # which names the rate that decides
         try:
             import tensorboard.plugins.hparams.metadata  # noqa: F401
 
@@ -55,11 +56,11 @@ class TensorBoardTracker(Tracker):
 
     def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
         """Write what is new in the log."""
-        measured = {}
+        self._task, measured = saved.state.task, {}
         for entry in entries:
             event = entry.event
             if isinstance(event, BaselineMeasured):
-                rates = {name: event.rates.get(name) for name in ("wer", CHRF_ERROR, "chrf", "bleu")}
+                rates = {name: event.rates.get(name) for name in ("wer", "chrf", "bleu")}
                 self._scalars("baseline", entry.time, 0, rates)
             elif isinstance(event, TrialProposed):
                 self._settings(event, entry.time, saved.base.seed)
@@ -70,9 +71,7 @@ class TensorBoardTracker(Tracker):
                 measured[event.trial_id] = entry.time
         for name, moment in measured.items():
             run = saved.state.run(name)
-            self._scalars(
-                name, moment, run.samples_seen, {true_name("best_wer", saved.state.task): run.best_wer}
-            )
+            self._scalars(name, moment, run.samples_seen, {"best_wer": run.best_wer})
         for run in saved.state.runs:
             if run.status != "running" and run.trial_id not in self._ended:
                 self._ended.add(run.trial_id)
@@ -93,7 +92,7 @@ class TensorBoardTracker(Tracker):
 
     def _scalars(self, run: str, moment: float, step: int, values: Mapping[str, float | None]) -> None:
         found = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        points = [{"tag": name, "simple_value": value} for name, value in found.items()]
+        points = [{"tag": true_name(name, self._task), "simple_value": found[name]} for name in found]
         if points:
             self._add(run, moment, step=step, summary={"value": points})
 

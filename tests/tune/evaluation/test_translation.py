@@ -11,9 +11,7 @@ import pytest
 from search_process import QUICK, Search, results
 
 from tune.cli import main
-from tune.experiments.events import BaselineMeasured, Evaluated, HeldOutMeasured
 from tune.experiments.folder import EVENTS_FILE
-from tune.experiments.log import parse
 
 _WER = re.compile(r"\bWERs?\b|\bCER\b|\"(\w+_)?[wc]er\"|\b[wc]er\b")
 
@@ -30,13 +28,13 @@ def test_a_translation_is_decided_and_named_by_chrf(
     assert (found["metric"], baseline["chrf_error"]) == ("chrf_error", pytest.approx(100 - baseline["chrf"]))
     assert f"best      chrF error {best:6.2f} %" in search.log
     assert f"chrF error {baseline['chrf_error']:.2f} % (chrF {baseline['chrf']:.2f}), BLEU" in search.log
-    events = [each.event for each in parse((experiment / EVENTS_FILE).read_bytes(), Path())]
-    for event in events:
-        if isinstance(event, BaselineMeasured | HeldOutMeasured):
-            assert {"chrf_error", "chrf", "bleu"} <= event.rates.keys()
-        elif isinstance(event, Evaluated):
-            assert event.objective == "chrf_error"
-            assert event.metrics["chrf_error"] == pytest.approx(100 - (event.metrics["chrf"] or 0.0))
+    for row in map(json.loads, (experiment / EVENTS_FILE).read_text().splitlines()):
+        data = row["data"]
+        if row["event"] in ("BaselineMeasured", "HeldOutMeasured"):
+            assert {"chrf_error", "chrf", "bleu"} <= data["rates"].keys()
+        elif row["event"] == "Evaluated":
+            assert data["objective"] == "chrf_error"
+            assert data["metrics"]["chrf_error"] == pytest.approx(100 - (data["metrics"]["chrf"] or 0.0))
     runs = mlflow.MlflowClient(f"sqlite:///{experiment}/mlflow.db").search_runs(["1"])
     assert len(runs) == 2
     for run in runs:

@@ -28,6 +28,7 @@ from tune.experiments.saved import SavedExperiment
 from tune.experiments.settings import ExperimentSettings
 from tune.experiments.state import SearchState
 from tune.export.model_card import CardFacts, Rates, model_card
+from tune.search.finalists import Standing, Verdict
 from tune.search.records import TrialRecord
 
 CONFIG = TrainConfig(
@@ -87,7 +88,7 @@ def card(
     facts: CardFacts | None = None,
     window: float = 30.0,
     others: Sequence[TrialRecord] = (TrialRecord("005", {}, status="early_stopped", seconds=1_800.0),),
-    verdict: dict[str, Any] | None = None,
+    verdict: Verdict | None = None,
     prepared: DataPrepared | None = None,
 ) -> str:
     """The card of trial 004, with some of what it is made from changed."""
@@ -293,8 +294,8 @@ def test_a_training_without_a_search() -> None:
 
 
 def test_finalists() -> None:
-    standing = {"trial_id": "004", "runs": ["004", "004-r1"], "wers": [24.1, 24.5], "mean": 24.3, "sd": 0.28}
-    verdict = {"winner": "004", "tie": False, "standings": [standing]}
+    standing = Standing("004", ["004", "004-r1"], [24.1, 24.5], 24.3, 0.28, 60.0)
+    verdict = Verdict([standing], "004", tie=False)
     text = card(others=[trial("004-r1", 60.0)], verdict=verdict)
     assert "the winner of the search `fleurs-be` (1 trials). With 2 seeds" in text
     assert "24.30 ± 0.28 %" in text

@@ -25,7 +25,7 @@ from tune.export.model_card import CardFacts, model_card
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
-from tune.runs.averages import make_soup, measure_points
+from tune.runs.averages import Aftermath
 from tune.runs.final_round import choose_export, compare
 from tune.runs.finish import find_finished
 from tune.runs.outcome import Outcome
@@ -53,7 +53,7 @@ class Kitchen:
         self.made: list[str] = []
         self.told: list[str] = []
 
-    def measure(
+    def average(
         self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
     ) -> Measured:
         runs = [Path(path).parent.name.removesuffix("-2") for path in checkpoints]
@@ -79,7 +79,7 @@ class Kitchen:
         """As `SearchStages` does it."""
         experiment = self.search.experiment
         assert compare(experiment)
-        make_soup(experiment, self.measure, lambda: over, self.told.append, lambda *_: None)
+        Aftermath(experiment, self, self.told.append, lambda *_: None).make_soup(lambda: over)
         choose_export(experiment, pytest.fail)
 
 
@@ -92,7 +92,7 @@ class Road:
         self.killed_at = 2.0
         self.fails = False
 
-    def measure(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
+    def point(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
         if point >= self.killed_at:
             raise Killed
         if self.fails:
@@ -103,7 +103,7 @@ class Road:
     def go(self, search: Search) -> None:
         """As `SearchStages` does it."""
         assert compare(search.experiment)
-        measure_points(search.experiment, self.measure, self.told.append, lambda *_: None)
+        Aftermath(search.experiment, self, self.told.append, lambda *_: None).measure_points()
         choose_export(search.experiment, pytest.fail)
 
 
@@ -146,17 +146,17 @@ def test_an_average_that_noise_may_be_is_not(tmp_path: Path) -> None:
     search = final_round(tmp_path)
     kitchen = Kitchen(search, dict.fromkeys(BETTER, 40.0) | {"001-r2 001-r1": 30.5})
     # On half of the clips it is much better, on the others much worse.
-    measure = kitchen.measure
+    average = kitchen.average
 
     def uneven(*given: Any) -> Measured:
-        found = measure(*given)
+        found = average(*given)
         path = search.folder / given[2] / "utterances.json"
         path.write_text(json.dumps({"word_errors": [20.0] * 5 + [41.0] * 5, "words": [100] * 10}))
         return found
 
-    kitchen.measure = uneven  # type: ignore[method-assign]
+    kitchen.average = uneven  # type: ignore[method-assign]
     kitchen.cook()
-    assert search.state.soup_judged.verdict["interval"][0] < 0 < search.state.soup_judged.verdict["gain"]
+    assert search.state.soup_judged.verdict.interval[0] < 0 < search.state.soup_judged.verdict.gain
     assert search.end()["best"]["run"] == "001-r2"
     assert search.weights() == {"001-r2"}
 
@@ -309,7 +309,7 @@ def test_points_come_after_the_soup_and_before_the_choice(tmp_path: Path) -> Non
     assert search.state.open_points == [], "it may still be another run"
     choose_export(search.experiment, pytest.fail)
     assert search.state.chosen is None
-    make_soup(search.experiment, Kitchen(search, BETTER).measure, lambda: None, str, lambda *_: None)
+    Aftermath(search.experiment, Kitchen(search, BETTER), str, lambda *_: None).make_soup(lambda: None)
     choose_export(search.experiment, pytest.fail)
     assert search.state.chosen is None
     Road().go(search)

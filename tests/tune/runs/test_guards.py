@@ -34,7 +34,7 @@ from tune.experiments.saved import load_saved
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
-from tune.runs.averages import judge_guards, measure_points
+from tune.runs.averages import Aftermath
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
@@ -55,7 +55,7 @@ class Measurer:
         self.made: list[str] = []
         self.told: list[str] = []
 
-    def measure(self, guard: Guard, run: Any, point: float) -> tuple[Evaluation, str]:
+    def guard(self, guard: Guard, run: Any, point: float) -> tuple[Evaluation, str]:
         name = f"{run.trial_id if run else 'base'}{'' if point == 1.0 else f' {point:g}'}"
         found = self.errors[name]
         if isinstance(found, BaseException):
@@ -69,9 +69,10 @@ class Measurer:
     def judge(self, search: Search, road: Road | None = None) -> None:
         """As `SearchStages` does it."""
         assert compare(search.experiment)
-        judge_guards(search.experiment, self.measure, self.told.append, lambda *_: None)
+        Aftermath(search.experiment, self, self.told.append, lambda *_: None).judge_guards()
         if road is not None:
-            measure_points(search.experiment, road.measure, self.told.append, lambda *_: None, self.measure)
+            self.point = road.point
+            Aftermath(search.experiment, self, self.told.append, lambda *_: None).measure_points()
         choose_export(search.experiment, pytest.fail)
 
 

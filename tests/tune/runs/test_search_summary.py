@@ -34,8 +34,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def test_the_winners_mean_and_its_interval_lead(outcome: Outcome) -> None:
-    assert outcome.verdict is not None
-    low, high = outcome.verdict.standing.mean_interval or (0.0, 0.0)
+    assert outcome.state.verdict is not None
+    low, high = outcome.state.verdict.standing.mean_interval or (0.0, 0.0)
     lines = printed(outcome)
     assert labels(lines)[1:9] == [
         *("finalist", "004", "003", "winner", "verdict", "baseline", "gain", "best"),

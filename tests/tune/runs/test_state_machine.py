@@ -8,6 +8,7 @@ must hold does so after every step.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import shutil
@@ -41,7 +42,7 @@ from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs import session as session_module
-from tune.runs.averages import make_soup, measure_points
+from tune.runs.averages import Aftermath
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import (
     choose_export,
@@ -511,9 +512,11 @@ class SearchMachine(RuleBasedStateMachine):
         """The averages that are left; some are better than what they are of, some cannot be made."""
         assert self.experiment is not None
         if compare(self.experiment):
-            make_soup(self.experiment, self.measure_average, lambda: None, lambda _: None, lambda *_: None)
+            measures = SimpleNamespace(average=self.measure_average, point=self.measure_point)
+            aftermath = Aftermath(self.experiment, measures, lambda _: None, lambda *_: None)
+            aftermath.make_soup(lambda: None)
             assert not self.state.open_soup
-            measure_points(self.experiment, self.measure_point, lambda _: None, lambda *_: None)
+            aftermath.measure_points()
             assert not self.state.open_points
 
     def measure_point(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
@@ -648,8 +651,8 @@ class SearchMachine(RuleBasedStateMachine):
     def check_request(self, asked: Any, given: set[str], seconds: float | None) -> None:
         """Only what was given again has changed."""
         request = self.plan.request
-        budgets = Budgets(**asked.budgets)
-        assert request.budgets == (Budgets(**{**asked.budgets, "seconds": seconds}) if seconds else budgets)
+        again = {"seconds": seconds} if seconds else {}
+        assert request.budgets == dataclasses.replace(asked.budgets, **again)
         if "--finalists" not in given:
             assert request.n_finalists == asked.finalists
         if "--repeats" not in given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -25,6 +26,7 @@ from tune.search.finalists import (
 from tune.search.records import Outcome, Records, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import Repeater
+from tune.util.plain import restored
 
 RATE = "learning_rate"
 CLIPS, WORDS = 400, 10
@@ -378,22 +380,21 @@ def test_a_verdict_is_the_same_each_time_and_plain() -> None:
     found = {"001": repeats([15.0, 15.4]), "002": repeats([15.5, 15.1], seed=2)}
     verdict = judge_finalists(found)
     assert verdict == judge_finalists(found)
-    saved = json.loads(json.dumps(verdict.to_dict()))
+    saved = json.loads(json.dumps(dataclasses.asdict(verdict)))
     assert saved["winner"] == verdict.winner
     assert set(saved["standings"][0]) == {
         *("trial_id", "runs", "wers", "mean", "sd", "seconds", "difference", "interval", "tied"),
         *("samples_per_second", "mean_interval"),
     }
-    assert Verdict.from_dict(saved) == verdict
+    assert restored(Verdict, saved) == verdict
 
 
 def test_a_verdict_of_an_earlier_version() -> None:
     """It had no speeds and no intervals of the means, and of those that tied the one that took less time won."""
-    saved: dict[str, Any] = judge_finalists(
-        {"001": repeats([15.0, 15.4]), "002": repeats([15.5, 15.1])}
-    ).to_dict()
+    found = judge_finalists({"001": repeats([15.0, 15.4]), "002": repeats([15.5, 15.1])})
+    saved: dict[str, Any] = dataclasses.asdict(found)
     for standing in saved["standings"]:
         del standing["samples_per_second"], standing["mean_interval"]
-    verdict = Verdict.from_dict(saved | {"winner": "002"})
+    verdict = restored(Verdict, saved | {"winner": "002"})
     assert verdict.standing.describe() == "mean of 2 seeds"
     assert verdict.describe() == "002 took less time than 001, by which an earlier version chose"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Mapping
 
 import hypothesis.strategies as st
@@ -12,6 +14,7 @@ from hypothesis import given
 from tune.search.finalists import ClipErrors
 from tune.search.records import role_of, trial_of, trial_order
 from tune.search.soup import Candidate, Soup, SoupVerdict, describe_soup, greedy_soup, judge_soup
+from tune.util.plain import restored
 
 RUNS = {"001-r2": 8.0, "001-r1": 9.0, "002-r1": 8.5}
 
@@ -70,10 +73,8 @@ def test_an_average_wins_only_beyond_the_noise_of_the_clips() -> None:
     assert noisy.gain == pytest.approx(0.25)
     assert not noisy.better
     assert "noise" in noisy.describe()
-    assert SoupVerdict.from_dict(clear.to_dict()) == clear
-    assert "001-a1, the average of 001-r2 and 001-r1, has 9.50 points less WER" in describe_soup(
-        clear.to_dict(), ""
-    )
+    assert restored(SoupVerdict, json.loads(json.dumps(dataclasses.asdict(clear)))) == clear
+    assert "001-a1, the average of 001-r2 and 001-r1, has 9.50 points less WER" in describe_soup(clear, "")
 
 
 @pytest.mark.parametrize("known", [None, [3.0] * 3, [3.0] * 41])

@@ -17,7 +17,7 @@ from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import ExperimentLog
 from tune.experiments.saved import SavedExperiment, load_saved
 from tune.experiments.storage import Storage
-from tune.search.finalists import Verdict
+from tune.search.budgets import Budgets
 from tune.search.records import Stop, TrialRecord
 from tune.tracking.mlflow_texts import (
     search_begins,
@@ -50,7 +50,7 @@ def cells(text: str) -> list[list[str]]:
 
 def test_while_it_runs_the_description_says_what_is_searched(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "made")
-    budgets = {"seconds": 5400.0, "gpu_hours": 3.0, "plateau_trials": 4, "plateau_points": 0.1}
+    budgets = Budgets(seconds=5400.0, gpu_hours=3.0, plateau_trials=4)
     log.session(trials=12, finalists=2, repeats=2, budgets=budgets)
     text = search_begins(log.saved)
     assert "A search for the settings that fine-tune `demo` on `demo`, language `en` best by WER" in text
@@ -65,7 +65,7 @@ def test_while_it_runs_the_description_says_what_is_searched(tmp_path: Path) -> 
 def test_in_the_end_it_says_what_came_of_it(saved: SavedExperiment) -> None:
     text = search_ended(saved, OPTION)
     assert saved.state.verdict is not None
-    verdict = Verdict.from_dict(saved.state.verdict)
+    verdict = saved.state.verdict
     low, high = verdict.standing.mean_interval or (0.0, 0.0)
     assert 0 < low < 10.2 < high
     told = f"mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f}"

@@ -28,6 +28,7 @@ from tune.experiments.events import (
 )
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, default_tracking_uri
+from tune.search.finalists import Standing, Verdict
 from tune.tracking.mlflow import POSITION, attach_folder
 from tune.tracking.mlflow_connection import TrackingStore
 from tune.tracking.mlflow_runs import PARENT
@@ -101,18 +102,10 @@ def long_search(made: MadeLog) -> Iterator[None]:
     yield
 
 
-def verdict(made: MadeLog) -> dict[str, Any]:
+def verdict(made: MadeLog) -> Verdict:
     """That of a final round with one finalist."""
-    standing = {
-        "trial_id": "001",
-        "runs": ["001-r1"],
-        "wers": [11.0],
-        "mean": 11.0,
-        "sd": None,
-        "seconds": 3.0,
-    }
-    standing |= {"difference": 0.0, "interval": [0.0, 0.0], "tied": False, "mean_interval": [10.0, 12.0]}
-    return {"standings": [standing], "winner": "001", "tie": False}
+    standing = Standing("001", ["001-r1"], [11.0], 11.0, None, 3.0, mean_interval=(10.0, 12.0))
+    return Verdict([standing], "001", tie=False)
 
 
 def test_a_search_as_runs(made: MadeLog, database: str) -> None:
@@ -595,3 +588,28 @@ def test_what_is_measured_again_is_one_point(made: MadeLog, database: str) -> No
     best = client.get_metric_history(parent, "best_wer")
     assert [point.value for point in best][:2] == [50.0, 40.0]
     assert len({point.timestamp for point in best if point.value == 40.0}) <= 2  # and that of the end
+
+
+def test_sources_of_a_translation_have_their_chrf(made: MadeLog, database: str) -> None:
+    made.session()
+    made.append(BaselineMeasured(rates={"chrf_error": 60.0, "chrf": 40.0, "bleu": 5.0}))
+    made.begin("001")
+    rates = {"chrf_error": 50.0, "chrf": 50.0, "bleu": 9.0}
+    made.append(
+        Evaluated(
+            trial_id="001",
+            samples_seen=100,
+            epoch=0.1,
+            metrics=dict(rates),
+            finished=False,
+            objective="chrf_error",
+            sources={"fleurs": {**rates, "chrf_error": 48.0}},
+        )
+    )
+    made.finish("interrupted")
+    made.again()
+    made.deliver()
+    client = client_of(database)
+    metrics = children(client, only_parent(client, made.name))["001"].data.metrics
+    assert (metrics["chrf_error"], metrics["chrf_error/fleurs"]) == (50.0, 48.0)
+    assert not [name for name in metrics if "wer" in name]
