@@ -42,7 +42,7 @@ def to_old_form(
     settings = {
         **yaml.safe_load((folder.path / "experiment.yaml").read_text()),
         **{name: dataclasses.asdict(state.session)[name] for name in asked},
-        "baseline": saved.baseline,
+        "baseline": saved.state.base_rates,
         "versions": {**saved.settings.versions, "tune-whisper": "0.1.0"},
     }
     _write_yaml(folder.path / "experiment.yaml", _without(settings, _NEW_SETTINGS))

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from trainer.report import Kept
 from trainer.scoring.translation import judged, told
@@ -34,6 +34,9 @@ _RATES, _RATES_BY_SOURCE = {"rates", "metrics", "baseline"}, {"sources", "baseli
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happened; each kind is a class below this one."""
+
+    decision: ClassVar[bool] = False
+    """Whether it is to be on the disk before anything acts on it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,7 @@ class TrialStarted(Event):
 class Evaluated(Event):
     """A trial was measured at a rung, and what was decided on it."""
 
+    decision = True
     trial_id: str
     samples_seen: int
     epoch: float
@@ -149,6 +153,7 @@ class Evaluated(Event):
 class CheckpointSaved(Event):
     """What was to be kept of an evaluation is complete on the storage."""
 
+    decision = True
     trial_id: str
     samples_seen: int
     """Of the evaluation."""
@@ -171,6 +176,7 @@ class TrialRecovered(Event):
 class TrialEnded(Event):
     """Nothing more comes of a trial."""
 
+    decision = True
     trial_id: str
     status: Outcome
     error: str | None = None
@@ -183,6 +189,7 @@ class TrialEnded(Event):
 class TrialsOver(Event):
     """No further trials are begun; `reason` is None where all that were asked for have ended."""
 
+    decision = True
     reason: EndReason | None = None
     text: str = ""
 
@@ -191,6 +198,7 @@ class TrialsOver(Event):
 class FinalRoundPlanned(Event):
     """The best trials are trained again with other seeds."""
 
+    decision = True
     finalists: list[str]
     repeats: dict[str, dict[str, Any]]
     """Settings of every repeat by its name, as `005-r1`."""
@@ -200,6 +208,7 @@ class FinalRoundPlanned(Event):
 class FinalRoundCut(Event):
     """No further repeats are begun in this session, although some are left."""
 
+    decision = True
     reason: EndReason
     text: str = ""
 
@@ -276,6 +285,7 @@ class PointMeasured(Event):
 class ExportChosen(Event):
     """The run that is exported. Only behind this event may the best weights of other runs go."""
 
+    decision = True
     run: str
     keep: list[str] = dataclasses.field(default_factory=list)
     """Other runs whose weights stay."""
@@ -287,6 +297,7 @@ class ExportChosen(Event):
 class WeightsDropped(Event):
     """The weights of these runs are removed."""
 
+    decision = True
     runs: list[str]
 
 
@@ -307,6 +318,7 @@ class HeldOutMeasured(Event):
 class SearchEnded(Event):
     """The session is over."""
 
+    decision = True
     status: SearchStatus
     reason: EndReason | None = None
     """What ended it before all that was asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from tune.experiments.object_stores.segments import read_segments
 from tune.experiments.old_form import STATE_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
-from tune.experiments.saved import parse_saved
+from tune.experiments.saved import load_saved
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
@@ -77,12 +77,23 @@ class _Found:
     folder: ExperimentFolder
     present: Set[str]
     """Files that are there."""
-    read: Callable[[str], bytes | None]
-    """The content of one of them."""
     locked: bool | None
     """Whether a process holds the experiment's lock; None where the disk does not tell."""
     changed: float
     """When the newest file was written, in seconds since the epoch."""
+
+
+class _InStore(ExperimentFolder):
+    """An experiment as it is in an object store: nothing of it is brought here."""
+
+    def __init__(self, name: str, store: ObjectStore, present: Set[str], log: bytes | None) -> None:
+        super().__init__(name, Path(f"{store.address}/{name}"), store)
+        self._present, self._log = present, log
+
+    def read(self, name: str) -> bytes | None:
+        if name == EVENTS_FILE:
+            return self._log
+        return self.store.read(f"{self.name}/{name}") if self.store and name in self._present else None
 
 
 def list_experiments(storage: Storage) -> list[ExperimentLine]:
@@ -115,8 +126,7 @@ def _in_folder(folder: Path) -> Iterator[tuple[ExperimentLine, float]]:
             continue
         changed = max((path / name).stat().st_mtime for name in present)
         experiment = ExperimentFolder(path.name, path)
-        found = _Found(experiment, present, experiment.read, is_locked(path / LOCK_FILE), changed)
-        yield _line(found), changed
+        yield _line(_Found(experiment, present, is_locked(path / LOCK_FILE), changed)), changed
 
 
 def _in_store(storage: Storage) -> list[tuple[ExperimentLine, float]]:
@@ -128,22 +138,15 @@ def _in_store(storage: Storage) -> list[tuple[ExperimentLine, float]]:
     def find(name: str) -> tuple[ExperimentLine, float] | None:
         times = {file: mark[1] for file in _FILES if (mark := marks[f"{name}/{file}"]) is not None}
         changed = max([0.0, *times.values()])
-        place = ExperimentFolder(name, Path(f"{store.address}/{name}"), store)
         try:
             log = read_segments(store, name) or None
         except ExperimentError as error:
             return ExperimentLine(name=name, state="damaged", note=str(error)), changed
         if log is None and not times:
             return None
-
-        def read(file: str) -> bytes | None:
-            if file == EVENTS_FILE:
-                return log
-            return store.read(f"{name}/{file}") if file in times else None
-
         present = times.keys() | ({EVENTS_FILE} if log else set())
         locked = is_locked(storage.experiment(name).path / LOCK_FILE)
-        return _line(_Found(place, present, read, locked, changed)), changed
+        return _line(_Found(_InStore(name, store, present, log), present, locked, changed)), changed
 
     with ThreadPoolExecutor(_READERS) as readers:
         return [found for found in readers.map(find, names) if found is not None]
@@ -158,7 +161,7 @@ def _line(found: _Found) -> ExperimentLine:
         why = "" if begun else ": it was killed before its first trial, and can be removed"
         return ExperimentLine(name=name, state="damaged", note=f"has no {EXPERIMENT_FILE}{why}")
     try:
-        return _whole_line(found, parse_saved(found.folder, found.read, found.changed))
+        return _whole_line(found, load_saved(found.folder, found.changed))
     except ExperimentError as error:
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -180,7 +183,7 @@ def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
         kind=settings.kind,
         trials_ended=sum(trial.status != "running" for trial in state.records.all()),
         trials_asked=asked.trials if asked else None,
-        baseline_wer=saved.baseline.get("wer"),
+        baseline_wer=state.base_rates.get("wer"),
         best_wer=state.wer,
         task=state.task,
         seconds=state.seconds_at(time.time()) if running else state.seconds,

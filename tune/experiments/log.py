@@ -17,38 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tune.experiments.events import (
-    CheckpointSaved,
-    Entry,
-    Evaluated,
-    Event,
-    ExportChosen,
-    FinalRoundCut,
-    FinalRoundPlanned,
-    LineError,
-    SearchEnded,
-    TrialEnded,
-    TrialsOver,
-    UnknownEvent,
-    WeightsDropped,
-    decode,
-    encode,
-)
+from tune.experiments.events import Entry, Event, LineError, UnknownEvent, decode, encode
 from tune.experiments.folder import PROGRESS_FILE
 from tune.experiments.state import SearchState
 from tune.util.errors import ExperimentError
-
-_DECISIONS = (
-    Evaluated,
-    CheckpointSaved,
-    TrialEnded,
-    TrialsOver,
-    FinalRoundPlanned,
-    FinalRoundCut,
-    ExportChosen,
-    WeightsDropped,
-    SearchEnded,
-)
 
 
 def parse(content: bytes, path: Path, first: int = 1) -> Iterator[Entry]:
@@ -148,11 +120,6 @@ class ExperimentLog:
         except OSError as error:
             raise self._cannot(error) from error
 
-    @property
-    def size(self) -> int:
-        """Bytes written."""
-        return self._size
-
     def append(self, *events: Event) -> None:
         """Write events down, decisions through to the disk, and fold them into the state.
 
@@ -170,7 +137,7 @@ class ExperimentLog:
             content = b"".join(map(encode, entries))
             try:
                 _write_all(self._file, content)
-                if any(isinstance(event, _DECISIONS) for event in events):
+                if any(event.decision for event in events):
                     os.fdatasync(self._file)
             except OSError as error:
                 self.problem = self._cannot(error)

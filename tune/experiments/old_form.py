@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tune.experiments.events import (
@@ -25,27 +24,25 @@ from tune.util.errors import ExperimentError
 from tune.util.plain import restored
 
 if TYPE_CHECKING:
+    from tune.experiments.folder import ExperimentFolder
     from tune.experiments.settings import ExperimentSettings
 
 STATE_FILE = "state.json"
 _UNUSED = ("started", "loss", "epoch_now")
 
 
-def old_state(
-    folder: Path, settings: ExperimentSettings, read: Callable[[str], bytes | None], heard: float
-) -> SearchState:
+def old_state(folder: ExperimentFolder, settings: ExperimentSettings, heard: float) -> SearchState:
     """What the log of an experiment would have folded to, had it been kept.
 
     Args:
-        folder: of the experiment, or its place in an object store: it is named in errors.
+        folder: of the experiment.
         settings: `experiment.yaml`.
-        read: the content of a file by its name; None where there is no such file.
         heard: when the newer of its files was written, in seconds since the epoch.
 
     Raises:
         ExperimentError: nothing of it was measured yet, or a file cannot be read or is of another version.
     """
-    saved, results = (_parse(read(name), folder / name) for name in (STATE_FILE, RESULTS_FILE))
+    saved, results = (_parse(folder, name) for name in (STATE_FILE, RESULTS_FILE))
     if saved is None and results is None:
         raise ExperimentError(
             f"experiment {folder.name!r}: has no {RESULTS_FILE} and no events.jsonl; wait until its search has begun"
@@ -106,12 +103,13 @@ def _end(state: SearchState, results: Mapping[str, Any]) -> None:
         state.session = dataclasses.replace(state.session, repeats=0)  # none is left, whatever had cut them
 
 
-def _parse(content: bytes | None, path: Path) -> dict[str, Any] | None:
+def _parse(folder: ExperimentFolder, name: str) -> dict[str, Any] | None:
     """A file's mapping; None where there is no such file.
 
     Raises:
         ExperimentError: it cannot be read, or holds something else.
     """
+    content, path = folder.read(name), folder.path / name
     if content is None:
         return None
     try:
@@ -124,22 +122,19 @@ def _parse(content: bytes | None, path: Path) -> dict[str, Any] | None:
 
 
 def _from_state(values: Mapping[str, Any]) -> TrialRecord:
-    stop = values.get("stop")
-    known = TrialRecord.__dataclass_fields__
-    return TrialRecord(
-        **{
-            **{key: value for key, value in values.items() if key in known and key not in _UNUSED},
-            "evaluations": [(seen, wer) for seen, wer in values["evaluations"]],
+    found: TrialRecord = restored(
+        TrialRecord,
+        {
+            **{key: value for key, value in values.items() if key not in _UNUSED},
             "losses": values.get("losses") or [0.0] * len(values["evaluations"]),
             "wer_errors": {int(seen): error for seen, error in values.get("wer_errors", {}).items()},
-            "stop": Stop(**stop) if stop else None,
-        }
+        },
     )
+    return found
 
 
 def _from_results(settings: ExperimentSettings, entry: Mapping[str, Any]) -> TrialRecord:
     """A trial where its state is gone; losses are not told there."""
-    stop = entry.get("stop")
     evaluations = [(row["samples_seen"], row["wer"]) for row in entry["evaluations"]]
     seen, clips = int(entry["samples_seen"]), settings.clips["train"]
     _, found, checkpoint = (entry.get("checkpoint") or "").rpartition("/trials/")
@@ -160,7 +155,7 @@ def _from_results(settings: ExperimentSettings, entry: Mapping[str, Any]) -> Tri
             row["samples_seen"]: row["wer_error"] for row in entry["evaluations"] if "wer_error" in row
         },
         finished=entry["status"] == "completed",
-        stop=Stop(**stop) if stop else None,
+        stop=restored(Stop, entry.get("stop")),
         seconds=entry["seconds"],
         error=entry.get("error"),
         checkpoint=f"trials/{checkpoint}" if found else None,

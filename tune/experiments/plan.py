@@ -55,6 +55,10 @@ class RunRequest:
     """The Ray cluster to join; `$RAY_ADDRESS` where it is not given, else one is started."""
     max_failures: int = 2
     """Times that a training is tried again, from its last checkpoint."""
+    guard: tuple[Guard, ...] = ()
+    """Data that is not trained on, on which what a search exports may not lose much."""
+    optuna_storage: str | None = None
+    """Database of a search's Optuna study; None is a journal in the experiment's folder."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,14 +84,10 @@ class SearchRequest(RunRequest):
     """Seeds of each finalist."""
     soup: bool = True
     """Whether the finalists' repeats are averaged: an average that is better beyond noise is exported."""
-    guard: tuple[Guard, ...] = ()
-    """Data that is not trained on, on which what is exported may not lose much."""
     interpolate: bool = False
     """Whether points between the base model and the winner are measured in the end."""
     warm_start: str | None = None
     """A finished experiment of the same storage to learn from."""
-    optuna_storage: str | None = None
-    """Database of the Optuna study; None is a journal in the experiment's folder."""
     keep_checkpoints: str = "best"
     """Whose weights stay when the search has ended: `best` or `all`."""
 
@@ -150,11 +150,6 @@ class Plan(abc.ABC):
         return self.base.augments
 
     @property
-    def guards(self) -> Sequence[Guard]:
-        """Data that is not trained on, on which models are measured."""
-        return ()
-
-    @property
     def where(self) -> str:
         """The experiment's place as people read it."""
         return self.experiment_folder.address if self.experiment_folder.remote else short_path(self.folder)
@@ -170,11 +165,6 @@ class Plan(abc.ABC):
     def trackers(self) -> tuple[str, ...]:
         """The stores to which the log is told."""
         return self.request.track
-
-    @property
-    def study(self) -> str | None:
-        """Database of the Optuna study, where one is asked for."""
-        return None
 
     @property
     @abc.abstractmethod
@@ -249,16 +239,6 @@ class SearchPlan(Plan):
     def resume_command(self) -> str:
         """What goes on with the search, from this folder."""
         return f"tune-whisper --resume {shlex.quote(self.name)}{self.request.storage.option}"
-
-    @property
-    def study(self) -> str | None:
-        """Database of the Optuna study."""
-        return self.request.optuna_storage
-
-    @property
-    def guards(self) -> Sequence[Guard]:
-        """See `Plan.guards`."""
-        return self.request.guard
 
     @property
     def trackers(self) -> tuple[str, ...]:

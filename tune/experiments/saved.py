@@ -20,7 +20,7 @@ from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE
 from tune.experiments.log import fold
 from tune.experiments.object_stores.segments import download
 from tune.experiments.old_form import STATE_FILE, old_state
-from tune.experiments.settings import ExperimentSettings, parse_settings, read_settings
+from tune.experiments.settings import ExperimentSettings, read_settings
 from tune.search.records import TrialRecord
 from tune.space.space import load_space
 from tune.util.errors import ExperimentError, SpaceError
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tune.experiments.storage import Storage
     from tune.space.space import SearchSpace
 
-Read: TypeAlias = "Callable[[str], bytes | None]"
-"""Content of a file of an experiment by its name; None where there is no such file."""
 Find: TypeAlias = "Callable[[str, Storage], ExperimentFolder]"
 """Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""
 
@@ -69,16 +67,6 @@ class SavedExperiment:
         return (
             base if Path(base.cache_dir).is_dir() else base.replace(cache_dir=str(self.folder.feature_cache))
         )
-
-    @property
-    def rungs(self) -> tuple[int, ...]:
-        """Samples seen at which trials are measured; the last one is the full budget."""
-        return self.settings.rungs
-
-    @property
-    def baseline(self) -> dict[str, float]:
-        """See `SearchState.base_rates`."""
-        return self.state.base_rates
 
     @functools.cached_property
     def space(self) -> SearchSpace | None:
@@ -118,23 +106,23 @@ class SavedExperiment:
             yield found
 
 
-def load_saved(folder: ExperimentFolder) -> SavedExperiment:
-    """Read an experiment whose small files are on this machine, also while it runs, and one of an earlier version.
+def load_saved(folder: ExperimentFolder, heard: float | None = None) -> SavedExperiment:
+    """Read an experiment, also while it runs, and one of an earlier version.
+
+    Args:
+        folder: its small files can be read.
+        heard: when those of an earlier version were written, in seconds since the epoch, where it is known.
 
     Raises:
         ExperimentError: nothing of it was measured yet, or a file of it is damaged.
     """
-    old = [folder.path / name for name in (STATE_FILE, RESULTS_FILE)]
-    heard = max((file.stat().st_mtime for file in old if file.is_file()), default=0.0)
-    return parse_saved(folder, folder.read, heard)
-
-
-def parse_saved(folder: ExperimentFolder, read: Read, heard: float) -> SavedExperiment:
-    """The same of any files; `heard` is when those of an earlier version were written, in seconds since the epoch."""
-    settings = parse_settings(read(EXPERIMENT_FILE), folder.path / EXPERIMENT_FILE)
-    if (log := read(EVENTS_FILE)) is None:
-        return SavedExperiment(folder, settings, old_state(folder.path, settings, read, heard))
-    return SavedExperiment(folder, settings, fold(log, folder.path / EVENTS_FILE))
+    settings = read_settings(folder)
+    if (log := folder.read(EVENTS_FILE)) is not None:
+        return SavedExperiment(folder, settings, fold(log, folder.path / EVENTS_FILE))
+    if heard is None:
+        old = [folder.path / name for name in (STATE_FILE, RESULTS_FILE)]
+        heard = max((file.stat().st_mtime for file in old if file.is_file()), default=0.0)
+    return SavedExperiment(folder, settings, old_state(folder, settings, heard))
 
 
 def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:

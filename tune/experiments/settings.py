@@ -15,6 +15,7 @@ from tune.cluster.resources import TrialResources
 from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder
 from tune.experiments.mlflow_store import DATABASE, default_tracking_uri, sqlite_path
 from tune.util.errors import ExperimentError
+from tune.util.plain import restored
 from tune.util.redact import without_password
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -79,11 +80,7 @@ def read_settings(folder: ExperimentFolder) -> ExperimentSettings:
     Raises:
         ExperimentError: it cannot be read, or is not the file of an experiment.
     """
-    return parse_settings(folder.read(EXPERIMENT_FILE), folder.path / EXPERIMENT_FILE)
-
-
-def parse_settings(content: bytes | None, path: Path) -> ExperimentSettings:
-    """The same of a file that was read, or is not there; `path` names it in errors."""
+    content, path = folder.read(EXPERIMENT_FILE), folder.path / EXPERIMENT_FILE
     if content is None:
         raise ExperimentError(f"{path}: cannot be read: No such file or directory")
     try:
@@ -100,14 +97,15 @@ def parse_settings(content: bytes | None, path: Path) -> ExperimentSettings:
         if name not in ExperimentSettings.__dataclass_fields__:
             other[name] = value
         elif value is not None:
-            known[name] = tuple(value) if isinstance(value, list) else value
+            known[name] = value
     known["train_config"] = EARLIER | known["train_config"]
     try:
         if "resources" in known:
-            known["resources"] = dataclasses.replace(_UNKNOWN_RESOURCES, **known["resources"])
-        return ExperimentSettings(**known, first_form=other)
-    except TypeError as error:
+            known["resources"] = {**dataclasses.asdict(_UNKNOWN_RESOURCES), **known["resources"]}
+        settings: ExperimentSettings = restored(ExperimentSettings, {**known, "first_form": other})
+    except (AttributeError, TypeError) as error:
         raise ExperimentError(f"{path}: is not the file of an experiment: {error}") from error
+    return settings
 
 
 def read_tracking_uri(folder: ExperimentFolder) -> str:

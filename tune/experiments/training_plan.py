@@ -23,7 +23,6 @@ from tune.experiments.plan import (
     with_own_language,
 )
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
-from tune.search.finalists import DEFAULT_REPEATS
 from tune.search.records import trial_of
 from tune.util.console import short_path, short_value
 from tune.util.errors import ExperimentError, check_least
@@ -107,13 +106,9 @@ class TrainPlan(Plan):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What was asked for, in the words of a search of one trial."""
+        """What was asked for, in the words of a search of one trial, as `SessionStarted` has it by default."""
         return {
-            "trials": 1,
-            "finalists": 0,
-            "repeats": DEFAULT_REPEATS,
-            "keep_checkpoints": "best",
-            "asked_resources": {**dict.fromkeys(ASKED_RESOURCES), "max_failures": self.request.max_failures},
+            "asked_resources": {**dict.fromkeys(ASKED_RESOURCES), "max_failures": self.request.max_failures}
         }
 
     def describe(self, resources: TrialResources | None = None) -> list[str]:

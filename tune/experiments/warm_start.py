@@ -12,6 +12,7 @@ from trainer.methods import method_of
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.searcher import EarlierTrial
 from tune.util.errors import ExperimentError
+from tune.util.plain import restored
 
 if TYPE_CHECKING:
     from tune.experiments.saved import SavedExperiment
@@ -76,12 +77,8 @@ class WarmStart:
         path = folder / WARM_START_FILE
         if not path.is_file():
             return None
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        trials = [
-            EarlierTrial(**{**trial, "evaluations": [(seen, wer) for seen, wer in trial["evaluations"]]})
-            for trial in saved.pop("trials")
-        ]
-        return cls(trials=trials, **saved)
+        found: WarmStart = restored(cls, json.loads(path.read_text(encoding="utf-8")))
+        return found
 
 
 def read_warm_start(
@@ -124,7 +121,7 @@ def read_warm_start(
             + "".join(f"; {key} is outside in {count}" for key, count in outside.items())
         )
     notes = _notes(saved, len(trials), outside, space, ours)
-    return WarmStart(name, trials, saved.baseline["wer"], saved.settings.budget_samples, notes)
+    return WarmStart(name, trials, saved.state.base_rates["wer"], saved.settings.budget_samples, notes)
 
 
 def _budget(trial: TrialRecord, settings: ExperimentSettings) -> int:

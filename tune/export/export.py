@@ -219,7 +219,7 @@ def _measured(
     """Measured now; or as the search did, where the data is gone, or nobody knows which clips were trained on."""
     from trainer.data.prepared import prepare
 
-    baseline = _whole(saved.baseline) | _interval(baseline_clips(saved.folder.path))
+    baseline = _whole(saved.state.base_rates) | _interval(baseline_clips(saved.folder.path))
     try:
         data = prepare(saved.base)
         changed = _changed(saved, data)

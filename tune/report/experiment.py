@@ -79,7 +79,7 @@ class Experiment(SavedExperiment):
     @property
     def budget(self) -> int:
         """Samples seen by a trial that is not stopped; the longest one where `max_steps` is the budget."""
-        return self.rungs[-1]
+        return self.settings.rungs[-1]
 
     @property
     def epoch_samples(self) -> float:
@@ -95,7 +95,7 @@ class Experiment(SavedExperiment):
     @property
     def base_wer(self) -> float:
         """WER of the untouched base model."""
-        return self.baseline["wer"]
+        return self.state.base_rates["wer"]
 
     @property
     def model(self) -> str:
@@ -190,11 +190,11 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
     saved = load_saved(folder)
     known: dict[str, Any] = {
         "trials": saved.state.session,
-        "rungs": saved.rungs,
+        "rungs": saved.settings.rungs,
         "clips": saved.settings.clips,
     }
     known["space"] = saved.is_training or saved.settings.space
-    missing = [name for name, found in {**known, "baseline": saved.baseline}.items() if not found]
+    missing = [name for name, found in {**known, "baseline": saved.state.base_rates}.items() if not found]
     if missing:
         path = folder.path / EXPERIMENT_FILE
         raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")

@@ -117,13 +117,15 @@ def draw_curves(experiment: Experiment) -> Picture | None:
     cut = [min(wer, ceiling) for trial in measured for _, wer in trial.evaluations]
     reached = [
         sum(any(seen == rung for seen, _ in trial.evaluations) for trial in measured)
-        for rung in experiment.rungs
+        for rung in experiment.settings.rungs
     ]
     figure = new_figure(
         xaxis={
             "title": {"text": "samples seen at a rung, trials there"},
-            "tickvals": [rung**0.5 for rung in experiment.rungs],
-            "ticktext": [f"{r:,}<br>{count}" for r, count in zip(experiment.rungs, reached, strict=True)],
+            "tickvals": [rung**0.5 for rung in experiment.settings.rungs],
+            "ticktext": [
+                f"{r:,}<br>{count}" for r, count in zip(experiment.settings.rungs, reached, strict=True)
+            ],
             "range": [0, 1.02 * experiment.budget**0.5],
             "gridwidth": 2,
         },

@@ -279,7 +279,7 @@ def _about(experiment: Experiment) -> list[list[str]]:
     gpus = f"{resources.gpus:g} GPU and " if resources.gpus else ""
     workers = f" for {resources.workers} workers" if resources.workers > 1 else ""
     held = f"{gpus}{resources.cpus:g} CPU a trial{workers}, {resources.concurrent} at a time"
-    rungs = ", ".join(f"{rung:,}" for rung in experiment.rungs)
+    rungs = ", ".join(f"{rung:,}" for rung in experiment.settings.rungs)
     return [
         ["model", str(config["model"])],
         ["data", f"{config['data']}, language {config.get('language')}, {config.get('task')}"],

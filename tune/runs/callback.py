@@ -28,6 +28,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.search.finalists import DEFAULT_COUNT
 from tune.search.records import Outcome, TrialRecord, rank, role_of
 from tune.search.scheduler import TRIAL_ID
+from tune.util.cloud_errors import cloud_errors
 from tune.util.console import key_settings, short_path
 from tune.util.errors import error_line
 from tune.workers.keeper import DECISION, PLACE, SAVED
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tune.runs.search_display import SearchDisplay
     from tune.search.records import Records, Stop
     from tune.search.scheduler import Judge
+    from tune.util.console import LiveDisplay
 
 _RATES = (
     *("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
@@ -48,8 +50,82 @@ _RATES = (
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")
 
 
-class SearchCallback(ray.tune.Callback):
-    """Runs in the driver's main thread; `progress` is called by the thread that hears from the trials."""
+class Listener:
+    """Takes in what trainings tell, in the thread of a `MailboxReader`: to the log, to disk and on the screen."""
+
+    _called = "trial {}"
+    """What a training is called on the screen, by its name."""
+    _not_kept = "losses between rungs are not kept"
+
+    def __init__(self, experiment: OpenExperiment, records: Records, display: LiveDisplay) -> None:
+        """`records` are those of the log's state that belong to the trainings: the trials, or the repeats."""
+        self._experiment, self._log, self._records = experiment, experiment.log, records
+        self._files = CheckpointFiles(experiment.folder)
+        self._progress = ProgressLog(experiment.folder.path)
+        self._shown = display
+
+    def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
+        """Take in what a training tells; the answer where it asks."""
+        if trial_id not in self._records:
+            return None
+        record = self._records[trial_id]
+        if kind == PLACE:
+            return {"folder": f"{TRIALS_FOLDER}/{record.folder}", "checkpoints": record.checkpoints}
+        if kind == DECISION:
+            return decision(record, content["samples_seen"])
+        if kind == SAVED:
+            self._saved(record, content)
+        else:
+            self.progress(trial_id, content, timestamp)
+        return None
+
+    def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
+        """Take in loss and learning rate between two evaluations."""
+        self._records[trial_id].add_progress(metrics)
+        self._progress.add(trial_id, metrics, timestamp)
+
+    def flush_progress(self) -> None:
+        """Write what came in the last second."""
+        try:
+            self._progress.flush()
+        except OSError as error:  # it may be lost
+            self._shown.event(f"[yellow]{self._not_kept}[/]: {escape(str(error))}")
+
+    def _saved(self, record: TrialRecord, told: dict[str, Any]) -> None:
+        kept = record.checkpoints
+        if told["samples_seen"] in record.unsaved:  # else by a process that outlived its training's failure
+            self._log.append(CheckpointSaved(trial_id=record.trial_id, **told))
+            self._tidy(record, [path for path in kept if path not in record.checkpoints])
+
+    def _recovered(self, record: TrialRecord, reason: str) -> None:
+        """Tell of a failure after which a training goes on."""
+        self._log.append(TrialRecovered(trial_id=record.trial_id, reason=reason))
+        where = (
+            f"goes on from its checkpoint at epoch {record.checkpoint_epoch:.2f}"
+            if record.checkpoints
+            else "starts again"
+        )
+        called = self._called.format(record.trial_id)
+        self._shown.event(f"[yellow]{called} failed and {where}[/]: {escape(reason.rstrip('.'))}")
+
+    def _tidy(self, record: TrialRecord, over: Sequence[str], *, ended: bool = False) -> None:
+        """Remove checkpoints that others have replaced; a training that has `ended` needs nothing to go on with."""
+        kept = record.checkpoint if ended else None
+        if not over and kept is None:
+            return
+        try:
+            self._experiment.before_deletion()
+            for path in over:
+                self._files.remove(path)
+            if kept is not None:
+                self._files.strip(kept, is_only_for_resume)
+        except cloud_errors(StorageError) as error:
+            called = self._called.format(record.trial_id)
+            self._shown.event(f"[yellow]checkpoints of {called} stay[/]: {escape(str(error))}")
+
+
+class SearchCallback(Listener, ray.tune.Callback):
+    """Runs in the driver's main thread, but for what a `Listener` does."""
 
     def __init__(
         self,
@@ -59,14 +135,8 @@ class SearchCallback(ray.tune.Callback):
         judge: Judge,
         display: SearchDisplay,
     ) -> None:
-        """`records` are those of the log's state that belong to the trials: the search's own, or the repeats."""
-        self._experiment, self._log = experiment, experiment.log
-        self._files = CheckpointFiles(experiment.folder)
-        self._base = base
-        self._judge = judge
-        self._records = records
-        self._progress = ProgressLog(experiment.folder.path)
-        self.display = display
+        super().__init__(experiment, records, display)
+        self._base, self._judge, self.display = base, judge, display
         self._running: set[str] = set()
         self.fetch: Callable[[], None] = lambda: None
         """Hears of all that trials have told so far."""
@@ -108,19 +178,8 @@ class SearchCallback(ray.tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tell of a failure after which the trial goes on."""
         self.fetch()
-        record = self._record(trial)
-        reason = (
-            error_line(Path(trial.error_file).read_text(encoding="utf-8")) if trial.error_file else "lost"
-        )
-        self._log.append(TrialRecovered(trial_id=record.trial_id, reason=reason))
-        where = (
-            f"goes on from its checkpoint at epoch {record.checkpoint_epoch:.2f}"
-            if record.last_checkpoint
-            else "starts again"
-        )
-        self.display.event(
-            f"[yellow]trial {record.trial_id} failed and {where}[/]: {escape(reason.rstrip('.'))}"
-        )
+        error = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else None
+        self._recovered(self._record(trial), error_line(error) if error else "lost")
 
     def evaluated(self, trial_id: str, result: dict[str, Any]) -> None:
         """Write down an evaluation with what is decided on it, before Ray, Optuna or the trial act."""
@@ -158,28 +217,10 @@ class SearchCallback(ray.tune.Callback):
         )
         return "weights" if ahead < max(1, wanted) else "errors"
 
-    def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
-        """Take in what a trial tells, in the reader's thread; the answer where it asks."""
-        if trial_id not in self._records:
-            return None
-        record = self._records[trial_id]
-        if kind == PLACE:
-            return {"folder": f"{TRIALS_FOLDER}/{record.folder}", "checkpoints": record.checkpoints}
-        if kind == DECISION:
-            return decision(record, content["samples_seen"])
-        if kind == SAVED:
-            self._saved(record, content)
-        else:
-            self.progress(trial_id, content, timestamp)
-        return None
-
     def _saved(self, record: TrialRecord, told: dict[str, Any]) -> None:
-        kept = record.checkpoints
-        if told["samples_seen"] not in record.unsaved:  # by a process that outlived its trial's failure
-            self._tidy(record, [path for path in (told["checkpoint"],) if path not in kept])
-            return
-        self._log.append(CheckpointSaved(trial_id=record.trial_id, **told))
-        self._tidy(record, [path for path in kept if path not in record.checkpoints])
+        if told["samples_seen"] not in record.unsaved and told["checkpoint"] not in record.checkpoints:
+            self._tidy(record, [told["checkpoint"]])
+        super()._saved(record, told)
 
     def _tell(self, record: TrialRecord, before: TrialRecord | None, result: Mapping[str, Any]) -> None:
         found = "eval_clips" in result, float(result["wer"])
@@ -222,15 +263,7 @@ class SearchCallback(ray.tune.Callback):
             how = "goes on from the one before it" if metrics[BROKEN_CHECKPOINT] else "starts again"
             self.display.event(f"[yellow]trial {trial_id} found its checkpoint damaged[/] and {how}")
         else:
-            self._records[trial_id].add_progress(metrics)
-            self._progress.add(trial_id, metrics, timestamp)
-
-    def flush_progress(self) -> None:
-        """Write what came in the last second; called by the thread that hears from the trials."""
-        try:
-            self._progress.flush()
-        except OSError as error:  # it may be lost
-            self.display.event(f"[yellow]losses between rungs are not kept[/]: {escape(str(error))}")
+            super().progress(trial_id, metrics, timestamp)
 
     def _record(self, trial: Any) -> TrialRecord:
         record = self._records[trial.config[TRIAL_ID]]
@@ -257,22 +290,6 @@ class SearchCallback(ray.tune.Callback):
                 f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}: {escape(stop.describe())}"
             )
         self.display.trial_ended()
-
-    def _tidy(self, record: TrialRecord, over: Sequence[str], *, ended: bool = False) -> None:
-        """Remove checkpoints that others have replaced; a trial that has `ended` needs nothing to go on with."""
-        kept = record.checkpoint if ended else None
-        if not over and kept is None:
-            return
-        try:
-            self._experiment.before_deletion()
-            for path in over:
-                self._files.remove(path)
-            if kept is not None:
-                self._files.strip(kept, is_only_for_resume)
-        except (OSError, StorageError) as error:
-            self.display.event(
-                f"[yellow]checkpoints of trial {record.trial_id} stay[/]: {escape(str(error))}"
-            )
 
 
 def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep: Kept | None) -> Evaluated:

@@ -131,10 +131,10 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         resources = plan.resources.fit([this_machine()])
         plan.check_fit(resources)
     tell_of(console, plan.base.task)
-    guards = load_guards(plan.base, plan.guards)
+    guards = load_guards(plan.base, plan.request.guard)
     for line in plan.describe():
         say(console, line)
-    for guard in plan.guards:
+    for guard in plan.request.guard:
         found = guards[guard.data]
         say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
         say_notes(console, found.notes)

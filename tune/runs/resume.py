@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import (
     ASKED_RESOURCES,
+    Plan,
     SearchPlan,
     SearchRequest,
     absolute_guards,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tune.experiments.settings import ExperimentSettings
     from tune.experiments.storage import Storage
 
+PlanT = TypeVar("PlanT", bound=Plan)
 _BUDGET_OPTIONS = {
     "seconds": "--time-budget",
     "gpu_hours": "--gpu-hours",
@@ -37,33 +39,21 @@ _BUDGET_OPTIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ResumedSearch:
-    """What is known of a search that goes on."""
+class Resumed(Generic[PlanT]):
+    """What is known of a search or a training that goes on."""
 
-    plan: SearchPlan
+    plan: PlanT
     experiment: OpenExperiment
     """Nobody else runs it meanwhile."""
-    rungs: tuple[int, ...]
-    full_window: bool
-    """Whether its trials are measured as the model will be used."""
-    only_finish: bool
+    settings: ExperimentSettings
+    """What was resolved when it began, which holds."""
+    only_finish: bool = False
     """Whether nothing is left but the end of it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ResumedTraining:
-    """What is known of a training that goes on."""
-
-    plan: TrainPlan
-    experiment: OpenExperiment
-    """Nobody else runs it meanwhile."""
-    points: tuple[int, ...]
-    """Samples seen at which it is evaluated."""
 
 
 def load_search(
     request: SearchRequest, name: str, given: Collection[str], *, take_over: bool = False
-) -> ResumedSearch:
+) -> Resumed[SearchPlan]:
     """The search `name` of `request.storage`, to go on with the request's resources and MLflow store.
 
     Args:
@@ -77,10 +67,53 @@ def load_search(
         ExperimentError: there is no such experiment, it never began, it runs now, or nothing is left to do.
     """
     with _opened(name, request.storage, SearchPlan.kind, take_over) as (saved, experiment):
-        return _load(request, name, given, saved, experiment)
+        state, settings = saved.state, saved.settings
+        asked = state.session
+        if asked is None or state.baseline is None or saved.space is None:
+            raise ExperimentError(
+                f"--resume {name}: its search never began a trial; remove {saved.folder.address} and start it anew"
+            )
+        begun = len(state.records)
+        wanted = request.trials if "--trials" in given else asked.trials
+        if wanted < begun:
+            raise ExperimentError(f"--trials {wanted}: {begun} trials of {name!r} have begun already")
+        request = dataclasses.replace(
+            request,
+            trials=wanted,
+            seed=settings.seed,
+            experiment=name,
+            workers_per_trial=settings.resources.workers,
+            tracking_uri=request.tracking_uri or settings.asked_tracking_uri,
+            **_as_before(asked, settings, request, given),
+        )
+        request = dataclasses.replace(request, guard=absolute_guards(request.guard, saved.base.data))
+        request.resources.check_gpus(begun=True)
+        check_auto(request, saved.base.deepspeed)
+        base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
+        plan = SearchPlan(
+            request=request,
+            name=name,
+            experiment_folder=saved.folder,
+            space=saved.space,
+            base=base,
+            warm_start=WarmStart.load(saved.folder.path),
+        )
+        plan.check_settings()
+        asked_now = state.if_asked(plan.asked)
+        left = not asked_now.all_ended or bool(asked_now.open_repeats) or asked_now.something_is_measured
+        if not left and state.written and not state.something_is_left:
+            raise ExperimentError(
+                f"--resume {name}: all its {begun} trials have ended; --trials {begun + 8} adds 8 more"
+            )
+        # The test split is measured by workers, which takes a whole session.
+        chosen = state.chosen.run if state.chosen else None
+        measured = "test" not in settings.clips or (
+            state.held_out is not None and state.held_out.run == chosen
+        )
+        return Resumed(plan, experiment, settings, only_finish=not left and measured and is_owed(state))
 
 
-def load_training(request: TrainRequest, name: str) -> ResumedTraining:
+def load_training(request: TrainRequest, name: str) -> Resumed[TrainPlan]:
     """The training `name` of `request.storage`, to go on with the request's resources and MLflow store.
 
     Raises:
@@ -112,7 +145,7 @@ def load_training(request: TrainRequest, name: str) -> ResumedTraining:
             trial_config=record.config,
         )
         plan.check_settings()
-        return ResumedTraining(plan, experiment, saved.rungs)
+        return Resumed(plan, experiment, saved.settings)
 
 
 @contextlib.contextmanager
@@ -138,63 +171,6 @@ def _opened(
         stack.callback(experiment.close)
         yield SavedExperiment(folder, settings, experiment.log.state), experiment
         stack.pop_all()
-
-
-def _load(
-    request: SearchRequest,
-    name: str,
-    given: Collection[str],
-    saved: SavedExperiment,
-    experiment: OpenExperiment,
-) -> ResumedSearch:
-    state, settings = saved.state, saved.settings
-    asked = state.session
-    if asked is None or state.baseline is None or saved.space is None:
-        raise ExperimentError(
-            f"--resume {name}: its search never began a trial; remove {saved.folder.address} and start it anew"
-        )
-    begun = len(state.records)
-    wanted = request.trials if "--trials" in given else asked.trials
-    if wanted < begun:
-        raise ExperimentError(f"--trials {wanted}: {begun} trials of {name!r} have begun already")
-    request = dataclasses.replace(
-        request,
-        trials=wanted,
-        seed=settings.seed,
-        experiment=name,
-        workers_per_trial=settings.resources.workers,
-        tracking_uri=request.tracking_uri or settings.asked_tracking_uri,
-        **_as_before(asked, settings, request, given),
-    )
-    request = dataclasses.replace(request, guard=absolute_guards(request.guard, saved.base.data))
-    request.resources.check_gpus(begun=True)
-    check_auto(request, saved.base.deepspeed)
-    base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
-    plan = SearchPlan(
-        request=request,
-        name=name,
-        experiment_folder=saved.folder,
-        space=saved.space,
-        base=base,
-        warm_start=WarmStart.load(saved.folder.path),
-    )
-    plan.check_settings()
-    asked_now = state.if_asked(plan.asked)
-    left = not asked_now.all_ended or bool(asked_now.open_repeats) or asked_now.something_is_measured
-    if not left and state.written and not state.something_is_left:
-        raise ExperimentError(
-            f"--resume {name}: all its {begun} trials have ended; --trials {begun + 8} adds 8 more"
-        )
-    # The test split is measured by workers, which takes a whole session.
-    chosen = state.chosen.run if state.chosen else None
-    measured = "test" not in settings.clips or (state.held_out is not None and state.held_out.run == chosen)
-    return ResumedSearch(
-        plan,
-        experiment,
-        saved.rungs,
-        settings.trials_full_window,
-        only_finish=not left and measured and is_owed(state),
-    )
 
 
 def _as_before(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import Evaluation
     from tune.experiments.plan import SearchPlan
-    from tune.runs.resume import ResumedSearch
+    from tune.runs.resume import Resumed
     from tune.search.records import Records
     from tune.search.searcher import EarlierTrial
 
@@ -56,7 +56,7 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
         return SearchStages(session, base, trial).run()
 
 
-def resume_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPlan]:
+def resume_search(resumed: Resumed[SearchPlan], console: Console) -> Outcome[SearchPlan]:
     """Go on with an interrupted search: trials that ended are kept, the others go on from their checkpoints.
 
     Raises:
@@ -73,12 +73,12 @@ def resume_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPla
         session.say(f"{ended} of {session.plan.request.trials} trials have ended; the search goes on")
         remove_dropped(experiment, session.say)
         set_aside_leftovers(experiment, session.say)
-        base = session.plan.base.replace(evaluate_at=resumed.rungs)
-        trial = base if resumed.full_window else base.replace(full_window_evaluation=False)
+        base = session.plan.base.replace(evaluate_at=resumed.settings.rungs)
+        trial = base if resumed.settings.trials_full_window else base.replace(full_window_evaluation=False)
         return SearchStages(session, base, trial).run()
 
 
-def finish_search(resumed: ResumedSearch, console: Console) -> Outcome[SearchPlan]:
+def finish_search(resumed: Resumed[SearchPlan], console: Console) -> Outcome[SearchPlan]:
     """Do what a killed process had left: nothing is trained any more."""
     experiment, plan = resumed.experiment, resumed.plan
     tell_of(console, plan.base.task)

@@ -90,11 +90,11 @@ class Session(Generic[PlanT]):
             tracking = outer.enter_context(Tracking(plan, console))
             with console.status("looking at the data and the MLflow store ..."):
                 table = load_table(plan.base, augments=plan.augments)
-                guard_clips = load_guards(plan.base, plan.guards)
+                guard_clips = load_guards(plan.base, plan.request.guard)
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
-                if plan.study and not resumed:
-                    check_study(plan.study, plan.name)
+                if plan.request.optuna_storage and not resumed:
+                    check_study(plan.request.optuna_storage, plan.name)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
             outer.enter_context(ray_session(console, plan.request.address))
             stack = outer.enter_context(contextlib.ExitStack())
@@ -107,7 +107,7 @@ class Session(Generic[PlanT]):
             splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
             plan = dataclasses.replace(plan, base=with_samples(plan.base, data.stream))
-            guards = prepare_guards(plan.base, plan.guards, guard_clips, console)
+            guards = prepare_guards(plan.base, plan.request.guard, guard_clips, console)
             folders = [*shared_folders(plan.base, data), *(each.folder for each in guards.values())]
             share = share_folders(plan, folders)
             yield cls(console, plan, resources, data, share, tracking, stack, began, guards, splits)

@@ -30,7 +30,7 @@ class Tracking(FollowerProcess):
             storage=plan.request.storage.text,
             trackers=plan.trackers,
             tracking_uri=plan.tracking_uri,
-            optuna_url=plan.study,
+            optuna_url=plan.request.optuna_storage,
         )
         super().__init__(orders)
         self._console = console

@@ -8,29 +8,23 @@ import dataclasses
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from trainer.report import Decision
-from tune.cluster.progress_channel import PROGRESS, MailboxReader, start_mailbox
-from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import CheckpointSaved, TrialEnded, TrialProposed, TrialRecovered, TrialStarted
-from tune.experiments.folder import TRIALS_FOLDER
-from tune.experiments.log import ProgressLog
-from tune.experiments.object_stores.object_store import StorageError
+from tune.cluster.progress_channel import MailboxReader, start_mailbox
+from tune.experiments.events import TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.settings_file import write_training_file
 from tune.experiments.training_plan import TRIAL, TrainPlan
 from tune.runs.baseline import measure_baseline
-from tune.runs.callback import decision, evaluation
+from tune.runs.callback import Listener, decision, evaluation
 from tune.runs.outcome import Outcome
 from tune.runs.session import Session
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
-from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import error_line
-from tune.workers.keeper import PLACE, SAVED
 from tune.workers.ray_train import EVALUATION, FAILURE, make_ray_trainer, remove_scratch, root_failure
 
 if TYPE_CHECKING:
@@ -38,7 +32,7 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
     from trainer.report import Kept
-    from tune.runs.resume import ResumedTraining
+    from tune.runs.resume import Resumed
     from tune.search.records import TrialRecord
 
 
@@ -61,7 +55,7 @@ def run_training(plan: TrainPlan, console: Console) -> Outcome[TrainPlan]:
         return session.finish()
 
 
-def resume_training(resumed: ResumedTraining, console: Console) -> Outcome[TrainPlan]:
+def resume_training(resumed: Resumed[TrainPlan], console: Console) -> Outcome[TrainPlan]:
     """Go on with an interrupted or failed training from its last checkpoint.
 
     Raises:
@@ -80,7 +74,7 @@ def resume_training(resumed: ResumedTraining, console: Console) -> Outcome[Train
             if record.checkpoints
             else "the training starts again"
         )
-        train_on_ray(session, resumed.points)
+        train_on_ray(session, resumed.settings.rungs)
         return session.finish()
 
 
@@ -119,13 +113,14 @@ def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
         log.append(TrialEnded(trial_id=TRIAL, status="completed", samples_seen=record.samples_now))
 
 
-class TrainingWatch:
-    """Takes in what workers and Ray Train's controller tell, in the reader's thread: events, progress, the screen."""
+class TrainingWatch(Listener):
+    """Takes in what workers and Ray Train's controller tell."""
+
+    _called = "the training"
+    _not_kept = "losses between evaluations are not kept"
 
     def __init__(self, session: Session[TrainPlan], display: TrainDisplay) -> None:
-        self._experiment, self._log = session.experiment, session.experiment.log
-        self._files = CheckpointFiles(session.experiment.folder)
-        self._progress_log = ProgressLog(session.plan.folder)
+        super().__init__(session.experiment, session.experiment.log.state.records, display)
         self._display = display
         self._failures, self._max_failures = 0, session.plan.request.max_failures
         self.error: str | None = None
@@ -134,49 +129,25 @@ class TrainingWatch:
     @property
     def record(self) -> TrialRecord:
         """The training's only trial."""
-        return self._log.state.records[TRIAL]
+        return self._records[TRIAL]
 
     def receive(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in one message; the answer where it is a question."""
-        record = self.record
-        if kind == PROGRESS:
-            record.add_progress(content)
-            self._progress_log.add(TRIAL, content, timestamp)
-            self._display.update(record, content)
-        elif kind == PLACE:
-            return {"folder": f"{TRIALS_FOLDER}/{TRIAL}", "checkpoints": record.checkpoints}
-        elif kind == EVALUATION and content.get("diverged"):
-            seen = int(content["samples_seen"])
+        if kind == FAILURE:
+            return self.failed(content["report"])
+        if kind != EVALUATION:
+            return self.hear(TRIAL, kind, content, timestamp)
+        seen = int(content["samples_seen"])
+        if content.get("diverged"):
             self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen))
             return dataclasses.asdict(Decision(goes_on=False, keep=None))
-        elif kind == EVALUATION:
-            self._evaluated(content)
-            return decision(record, int(content["samples_seen"]))
-        elif kind == SAVED:
-            kept = record.checkpoints
-            if content["samples_seen"] in record.unsaved:  # else by a worker that outlived a failure
-                self._log.append(CheckpointSaved(trial_id=TRIAL, **content))
-                self._remove([path for path in kept if path not in record.checkpoints])
-        elif kind == FAILURE:
-            self.failed(content["report"])
-        return None
+        self._evaluated(content)
+        return decision(self.record, seen)
 
-    def _remove(self, over: Sequence[str]) -> None:
-        """Remove checkpoints that others have replaced."""
-        try:
-            if over:
-                self._experiment.before_deletion()
-            for path in over:
-                self._files.remove(path)
-        except cloud_errors(StorageError) as error:
-            self._display.event(f"[yellow]checkpoints stay that nobody needs[/]: {escape(str(error))}")
-
-    def flush_progress(self) -> None:
-        """Write what came in the last second."""
-        try:
-            self._progress_log.flush()
-        except OSError as error:  # it may be lost
-            self._display.event(f"[yellow]losses between evaluations are not kept[/]: {escape(str(error))}")
+    def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
+        """Also on the screen."""
+        super().progress(trial_id, metrics, timestamp)
+        self._display.update(self.record, metrics)
 
     def lost(self, error: Exception) -> None:
         """No more messages can be had."""
@@ -184,21 +155,12 @@ class TrainingWatch:
 
     def failed(self, report: str) -> None:
         """Take in a failure, after which the training goes on unless it is one too many."""
-        record = self.record
         self._failures += 1
         self.error = report
-        record.progress = {}
+        self.record.progress = {}
         if self._failures > self._max_failures:
             return  # the summary tells of it
-        self._log.append(TrialRecovered(trial_id=TRIAL, reason=error_line(report)))
-        where = (
-            f"goes on from its checkpoint at epoch {record.checkpoint_epoch:.2f}"
-            if record.checkpoints
-            else "starts again"
-        )
-        self._display.event(
-            f"[yellow]the training failed and {where}[/]: {escape(error_line(report).rstrip('.'))}"
-        )
+        self._recovered(self.record, error_line(report))
         self._display.restart()
 
     def _evaluated(self, metrics: dict[str, float]) -> None:

@@ -156,7 +156,7 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
     if ended is None:
         run.tags[NOTE] = training_begins(saved.base) if saved.is_training else search_begins(saved)
         return run
-    wer, baseline, step = state.wer, saved.baseline.get("wer"), len(state.records)
+    wer, baseline, step = state.wer, saved.state.base_rates.get("wer"), len(state.records)
     metrics = {
         BASELINE_WER: baseline,
         BEST_WER: None if best is None or best.best_wer is None else round(best.best_wer, 4),
@@ -202,7 +202,7 @@ def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
 
 
 def _results(record: TrialRecord, saved: SavedExperiment) -> list[Metric]:
-    session, baseline = saved.state.session, saved.baseline.get("wer")
+    session, baseline = saved.state.session, saved.state.base_rates.get("wer")
     seconds, best = round(record.seconds, 1), record.best_wer
     metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: seconds}
     if best is not None:

@@ -64,7 +64,7 @@ def training_begins(base: TrainConfig) -> str:
 
 def training_ended(saved: SavedExperiment, option: str) -> str:
     """The description of a single training that has ended, or was interrupted; arguments as of `search_ended`."""
-    base, baseline = saved.base, saved.baseline.get("wer")
+    base, baseline = saved.base, saved.state.base_rates.get("wer")
     lines = [f"One training of {_what(base)}, outside a search.", ""]
     for record in saved.state.records.all():
         if record.best_wer is not None:
@@ -107,7 +107,7 @@ def interrupted(saved: SavedExperiment) -> bool:
 
 
 def _headline(saved: SavedExperiment) -> list[str]:
-    state, baseline, model = saved.state, saved.baseline.get("wer"), _model(saved.base)
+    state, baseline, model = saved.state, saved.state.base_rates.get("wer"), _model(saved.base)
     best, wer = state.best(), state.wer
     if best is None or wer is None:
         trials = state.records.all()
@@ -155,8 +155,8 @@ def _which(saved: SavedExperiment, verdict: Verdict | None) -> str:
 def _contenders(saved: SavedExperiment) -> list[str]:
     """The base model, the usual settings and the winner, one below the other."""
     rows = ["| | WER % | settings |", "| --- | --: | --- |"]
-    if "wer" in saved.baseline:
-        rows.append(f"| {_model(saved.base)} untouched | {saved.baseline['wer']:.2f} | |")
+    if "wer" in saved.state.base_rates:
+        rows.append(f"| {_model(saved.base)} untouched | {saved.state.base_rates['wer']:.2f} | |")
     winner, usual = saved.state.winner, _usual(saved)
     if usual is not None and usual.best_wer is not None and usual.trial_id != winner:
         rows.append(

@@ -97,7 +97,7 @@ def test_with_a_budget_in_steps_a_stopped_trial_counts_with_its_own_end(tmp_path
     trials = [made_trial(1, [10 * (rung / 1280) ** -0.5 for rung in rungs], rungs=rungs, **whole)]
     trials += [made_trial(2, [30], rungs=rungs, rate=2e-3, **half)]
     analysis = analysed(tmp_path, trials, settings={"max_steps": 20})
-    assert analysis.experiment.rungs == rungs
+    assert analysis.experiment.settings.rungs == rungs
     assert analysis.expected == {"001": 10, "002": pytest.approx(30 * (128 / 640) ** 0.5)}
 
 

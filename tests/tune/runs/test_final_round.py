@@ -320,7 +320,7 @@ def test_how_trials_are_measured_holds_for_a_searchs_life(tmp_path: Path) -> Non
         search.experiment.close()
         request = SearchRequest(space="", trials=8, storage=search.storage, finalists=other)
         resumed = load_search(request, "x", ["--finalists"])
-        assert resumed.full_window is (finalists == 0)
+        assert resumed.settings.trials_full_window is (finalists == 0)
         resumed.experiment.close()
 
 

@@ -27,6 +27,7 @@ from tune.experiments.object_stores.conditional import (
 )
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.util.errors import ExperimentError
+from tune.util.plain import restored
 
 TTL = 120.0
 """Seconds that a lease is good for without being renewed."""
@@ -52,11 +53,9 @@ class _Terms:
 
 def _terms(seen: Version) -> _Terms:
     try:
-        said = json.loads(seen.content)
-        return _Terms(
-            **{each.name: said[each.name] for each in dataclasses.fields(_Terms) if each.name in said}
-        )
-    except (ValueError, TypeError):
+        terms: _Terms = restored(_Terms, json.loads(seen.content))
+        return terms
+    except (ValueError, TypeError, AttributeError):
         return _Terms()
 
 

@@ -85,7 +85,7 @@ def rung_misleads(analysis: Analysis) -> Iterator[Advice]:
         return
     scheduler = experiment.space.scheduler
     curve = dict(winner.evaluations)
-    for rung in experiment.rungs[:-1]:
+    for rung in experiment.settings.rungs[:-1]:
         others = [dict(trial.evaluations).get(rung) for trial in experiment.trials if trial is not winner]
         there = sorted(wer for wer in others if wer is not None)
         population = len(there) + 1
