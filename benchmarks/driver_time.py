@@ -1,6 +1,7 @@
 """What the driver of a search costs a trial, beside bare Ray Tune's, where the trainings themselves cost nothing.
 
     python benchmarks/driver_time.py [--trials 1000] [--only bare logged ours] [--at-a-time 1] [--output FILE]
+    python benchmarks/driver_time.py --log 10000     # the log of so many made-up trials alone: writing and folding it
 
 One after the other, each in a process and a Ray of its own, on a pseudo-terminal: `bare` is Ray Tune with
 `OptunaSearch` and `ASHAScheduler` that writes and shows nothing, `logged` the same with Ray's own loggers and table as
@@ -281,6 +282,43 @@ def show(found: dict[str, dict[str, Any]]) -> None:
             print(f"ours / {other}: wall {ratios[0]:.2f}, CPU {ratios[1]:.2f}")
 
 
+def show_log(trials: int, folder: Path) -> None:
+    """What a log takes: wall milliseconds a trial of three evaluations as it is written, and seconds to fold it."""
+    from tune.experiments import events
+    from tune.experiments.log import ExperimentLog, read_log
+
+    log, marks = ExperimentLog(folder / "events.jsonl"), [time.perf_counter()]
+    log.append(
+        events.SessionStarted(session=1, owner="one", began=time.time(), trials=trials),
+        events.BaselineMeasured(rates={"wer": 60.0, "cer": 20.0, "loss": 1.0}),
+    )
+    for number in range(1, trials + 1):
+        name = f"{number:03d}"
+        config = {"learning_rate": 1e-5 * number, "warmup_ratio": 0.1, "train_batch_size": 8}
+        log.append(events.TrialProposed(trial_id=name, config=config, effective_batch=8))
+        log.append(events.TrialStarted(trial_id=name, folder=name))
+        for seen in (100, 300, 900):
+            metrics = {"wer": 40.0, "cer": 13.0, "eval_loss": 0.5, "loss": 1.0, "learning_rate": 1e-5}
+            log.append(
+                events.Evaluated(
+                    trial_id=name,
+                    samples_seen=seen,
+                    epoch=seen / 800,
+                    metrics=dict(metrics),
+                    finished=seen == 900,
+                )
+            )
+        log.append(events.TrialEnded(trial_id=name, status="completed", samples_seen=900))
+        if number in (trials // 10, trials - trials // 10, trials):
+            marks.append(time.perf_counter())
+    first, last = (1000 * (marks[at + 1] - marks[at]) / (trials // 10) for at in (0, 2))
+    print(f"writing: {first:.2f} ms a trial for the first tenth of {trials:,}, {last:.2f} for the last")
+    began, used = time.perf_counter(), time.process_time()
+    state = read_log(log.path)
+    wall, used = time.perf_counter() - began, time.process_time() - used
+    print(f"folding: {state.events:,} events in {wall:.2f} s ({used:.2f} s of CPU)")
+
+
 def main() -> None:
     """Measure and print; JSON where asked for."""
     parser = argparse.ArgumentParser(
@@ -290,10 +328,14 @@ def main() -> None:
     parser.add_argument("--at-a-time", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--log", type=int, metavar="TRIALS", help="measure the log of so many trials alone")
     parser.add_argument("--drive", choices=KINDS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     where = (arguments.trials, arguments.at_a_time, arguments.output)
-    if arguments.drive == "ours":
+    if arguments.log:
+        with tempfile.TemporaryDirectory() as scratch:
+            show_log(arguments.log, Path(scratch))
+    elif arguments.drive == "ours":
         drive_ours(*where)
     elif arguments.drive:
         drive_bare(*where, logs=arguments.drive == "logged")

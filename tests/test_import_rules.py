@@ -135,11 +135,11 @@ def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
     code = (
         "import sys, tune.runs.search\n"
         "from tune.experiments.plan import SearchRequest, make_plan\n"
-        "from tune.util.console import make_console\n"
-        "from tune.runs.tracking import Tracking\n"
+        "from tune.runs.session import orders_of\n"
+        "from tune.tracking.process import FollowerProcess\n"
         "from tune.experiments.storage import Storage\n"
         "plan = make_plan(SearchRequest(space='lr_batch', trials=1, storage=Storage.parse('nowhere')))\n"
-        "with Tracking(plan, make_console()):\n"
+        "with FollowerProcess(orders_of(plan)):\n"
         "    pass\n"
         "print(sorted({'mlflow', 'transformers.processing_utils', 'transformers.trainer'} & set(sys.modules)))"
     )

@@ -140,6 +140,8 @@ class CheckpointFiles:
 
         In an object store, where another machine may still write, they are only renamed (`aside_...`).
         """
+        from pyarrow import fs
+
         for trial in self._entries(TRIALS_FOLDER):
             if trial.is_file:
                 continue
@@ -147,20 +149,10 @@ class CheckpointFiles:
                 path = f"{TRIALS_FOLDER}/{trial.base_name}/{entry.base_name}"
                 if entry.is_file or not entry.base_name.startswith(_PREFIXES) or path in wanted:
                     continue
-                if remove:
-                    self._filesystem.delete_dir(entry.path)
-                else:
+                if not remove:  # object stores know no folders that could be renamed
                     aside = f"{self._root}/{TRIALS_FOLDER}/{trial.base_name}/aside_{entry.base_name}"
-                    self._copy(entry.path, aside)
-                    self._filesystem.delete_dir(entry.path)
-
-    def _copy(self, source: str, target: str) -> None:
-        """Object stores know no folders that could be renamed."""
-        from pyarrow import fs
-
-        fs.copy_files(
-            source, target, source_filesystem=self._filesystem, destination_filesystem=self._filesystem
-        )
+                    fs.copy_files(entry.path, aside, self._filesystem, self._filesystem)
+                self._filesystem.delete_dir(entry.path)
 
     def _entries(self, path: str, *, recursive: bool = False) -> list[Any]:
         from pyarrow import fs

@@ -19,7 +19,7 @@ from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.state import SearchState
 from tune.search.budgets import Budgets
 from tune.search.finalists import Verdict
-from tune.search.records import Stop, TrialRecord, trial_order
+from tune.search.records import TrialRecord, trial_order
 from tune.util.errors import ExperimentError
 from tune.util.plain import restored
 
@@ -135,28 +135,18 @@ def _from_state(values: Mapping[str, Any]) -> TrialRecord:
 
 def _from_results(settings: ExperimentSettings, entry: Mapping[str, Any]) -> TrialRecord:
     """A trial where its state is gone; losses are not told there."""
-    evaluations = [(row["samples_seen"], row["wer"]) for row in entry["evaluations"]]
     seen, clips = int(entry["samples_seen"]), settings.clips["train"]
     _, found, checkpoint = (entry.get("checkpoint") or "").rpartition("/trials/")
-    return TrialRecord(
-        trial_id=entry["trial_id"],
-        config=entry["config"],
-        effective_batch=entry.get("effective_batch_size", 0),
-        status="running" if entry["status"] == "interrupted" else entry["status"],
-        wer=entry["wer"],
-        best_wer=entry["best_wer"],
-        best_cer=entry["best_cer"],
-        best_samples_seen=entry.get("best_samples_seen", 0),
-        samples_seen=seen,
-        epoch=seen / clips if clips else 0.0,
-        evaluations=evaluations,
-        losses=[0.0] * len(evaluations),
-        wer_errors={
-            row["samples_seen"]: row["wer_error"] for row in entry["evaluations"] if "wer_error" in row
-        },
-        finished=entry["status"] == "completed",
-        stop=restored(Stop, entry.get("stop")),
-        seconds=entry["seconds"],
-        error=entry.get("error"),
-        checkpoint=f"trials/{checkpoint}" if found else None,
+    rows = entry["evaluations"]
+    return _from_state(
+        {
+            **entry,
+            "effective_batch": entry.get("effective_batch_size", 0),
+            "status": "running" if entry["status"] == "interrupted" else entry["status"],
+            "epoch": seen / clips if clips else 0.0,
+            "evaluations": [(row["samples_seen"], row["wer"]) for row in rows],
+            "wer_errors": {row["samples_seen"]: row["wer_error"] for row in rows if "wer_error" in row},
+            "finished": entry["status"] == "completed",
+            "checkpoint": f"trials/{checkpoint}" if found else None,
+        }
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -14,7 +13,7 @@ from tune.experiments.object_stores.lease import Lease
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.object_stores.segments import SegmentUploader, download
 from tune.util.errors import ExperimentError
-from tune.util.files import is_locked, try_lock
+from tune.util.files import LockedError, is_locked, own_lock
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -127,17 +126,10 @@ def lock(folder: Path) -> IO[str]:
         ExperimentError: one writes to it now, or the folder cannot be written.
     """
     try:
-        file = (folder / LOCK_FILE).open("a+")
+        return own_lock(folder / LOCK_FILE)
     except OSError as error:
         raise ExperimentError(f"{folder / LOCK_FILE}: cannot be written: {error.strerror}") from error
-    if try_lock(file) is False:
-        file.seek(0)
-        owner = file.read().strip()
-        file.close()
+    except LockedError as owner:
         raise ExperimentError(
             f"experiment {folder.name!r}: is being run by process {owner}; stop that one first"
-        )
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file
+        ) from owner

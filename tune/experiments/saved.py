@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import difflib
 import functools
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,7 +21,7 @@ from tune.experiments.object_stores.segments import download
 from tune.experiments.old_form import STATE_FILE, old_state
 from tune.experiments.settings import ExperimentSettings, read_settings
 from tune.search.records import TrialRecord
-from tune.space.space import load_space
+from tune.space.space import parse_space
 from tune.util.errors import ExperimentError, SpaceError
 
 if TYPE_CHECKING:
@@ -171,17 +170,10 @@ def _load_space(saved: Mapping[str, Any], folder: Path) -> SearchSpace:
     Raises:
         ExperimentError: it cannot be used.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "space.yaml"
-        path.write_text(yaml.safe_dump(dict(saved), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        try:
-            space = load_space(str(path))
-        except SpaceError as error:
-            reason = str(error).splitlines()[0].removeprefix(f"{path}:").partition(": ")[2]
-            raise ExperimentError(
-                f"{folder / EXPERIMENT_FILE}: its space cannot be used: {reason}"
-            ) from error
     own = folder / "space.yaml"
-    if not own.is_file():
-        return space
-    return dataclasses.replace(space, path=own, source_text=own.read_text(encoding="utf-8"))
+    try:
+        space = parse_space(yaml.safe_dump(dict(saved), sort_keys=False, allow_unicode=True), own)
+    except SpaceError as error:
+        reason = str(error).splitlines()[0].removeprefix(f"{own}:").partition(": ")[2]
+        raise ExperimentError(f"{folder / EXPERIMENT_FILE}: its space cannot be used: {reason}") from error
+    return dataclasses.replace(space, source_text=own.read_text(encoding="utf-8")) if own.is_file() else space

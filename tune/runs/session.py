@@ -24,16 +24,19 @@ from tune.experiments.events import (
     SessionStarted,
     TrialProposed,
 )
+from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.mlflow_store import check_store
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
+from tune.experiments.results import write_results
 from tune.experiments.settings_file import DROPPED_FILE
 from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, say_disk_needed
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
-from tune.runs.tracking import Tracking
 from tune.runs.uploader import Uploader
 from tune.tracking.optuna_study import check_study
+from tune.tracking.process import FollowerProcess
+from tune.tracking.tracker import Orders
 from tune.util.console import say, short_path, tell_of
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError
@@ -62,7 +65,7 @@ class Session(Generic[PlanT]):
     data: PreparedData
     share: ActorHandle[FileShare] | None
     """Serves features and model to nodes that lack them; see `share_folders`."""
-    tracking: Tracking
+    tracking: FollowerProcess
     stack: contextlib.ExitStack
     """Ends before Ray does."""
     began: float
@@ -87,7 +90,7 @@ class Session(Generic[PlanT]):
 
         began = time.time()
         with contextlib.ExitStack() as outer:
-            tracking = outer.enter_context(Tracking(plan, console))
+            tracking = outer.enter_context(FollowerProcess(orders_of(plan)))
             with console.status("looking at the data and the MLflow store ..."):
                 table = load_table(plan.base, augments=plan.augments)
                 guard_clips = load_guards(plan.base, plan.request.guard)
@@ -187,7 +190,7 @@ class Session(Generic[PlanT]):
             TrackingError: a store refuses.
         """
         assert self.baseline is not None
-        self.tracking.wait()
+        self._wait_for_stores()
         self.experiment.log.append(
             session_started(self, self.experiment),
             data_prepared(self.data, self.plan.base.weights),
@@ -205,19 +208,23 @@ class Session(Generic[PlanT]):
         check_same_data(self.plan.name, experiment, self.data)
         check_same_guards(self.plan.name, experiment, self.guards)
         self._connect()
-        self.tracking.wait()
+        self._wait_for_stores()
         experiment.log.append(session_started(self, experiment))
         self._follow()
 
     def finish(self) -> Outcome[PlanT]:
         """Results, report and the end of the session in the log; then wait, not for ever, for the stores."""
         finish(self.experiment, self.say, storage_option=self.plan.request.storage.option)
-        return Outcome(self.plan, self.state, self.tracking.complete(self.experiment))
+        return Outcome(self.plan, self.state, tell_the_rest(self.tracking, self.experiment, self.console))
 
     def _connect(self) -> None:
         if not self.plan.experiment_folder.remote:
             check_shared(self.plan.folder, self.plan.request.storage.text)
         self.tracking.begin()
+
+    def _wait_for_stores(self) -> None:
+        with self.console.status("opening the MLflow store ..."):
+            self.tracking.wait()
 
     def _follow(self) -> None:
         """Close the experiment in the end, and have its files uploaded and its log followed meanwhile."""
@@ -233,6 +240,30 @@ class Session(Generic[PlanT]):
             )
         experiment.log.on_append = uploader.wake
         uploader.start()
+
+
+def orders_of(plan: Plan) -> Orders:
+    """What the follower of a session is told: its stores, and where the log is."""
+    return Orders(
+        folder=str(plan.folder),
+        name=plan.name,
+        storage=plan.request.storage.text,
+        trackers=plan.trackers,
+        tracking_uri=plan.tracking_uri,
+        optuna_url=plan.request.optuna_storage,
+    )
+
+
+def tell_the_rest(tracking: FollowerProcess, experiment: OpenExperiment, console: Console) -> str | None:
+    """Wait, not for ever, until all is delivered, and note the runs' ids in the results; what is not delivered."""
+    with console.status("telling MLflow the rest ..."):
+        problem = tracking.finish()
+    try:
+        write_results(experiment.folder, experiment.log.state)
+    except OSError as error:
+        told = f"{experiment.folder.path / RESULTS_FILE}: cannot be written again: {error.strerror}"
+        problem = f"{problem}; {told}" if problem else told
+    return problem
 
 
 def share_folders(plan: Plan, folders: Sequence[Path]) -> ActorHandle[FileShare] | None:

@@ -337,6 +337,11 @@ def load_space(name_or_path: str, overrides: Mapping[str, Any] | None = None) ->
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
         raise SpaceError(f"{path}: cannot be read: {reason}") from error
+    return parse_space(text, path, overrides)
+
+
+def parse_space(text: str, path: Path, overrides: Mapping[str, Any] | None = None) -> SearchSpace:
+    """The same of a text; `path` is where it is said to be."""
     valid, override_problems = check_overrides(overrides or {})
     read = read_space(text, valid)
     lines = [f"{path}:{line}: {problem}" for line, problem in sorted(read.problems.found, key=itemgetter(0))]

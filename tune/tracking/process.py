@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.storage import Storage
@@ -20,12 +21,17 @@ from tune.tracking.tracker import Orders, Status, log_file
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _PAUSES = (0.0, 3.0, 8.0, 15.0)
 """Seconds before each time that it is started again after ends in a row; then it is given up."""
 _HEALTHY_SECONDS = 60.0
 """A process that ran so long has not crashed at once."""
 _LONGEST_FINISH = 300.0
 """Seconds that `finish` grants a store that answers, but slowly."""
+_LAST_PATIENCE = 5.0
+"""Seconds that a store is waited for where a session broke off."""
 _NAMES = {"mlflow": "MLflow", "optuna": "the Optuna study", "tensorboard": "TensorBoard"}
 
 
@@ -61,6 +67,16 @@ class FollowerProcess:
             env=environment,
         )
         return self._process
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Where the session broke off, its end is told too, if that is quickly done; `sync` tells the rest."""
+        if not self._finishing and count_events(self._folder):
+            self.finish(_LAST_PATIENCE)
+        self.stop()
 
     def begin(self) -> None:
         """Have the stores connected, and the log followed from then on."""

@@ -7,14 +7,12 @@ import contextlib
 import dataclasses
 import importlib
 import json
-import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tune.util.errors import TrackingError
-from tune.util.files import try_lock, write_whole
+from tune.util.files import LockedError, own_lock, write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.events import Entry
@@ -184,9 +182,8 @@ def log_file(folder: Path) -> Path:
     return folder / TRACKING_FOLDER / "follower.log"
 
 
-@contextlib.contextmanager
-def store_lock(folder: Path, tracker: str, wait: float = 0.0) -> Iterator[None]:
-    """Keep other processes from delivering to the same store.
+def store_lock(folder: Path, tracker: str, wait: float = 0.0) -> IO[str]:
+    """Keep other processes from delivering to the same store, until the file that is returned is closed.
 
     Args:
         folder: the experiment's.
@@ -200,20 +197,11 @@ def store_lock(folder: Path, tracker: str, wait: float = 0.0) -> Iterator[None]:
     path = folder / TRACKING_FOLDER / f"{tracker}.lock"
     try:
         path.parent.mkdir(exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
+        return own_lock(path, wait)
     except OSError as error:
         raise TrackingError(f"{path}: cannot be written: {error.strerror}") from error
-    with file:
-        deadline = time.monotonic() + wait
-        while try_lock(file) is False:
-            if time.monotonic() >= deadline:
-                file.seek(0)
-                raise BusyError(
-                    f"experiment {folder.name!r}: process {file.read().strip() or '?'} delivers to {tracker} now; "
-                    "it ends by itself once all is delivered"
-                )
-            time.sleep(0.1)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
+    except LockedError as owner:
+        raise BusyError(
+            f"experiment {folder.name!r}: process {owner} delivers to {tracker} now; "
+            "it ends by itself once all is delivered"
+        ) from owner

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainer.files import FULL, check_room, is_locked, take_lock, try_lock, write_whole
 from tune.util.errors import ConfigError, ModelError, first_line
 
 __all__ = [
+    "LockedError",
     "check_file",
     "check_folder",
     "is_locked",
+    "own_lock",
     "read_object",
     "take_lock",
     "try_lock",
@@ -73,6 +77,34 @@ def writing(option: str, *, full: bool = False) -> Iterator[None]:
             raise
         where = f" ({error.filename})" if isinstance(error.filename, str) else ""
         raise ConfigError(f"{option}: cannot be written: {error.strerror}{where}") from error
+
+
+class LockedError(Exception):
+    """Another process has the lock; its text is that process's number."""
+
+
+def own_lock(path: Path, wait: float = 0.0) -> IO[str]:
+    """Take the lock of a file and write this process's number into it; others may once what is returned is closed.
+
+    Args:
+        path: of the file, which is made.
+        wait: seconds to wait for another process.
+
+    Raises:
+        LockedError: another process has it.
+        OSError: the file cannot be written.
+    """
+    file, deadline = path.open("a+", encoding="utf-8"), time.monotonic() + wait
+    while try_lock(file) is False:
+        if time.monotonic() >= deadline:
+            file.seek(0)
+            with file:
+                raise LockedError(file.read().strip() or "?")
+        time.sleep(0.1)
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
 
 
 def read_object(path: Path) -> dict[str, Any]:
