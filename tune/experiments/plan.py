@@ -365,7 +365,7 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     base = TrainConfig.from_dict(
         {"cache_dir": str(request.storage.feature_cache), "seed": request.seed, **space.fixed}
     ).replace(workers=request.workers_per_trial)
-    base = with_own_language(with_absolute_paths(base))
+    base = settled(base)
     weights = space.usual_weights(base.data)
     check_auto(request, base.deepspeed)
     default = usual_learning_rate(base)
@@ -474,22 +474,20 @@ def dated_name(stem: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
 
-def with_absolute_paths(base: TrainConfig) -> TrainConfig:
-    """The same settings wherever a process runs."""
-    paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
-    for key in ("splits", "noise_dir", "impulse_dir"):
-        if (path := getattr(base, key)) is not None:
-            paths[key] = str(_home_known(path).absolute())
-    return base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
+def settled(base: TrainConfig) -> TrainConfig:
+    """The same settings wherever a process runs, with a language of the data.
 
-
-def with_own_language(base: TrainConfig) -> TrainConfig:
-    """The same settings with a language of the data, where a data file gives each source one and theirs is none of
-    them: it is what the model is exported with.
+    Where a data file gives each source a language and the settings' is none of them, it is the first: the model is
+    exported with it.
 
     Raises:
         DataError: the data file is wrong.
     """
+    paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
+    for key in ("splits", "noise_dir", "impulse_dir"):
+        if (path := getattr(base, key)) is not None:
+            paths[key] = str(_home_known(path).absolute())
+    base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
     if not is_mix(base.data):
         return base
     own = [source.settings.get("language") for source in read_mix(base.data).sources]

@@ -18,9 +18,8 @@ from tune.experiments.plan import (
     dated_name,
     new_experiment,
     same_source,
+    settled,
     usual_learning_rate,
-    with_absolute_paths,
-    with_own_language,
 )
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.search.records import trial_of
@@ -147,7 +146,7 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
     settings["workers"] = int(request.workers or settings.get("workers") or 1)
     request.resources(settings["workers"]).check_gpus()
     base = TrainConfig.from_dict({"cache_dir": str(request.storage.feature_cache), **settings})
-    base = with_own_language(with_absolute_paths(base))
+    base = settled(base)
     name = request.name or dated_name(f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}")
     folder = new_experiment("--name", name, request.storage)
     usual = usual_learning_rate(base)

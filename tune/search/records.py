@@ -309,6 +309,13 @@ class Records:
             self._sorted = None
         return record
 
+    def start(self, trial_id: str, config: dict[str, Any], effective_batch: int = 0) -> TrialRecord:
+        """Add a trial that runs now, or find the one of this number."""
+        with self.lock:
+            if trial_id not in self._trials:
+                self.add(TrialRecord(trial_id, config, effective_batch, started=time.time()))
+            return self._trials[trial_id]
+
     def all(self) -> Sequence[TrialRecord]:
         """The trials by number."""
         with self.lock:

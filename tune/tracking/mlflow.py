@@ -21,6 +21,7 @@ from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store, default_
 from tune.experiments.old_form import STATE_FILE
 from tune.experiments.settings import read_tracking_uri
 from tune.experiments.storage import Storage
+from tune.experiments.training_plan import TRIAL
 from tune.tracking.mlflow_connection import (
     FoundRun,
     RecordRefusedError,
@@ -34,7 +35,6 @@ from tune.tracking.mlflow_runs import (
     EXPERIMENT_KEY,
     PARENT,
     STATUS,
-    TRAINING_TRIAL,
     TRIAL_ID,
     WINNER,
     Metric,
@@ -163,7 +163,7 @@ class MlflowTracker(Tracker):
             return {}
         runs = {trial: run.run_id for trial, run in self._trials.items() if not run.deleted}
         if TRIAL_ID in self._own.tags:
-            runs = {TRAINING_TRIAL: self._own.run_id}
+            runs = {TRIAL: self._own.run_id}
         return {"parent_run_id": self._own.run_id, "run_ids": runs}
 
     def _own_run(self, saved: SavedExperiment) -> FoundRun:

@@ -21,6 +21,7 @@ from tune.experiments.events import (
     TrialProposed,
 )
 from tune.experiments.results import REPORT_FOLDER
+from tune.experiments.training_plan import TRIAL
 from tune.search.guards import guard_names
 from tune.search.records import TrialRecord, role_of
 from tune.tracking.mlflow_connection import RunStatus, milliseconds, system_tags
@@ -67,8 +68,6 @@ INTERPOLATED_WER = "interpolated_wer"
 """Over the share of the run, in percent, in its mean with the base model."""
 TEST_WER, BASELINE_TEST_WER = "test_wer", "baseline_test_wer"
 SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
-TRAINING_TRIAL = "001"
-"""The only trial of a single training."""
 _RUN_STATUS: dict[str, RunStatus] = {
     "running": "RUNNING",
     "completed": "FINISHED",
@@ -87,8 +86,6 @@ class RunContent:
     """What one run holds besides the points of its events."""
 
     name: str
-    started: float
-    """In seconds since the epoch."""
     state: str
     """The tag `status`: how it ended, or `running`."""
     ended: float
@@ -120,7 +117,7 @@ def trial_run(record: TrialRecord, saved: SavedExperiment, *, new: bool) -> RunC
         status = "interrupted"
     what = f"average of {', '.join(record.members)}" if record.members else key_settings(record.config)
     name = f"{record.trial_id} {what}"
-    run = RunContent(name, record.begun, status, record.ended or state.heard)
+    run = RunContent(name, status, record.ended or state.heard)
     if new:
         run.params = _own_params(record, saved.settings.base)
         run.tags |= {**_about(saved.settings.base), ROLE: role_of(record.trial_id), TRIAL_ID: record.trial_id}
@@ -143,7 +140,7 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
         new: whether it holds nothing yet.
     """
     state, ended, best = saved.state, saved.state.ended, saved.state.best()
-    run = RunContent(saved.name, state.created, ended.status if ended else "running", state.heard)
+    run = RunContent(saved.name, ended.status if ended else "running", state.heard)
     if new:
         run.params = parent_params(saved)
         run.tags |= {
@@ -152,7 +149,7 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
             ROLE: "experiment",
         }
         if saved.is_training:  # as a trial, so that the view of an experiment's trials shows it
-            run.tags |= {ROLE: "trial", TRIAL_ID: TRAINING_TRIAL}
+            run.tags |= {ROLE: "trial", TRIAL_ID: TRIAL}
     if ended is None:
         run.tags[NOTE] = training_begins(saved.base) if saved.is_training else search_begins(saved)
         return run
@@ -163,7 +160,7 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
         WER_GAIN: None if wer is None or baseline is None else round(baseline - wer, 4),
     }
     if saved.is_training:
-        (record,) = state.records.all() or [TrialRecord(TRAINING_TRIAL, {})]
+        (record,) = state.records.all() or [TrialRecord(TRIAL, {})]
         unfinished = record.status == "running" and interrupted(saved)
         run.tags["outcome"] = "interrupted" if unfinished else record.status
         run.tags[NOTE] = training_ended(saved, option)

@@ -23,7 +23,7 @@ from tune.search.finalists import (
     repeat_settings,
     seed_noise,
 )
-from tune.search.records import Outcome, Records, TrialRecord, role_of
+from tune.search.records import Outcome, Records, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import Repeater
 from tune.util.plain import restored
@@ -35,7 +35,7 @@ CLIPS, WORDS = 400, 10
 def trials(*ends: tuple[float | None, Outcome | None]) -> Records:
     records = Records()
     for number, (wer, outcome) in enumerate(ends, 1):
-        record = records.add(TrialRecord(f"{number:03d}", {RATE: number / 1000}))
+        record = records.start(f"{number:03d}", {RATE: number / 1000})
         record.best_wer = wer
         if outcome:
             record.end(outcome)
@@ -134,9 +134,9 @@ def test_resumed_half_way() -> None:
         choose_finalists(trials((12.0, "completed"), (9.0, "completed")), 2), 2, seed=0
     )
     repeats = Records()
-    repeats.add(TrialRecord("002-r1", settings["002-r1"])).end("completed")
-    repeats.add(TrialRecord("001-r1", settings["001-r1"]))
-    repeats.add(TrialRecord("002-r2", settings["002-r2"])).end("failed")
+    repeats.start("002-r1", settings["002-r1"]).end("completed")
+    repeats.start("001-r1", settings["001-r1"])
+    repeats.start("002-r2", settings["002-r2"]).end("failed")
     repeater = Repeater(settings, repeats, lambda: 4)
     assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", None]
 

@@ -18,7 +18,7 @@ def evaluation(samples: int, wer: float) -> dict[str, float]:
 
 def test_the_best_row_counts_not_the_last() -> None:
     records = Records()
-    trial = records.add(TrialRecord("001", {"dropout": 0.1}))
+    trial = records.start("001", {"dropout": 0.1})
     for samples, wer in [(100, 40.0), (300, 12.0), (900, 15.0)]:
         trial.add_evaluation(evaluation(samples, wer))
     trial.end("completed")
@@ -28,7 +28,7 @@ def test_the_best_row_counts_not_the_last() -> None:
 
 def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
     records = Records()
-    trial = records.add(TrialRecord("001", {}))
+    trial = records.start("001", {})
     trial.add_evaluation(evaluation(100, 30.0))
     trial.add_evaluation(evaluation(150, math.nan), Stop("diverged", 150))
     assert trial.outcome == "diverged"
@@ -49,7 +49,7 @@ def test_how_a_trial_ends_is_known_before_it_has_ended() -> None:
 
 def test_a_record_survives_being_written_down() -> None:
     records = Records()
-    old = records.add(TrialRecord("001", {"learning_rate": 1e-5}, 8))
+    old = records.start("001", {"learning_rate": 1e-5}, 8)
     old.add_evaluation({**evaluation(100, 30.0), "eval_loss": 1.5})
     old.add_evaluation({**evaluation(300, 35.0), "eval_loss": 1.0}, Stop("asha", 300, 35.0, 30.0, 3))
     new = folded(records)["001"]
@@ -97,7 +97,7 @@ def test_a_trial_that_goes_back_to_its_checkpoint_measures_anew() -> None:
 
 
 def test_late_progress_does_not_turn_back() -> None:
-    trial = Records().add(TrialRecord("001", {}))
+    trial = Records().start("001", {})
     trial.add_evaluation(evaluation(300, 30.0))
     trial.add_progress({"samples_seen": 200, "epoch": 2.0, "loss": 1.0})
     assert (trial.samples_now, trial.epoch_now) == (300, 3.0)
@@ -109,11 +109,11 @@ def test_late_progress_does_not_turn_back() -> None:
 def test_time_left() -> None:
     records = Records()
     assert time_left(records, 4, 900, 10.0) is None
-    running = records.add(TrialRecord("001", {}))
+    running = records.start("001", {})
     running.add_evaluation(evaluation(300, 30.0))
     # 300 samples in 10 s; 600 to go here and three trials of 900 to come
     assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 3 * 900) / 30)
-    stopped = records.add(TrialRecord("002", {}))
+    stopped = records.start("002", {})
     stopped.add_evaluation(evaluation(100, 60.0))
     stopped.end("early_stopped")
     # the two to come are now taken to be as long as the one that ended
@@ -123,7 +123,7 @@ def test_time_left() -> None:
 def test_a_low_screen_shows_running_trials_and_the_best() -> None:
     records = Records()
     for number in range(1, 33):
-        trial = records.add(TrialRecord(f"{number:03d}", {}))
+        trial = records.start(f"{number:03d}", {})
         trial.add_evaluation(evaluation(100, 20.0 if number == 3 else 50.0))
         if number < 31:
             trial.end("early_stopped")
@@ -135,7 +135,7 @@ def test_a_low_screen_shows_running_trials_and_the_best() -> None:
 def test_trials_from_1000_on_come_after_those_before() -> None:
     records = Records()
     for number in (1001, 998, 1000, 999):
-        records.add(TrialRecord(f"{number:03d}", {})).end("completed")
+        records.start(f"{number:03d}", {}).end("completed")
     assert [trial.trial_id for trial in records.all()] == ["998", "999", "1000", "1001"]
     shown = most_telling(records.all(), records["998"], 3)
     assert [trial.trial_id for trial in shown] == ["998", "1000", "1001"], (

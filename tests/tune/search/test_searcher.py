@@ -36,7 +36,7 @@ class Search:
 
     def begin(self, ray_id: str) -> TrialRecord:
         config = self.searcher.suggest(ray_id)
-        return self.records.add(TrialRecord(config.pop(TRIAL_ID), config))
+        return self.records.start(config.pop(TRIAL_ID), config)
 
     def measure(self, ray_id: str, record: TrialRecord, samples: int, wer: float, ends: bool = False) -> None:
         result = {
