@@ -27,6 +27,11 @@ from tune.util.plain import restored
 VERSION = 1
 SearchStatus = Literal["completed", "failed", "interrupted"]
 _SUM = b', "sum": "'
+RATES = (
+    *("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
+    *("eval_loss", "eval_clips", "wer_error"),
+)
+"""What an evaluation measures; with it stands in `Evaluated` what the training reports of itself."""
 _RATES, _RATES_BY_SOURCE = {"rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
 """Fields with rates. The one that decides is called `wer` here, and in the log by its true name (`told`, `judged`)."""
 

@@ -15,6 +15,7 @@ from trainer.scoring.translation import CHRF_ERROR
 from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
+    RATES,
     CheckpointSaved,
     Evaluated,
     TrialEnded,
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
     from tune.search.scheduler import Judge
     from tune.util.console import LiveDisplay
 
-_RATES = (
-    *("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
-    *("eval_loss", "eval_clips", "wer_error"),
-)
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")
 
 
@@ -301,7 +298,7 @@ def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep
         stop: what was decided on it.
         keep: what is to be saved of it.
     """
-    metrics = {name: float(result[name]) for name in (*_RATES, *_TRAINING) if name in result}
+    metrics = {name: float(result[name]) for name in (*RATES, *_TRAINING) if name in result}
     return Evaluated(
         trial_id=trial_id,
         samples_seen=int(result["samples_seen"]),

@@ -134,18 +134,14 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
     for run in state.repeats.all():
         trial = trial_of(run.trial_id)
         if trial in contenders and run.status == "completed" and run.best_wer is not None:
-            found.setdefault(trial, []).append(_repeat(run, files))
+            # Where the clips' errors cannot be read, the interval comes from the seeds alone.
+            clips, speed = clips_of(run, files), run.samples_per_second
+            found.setdefault(trial, []).append(Repeat(run.trial_id, run.best_wer, run.seconds, clips, speed))
     without = [name for name in names if name not in found]
     if without:
         told = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
         return FinalistsCompared(verdict=None, text=f"{told} no repeat that came to its end")
     return FinalistsCompared(verdict=judge_finalists(found) if found else None)
-
-
-def _repeat(run: TrialRecord, files: CheckpointFiles) -> Repeat:
-    # Where the clips' errors cannot be read, the interval comes from the seeds alone.
-    clips = clips_of(run, files)
-    return Repeat(run.trial_id, run.best_wer or 0.0, run.seconds, clips, run.samples_per_second)
 
 
 def clips_of(run: TrialRecord, files: CheckpointFiles) -> ClipErrors | None:

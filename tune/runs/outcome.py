@@ -38,11 +38,6 @@ class Outcome(Generic[PlanT]):
         return [_closed(run) for run in self.state.records.all()]
 
     @property
-    def baseline(self) -> float:
-        """WER of the untouched base model."""
-        return self.state.base_rates["wer"]
-
-    @property
     def guards(self) -> list[str]:
         """What the guards came to, and which point between the base model and the run keeps them; a line each."""
         state, told = self.state, [self.state.guards_text]
@@ -53,7 +48,7 @@ class Outcome(Generic[PlanT]):
     @property
     def gained(self) -> bool:
         """Whether the winner beats the untouched base model."""
-        return self.state.wer is not None and self.state.wer < self.baseline
+        return self.state.wer is not None and self.state.wer < self.state.base_rates["wer"]
 
 
 def _closed(run: TrialRecord) -> TrialRecord:

@@ -195,7 +195,7 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
     partly their luck, and only told as the WER of the weights that are there.
     """
-    verdict, baseline, wer = outcome.state.verdict, outcome.baseline, outcome.state.wer
+    verdict, baseline, wer = outcome.state.verdict, outcome.state.base_rates["wer"], outcome.state.wer
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
         if outcome.state.not_compared:

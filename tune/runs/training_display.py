@@ -92,7 +92,7 @@ class TrainDisplay(LiveDisplay):
 
 def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> None:
     """Print how it ended, WER before and after, and the commands that come next."""
-    plan, record, baseline = outcome.plan, outcome.trials[0], outcome.baseline
+    plan, record, baseline = outcome.plan, outcome.trials[0], outcome.state.base_rates["wer"]
     name, storage = plan.name, plan.request.storage.option
     console.print()
     if outcome.state.something_is_left:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates
 from tune.experiments.events import (
+    RATES,
     BaselineMeasured,
     Entry,
     Evaluated,
@@ -50,10 +51,6 @@ MEMBERS = "members"
 WINNER, BEST = "winner", "best"
 """Tags of the trial whose settings won, and of the run whose weights are exported."""
 WER, LOSS = "wer", "loss"
-RATES = (
-    *(WER, "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
-    *("eval_loss", "eval_clips", "wer_error"),
-)
 TRAINING = {
     LOSS: LOSS,
     "learning_rate": "learning_rate",
