@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from trainer.errors import DataError
 from trainer.files import FULL, flush, locked
 
 MANIFEST = "manifest.json"
+_FORGOTTEN_SECONDS = 7 * 86400
 
 
 @contextlib.contextmanager
@@ -51,6 +53,7 @@ def found_or_built(
             if manifest is None:
                 if alone:
                     _remove_partial(folder)
+                    _remove_forgotten(folder.parent)
                 manifest = _build(folder, build, goes_on if alone else None)
         try:
             yield manifest, reused
@@ -160,6 +163,14 @@ def _remove_partial(folder: Path) -> None:
     """What processes that were killed left behind. Only with the lock held: else it may be another's work."""
     for path in folder.parent.glob(f".{folder.name}.*.partial"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_forgotten(cache: Path) -> None:
+    """What nobody went on with for a week, as of data that was changed since: who builds writes every few seconds."""
+    for path in cache.glob(".*.unfinished"):
+        times = [file.stat().st_mtime for file in path.glob("*")] or [path.stat().st_mtime]
+        if time.time() - max(times) > _FORGOTTEN_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -305,6 +305,18 @@ def test_killed_half_way_it_goes_on_where_it_was(
     assert not list(Path(many.cache_dir).glob(".*unfinished"))
 
 
+def test_what_nobody_went_on_with_goes_after_a_week(many: TrainConfig) -> None:
+    run_killed(many)
+    [left] = Path(many.cache_dir).glob(".*.unfinished")
+    other = many.replace(row_filter="language=en")
+    prepare(other)
+    assert left.is_dir()
+    for path in left.iterdir():
+        os.utime(path, (0, time.time() - 8 * 86400))
+    prepare(other.replace(max_train_clips=3))
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("damage", ["file", "piece", "waveforms"])
 def test_what_is_damaged_is_made_anew(
     many: TrainConfig, heard: list[AudioSource], tmp_path: Path, damage: str

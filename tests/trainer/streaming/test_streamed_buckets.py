@@ -66,6 +66,29 @@ def test_a_bucket_is_streamed_as_a_folder_is(
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_a_damaged_shard_is_no_cut_connection(
+    server: S3Server, small_config: TrainConfig, tmp_path: Path, kind: str
+) -> None:
+    """Nobody waits for three minutes for it to be mended."""
+    folder = write_shards(tmp_path / "shards", kind)
+    [*_, last] = sorted(folder.glob("train*"))
+    content = last.read_bytes()
+    middle = len(content) // 2
+    last.write_bytes(
+        content[:middle] if kind == "tar" else content[:8] + bytes(middle) + content[8 + middle :]
+    )
+    upload(server, folder)
+    told = (
+        r"-00003-of-00004\.tar is cut off: .*; write it again"
+        if kind == "tar"
+        else r"cannot be read: .*thrift.*; look at"
+    )
+    with pytest.raises(DataError, match=told) as error:
+        names(load_clips(streaming(small_config, folder, data=server.uri("speech"))).stream)
+    assert len(str(error.value).splitlines()) == 1
+
+
 def test_buckets_that_cannot_be_read(server: S3Server, small_config: TrainConfig) -> None:
     def refused(data: str) -> str:
         with pytest.raises(DataError) as error:

@@ -33,6 +33,8 @@ _SHARDS = {".parquet": "parquet", ".tar": "webdataset"}
 """Kinds of shards that are found in folders, and the builder of `datasets` that reads each."""
 _TAR_ROW_BYTES = 2048
 """Of a clip in a tar file beside its audio: headers of two members, filled up to whole blocks, and the text."""
+_TAR_END = 1024
+"""Zeros with which a tar file ends, at least."""
 
 _logger = logging.getLogger(__name__)
 _ItemT = TypeVar("_ItemT")
@@ -89,7 +91,38 @@ class Shards:
         datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = 1
         for shard in shards:
             part = self.dataset.shard(num_shards=len(self), index=shard)
-            yield from _patiently(functools.partial(_plain_rows, part), self.origin)
+            file = list(self.files)[shard] if len(self.files) == len(self) else next(iter(self.files), None)
+            yield from _patiently(
+                functools.partial(_rows_to_the_end, part, file, self.options), self.origin, file, self.options
+            )
+
+
+def _rows_to_the_end(
+    dataset: datasets.IterableDataset, file: str | None, options: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a shard; raises `_CutOffError` where it is a tar file without an end, which readers take for one."""
+    yield from _plain_rows(dataset)
+    if file is not None and file.lower().endswith(".tar") and _ending(file, options).strip(b"\0"):
+        raise _CutOffError(f"{Path(file).name} is cut off: it lacks the zeros with which a tar file ends")
+
+
+class _CutOffError(DataError):
+    """A shard is not whole."""
+
+
+def _ending(file: str, options: Mapping[str, Any]) -> bytes:
+    """The last bytes of a file."""
+    with fsspec.open(file, **options) as opened:
+        opened.seek(-min(_TAR_END, opened.seek(0, 2)), 2)
+        return bytes(opened.read())
+
+
+def _answers(file: str | None, options: Mapping[str, Any]) -> bool:
+    """Whether a file can be read, whatever is in it."""
+    try:
+        return file is not None and bool(_ending(file, options))
+    except _broken():
+        return False
 
 
 def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
@@ -113,13 +146,16 @@ def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
         yield plain
 
 
-def _patiently(read: Callable[[], Iterator[_ItemT]], origin: str) -> Iterator[_ItemT]:
+def _patiently(
+    read: Callable[[], Iterator[_ItemT]], origin: str, file: str | None, options: Mapping[str, Any]
+) -> Iterator[_ItemT]:
     """All that `read` gives; where it breaks off it is called again after a while, and what was there already skipped.
 
     Raises:
-        DataError: nothing more came for `PATIENCE_SECONDS`, or what is there cannot be read at all.
+        DataError: nothing more came for `PATIENCE_SECONDS`, or what is there cannot be read at all: twice the same is
+            wrong with a `file` of which the source gives the bytes.
     """
-    done, last = 0, time.monotonic()
+    done, last, before = 0, time.monotonic(), ("", 0)
     while True:
         try:
             for item in itertools.islice(read(), done, None):
@@ -127,9 +163,13 @@ def _patiently(read: Callable[[], Iterator[_ItemT]], origin: str) -> Iterator[_I
                 yield item
                 last = time.monotonic()
             return
+        except _CutOffError as error:
+            raise DataError(f"data={origin!r}: {error}; write it again, then go on with --resume") from error
         except _broken() as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            waits = _passes(error) and not is_local(origin)
+            damaged = before == (reason, done) and _answers(file, options)
+            before = (reason, done)
+            waits = _passes(error) and not damaged and not is_local(origin)
             if not waits or time.monotonic() - last > PATIENCE_SECONDS:
                 waited = f" for {PATIENCE_SECONDS:g} s" if waits else ""
                 raise DataError(
