@@ -495,8 +495,8 @@ def check_value(name: str, value: Any) -> Any:
         raise ConfigError(
             f"{name}={value!r}: must be the names of two columns with a comma between, such as start,end, or null"
         )
-    if name == "data" and "://" in converted and "@" in converted.split("://")[1].split("/")[0]:
-        scheme, _, rest = converted.partition("://")
+    scheme, _, rest = converted.partition("://") if name == "data" else ("", "", "")
+    if "@" in rest.split("/")[0] and not (scheme == "gs" and rest.startswith("anonymous@")):
         shown = f"{scheme}://***@{rest.partition('@')[2]}"
         raise ConfigError(
             f"data={shown!r}: the address has keys in it, which would be written down; leave them out, and set "

@@ -1,6 +1,7 @@
-"""A server that speaks as much of Google Cloud Storage's JSON API as a lease needs, with its preconditions.
+"""A server that speaks as much of Google Cloud Storage's JSON API as a lease and a stream need, with its preconditions.
 
-One bucket, objects in memory: metadata, download, multipart upload, deletion, each with `ifGenerationMatch`.
+One bucket, objects in memory: metadata, lists, downloads (of ranges too), multipart upload, deletion, all but lists
+with `ifGenerationMatch`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import datetime
 import email
 import itertools
 import json
+import subprocess
+import sys
 import threading
 import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -29,6 +33,15 @@ class GcsServer(ThreadingHTTPServer):
         """Generation, content and metadata by name."""
         self.lock = threading.Lock()
         self.generations = itertools.count(1_700_000_000_000_000)
+
+    def put(self, name: str, content: bytes) -> dict[str, Any]:
+        """Keep an object; its metadata."""
+        generation = next(self.generations)
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        told = {"name": name, "bucket": self.bucket, "generation": str(generation)}
+        told |= {"timeCreated": now, "updated": now, "size": str(len(content))}
+        self.objects[name] = (generation, content, told)
+        return told
 
     def uri(self, prefix: str) -> str:
         """The address of a prefix in the bucket."""
@@ -52,12 +65,23 @@ class _Handler(BaseHTTPRequestHandler):
     server: GcsServer
 
     def do_GET(self) -> None:
-        """Metadata of an object, or its content."""
+        """Metadata of an object, its content or a range of that, or a list of objects."""
         name, query = self._asked()
+        if not name and urllib.parse.urlsplit(self.path).path.endswith("/o"):
+            with self.server.lock:
+                every = [told for _, _, told in self.server.objects.values()]
+            listed = [told for told in every if told["name"].startswith(query.get("prefix", ""))]
+            self._answer(200, json.dumps({"kind": "storage#objects", "items": listed}).encode())
+            return
         with self.server.lock:
             found = self._matching(name, query)
         if found and query.get("alt") == "media":
-            self._answer(200, found[1])
+            first, _, last = (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")
+            content = found[1]
+            part = content[int(first) : int(last) + 1 if last else None] if first else content[-int(last) :]
+            self._answer(
+                206 if "Range" in self.headers else 200, part, found[0], len(content), int(first or 0)
+            )
         elif found:
             self._answer(200, json.dumps(found[2]).encode())
 
@@ -73,11 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             if "ifGenerationMatch" in query and not self._matching(name, query):
                 return
-            generation = next(self.server.generations)
-            now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            told = {"name": name, "bucket": self.server.bucket, "generation": str(generation)}
-            told |= {"timeCreated": now, "updated": now, "size": str(len(content))}
-            self.server.objects[name] = (generation, content, told)
+            told = self.server.put(name, content)
         self._answer(200, json.dumps(told).encode())
 
     def do_DELETE(self) -> None:
@@ -109,8 +129,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, code: int, message: str) -> None:
         self._answer(code, json.dumps({"error": {"code": code, "message": message}}).encode())
 
-    def _answer(self, code: int, content: bytes) -> None:
+    def _answer(self, code: int, content: bytes, generation: int = 0, size: int = 0, first: int = 0) -> None:
         self.send_response(code)
+        if generation:
+            self.send_header("x-goog-generation", str(generation))
+            self.send_header("x-goog-stored-content-length", str(size))
+        if code == 206:
+            self.send_header("Content-Range", f"bytes {first}-{first + len(content) - 1}/{size}")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -118,3 +143,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing on the screen."""
+
+
+@contextlib.contextmanager
+def served_folder(folder: Path, prefix: str) -> Iterator[str]:
+    """The address of a prefix that holds a folder's files, served by a process of its own.
+
+    What reads a file by pyarrow holds up all threads of its process meanwhile, a server's too.
+    """
+    words = [sys.executable, __file__, str(folder), prefix]
+    server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdin is not None and server.stdout is not None
+    try:
+        yield server.stdout.readline().strip()
+    finally:
+        server.stdin.close()
+        server.wait(20)
+        server.stdout.close()
+
+
+if __name__ == "__main__":
+    with gcs_server() as serving:
+        for path in Path(sys.argv[1]).iterdir():
+            serving.put(f"{sys.argv[2]}/{path.name}", path.read_bytes())
+        print(serving.uri(sys.argv[2]), flush=True)
+        sys.stdin.read()
