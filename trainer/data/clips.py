@@ -293,9 +293,9 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     times: list[str] = []
     for role, group in chosen.items():
         for table, rows in group:
-            made = clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
+            made, told = clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
             splits[role] += made
-            times += told_times(table, len(rows), [(clip.path, clip.row, clip.span) for clip in made])
+            times += told
     before, after = (
         sum(len(rows) for group in parts.values() for _, rows in group) for parts in (given, chosen)
     )
@@ -436,13 +436,15 @@ def _divide_by_column(group: Sequence[Table], columns: Sequence[str | None]) -> 
 def clips_of_rows(
     config: TrainConfig,
     table: Table,
-    rows: Iterable[int],
+    rows: Sequence[int],
     split: str,
     origin: Origin = PLAIN,
     *,
     window: float | None = None,
-) -> list[Clip]:
-    """The clips of some rows; `split` is for the names of those that have none, `window` as of `load_clips`.
+) -> tuple[list[Clip], list[str]]:
+    """The clips of some rows, and notes on their times.
+
+    `split` is for the names of those that have none, `window` as of `load_clips`.
 
     Names of a data file's clips begin with that of their source, since several may call their files alike.
 
@@ -479,7 +481,7 @@ def clips_of_rows(
                 config.audio_channel,
             )
         )
-    return clips
+    return clips, told_times(table, len(rows), [(clip.path, clip.row, clip.span) for clip in clips])
 
 
 def _below(told: str, bases: Sequence[Path]) -> str:

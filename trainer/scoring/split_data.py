@@ -252,14 +252,15 @@ def _taken_as_it_is(
     asked = select_parts(parts, parse_row_filter(config.row_filter))
     by_language, note = language_filter(config, asked, parse_row_filter(config.row_filter))
     chosen = select_parts(asked, by_language, where_known=True)
-    clips = [clip for table, rows in chosen for clip in clips_of_rows(config, table, rows, split, origin)]
+    made = [clips_of_rows(config, table, rows, split, origin) for table, rows in chosen]
+    clips = [clip for some, _ in made for clip in some]
     spoken = [clip for clip in clips if has_words(clip.text)]
     if not spoken:
         how = f" after row_filter={config.row_filter!r}" if config.row_filter else ""
         raise DataError(
             f"data={config.data!r}: the split {split!r} has no clip with text{how}; give another one"
         )
-    notes = notes + ([note] if note else [])
+    notes = notes + ([note] if note else []) + [told for _, times in made for told in times]
     limit = config.max_eval_clips
     if limit is not None and limit < len(spoken):
         notes.append(f"{split}: {limit} of {len(spoken)} clips (data_seed={config.data_seed})")

@@ -17,6 +17,7 @@ from trainer.data.clips import Clip, ClipTable
 from trainer.data.prepared import prepare
 from trainer.data.subtitles import clean_cue, read_cues
 from trainer.errors import DataError
+from trainer.scoring.split_data import load_split
 
 RATE = 16_000
 
@@ -124,6 +125,7 @@ def test_times_that_cannot_be_are_told_with_their_line(tmp_path: Path) -> None:
     assert [note.partition(": ")[0].rpartition("/")[2] for note in told] == [
         f"talk.srt, line {line}" for line in (6, 10, 14)
     ], "what can be known is told before anything is heard"
+    assert [note for note in load_split(config, "all").notes if note in told] == told
     drops = prepare(config.replace(max_dropped_share=1.0)).drops
     assert {drop.reason for drop in drops} == {"wrong_times"}
     backwards, long, overlaps, late = sorted(
