@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from tune.experiments.events import (
     DataPrepared,
     Entry,
     Evaluated,
+    Event,
     ExportChosen,
     FinalistsCompared,
     FinalRoundCut,
@@ -32,12 +32,11 @@ from tune.experiments.events import (
     TrialRecovered,
     TrialsOver,
     TrialStarted,
-    UnknownEvent,
     WeightsDropped,
 )
 from tune.search.finalists import DEFAULT_COUNT, ClipErrors, Verdict, choose_finalists
 from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
-from tune.search.records import Records, TrialRecord, rank, role_of, trial_of
+from tune.search.records import Outcome, Records, TrialRecord, rank, role_of, trial_of
 from tune.search.soup import INNER_POINTS, POINTS, Soup, describe_soup, greedy_soup
 
 
@@ -87,7 +86,6 @@ class SearchState:
         """Whether results and report were written, and nothing happened since."""
         self.plateau_since = 0.0
         """Trials that ended before count for no plateau: one was found then, and more trials were wanted."""
-        self.unknown: list[UnknownEvent] = []
         self._earlier_seconds = 0.0
 
     def apply(self, entry: Entry) -> None:
@@ -103,6 +101,8 @@ class SearchState:
             self.written = isinstance(event, ResultsWritten)
             if not isinstance(event, SearchEnded | ResultsWritten):
                 self.ended = None
+            if name := _KEPT.get(type(event)):
+                setattr(self, name, event)
             _fold(event, self, entry.time)
             self.events = entry.number
             if not self.written:
@@ -423,22 +423,75 @@ _KEPT: dict[type[Any], str] = {
     DataPrepared: "data",
     BaselineMeasured: "baseline",
     TrialsOver: "over",
+    FinalRoundPlanned: "final_round",
     FinalRoundCut: "cut",
+    FinalistsCompared: "compared",
+    SoupJudged: "soup_judged",
     GuardsJudged: "guards_judged",
+    ExportChosen: "chosen",
     HeldOutMeasured: "held_out",
+    SearchEnded: "ended",
 }
 """Events of which the state has the last one, and where."""
+_JUDGED = ("compared", "soup_judged", "guards_judged")
+"""What is judged, each by what was judged before it: with that it falls."""
 
 
-@functools.singledispatch
-def _fold(event: Any, state: SearchState, now: float) -> None:
-    """Events that are kept as they are, or change nothing but what was heard last."""
-    if type(event) in _KEPT:
-        setattr(state, _KEPT[type(event)], event)
+def _fold(event: Event, state: SearchState, now: float) -> None:
+    """What an event changes besides."""
+    match event:
+        case SessionStarted():
+            _begin(event, state, now)
+        case TrialProposed():
+            _propose(event, state)
+        case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
+            _fold_run(event, state.run(event.trial_id), state, now)
+        case FinalRoundPlanned():
+            _forget(state, *_JUDGED)
+        case FinalistsCompared() | SoupJudged():
+            _forget(state, *_JUDGED[_JUDGED.index(_KEPT[type(event)]) + 1 :])
+        case GuardMeasured():
+            state.guards[event.run, event.point, event.guard] = event
+        case PointMeasured():
+            state.points.setdefault(event.run, {})[event.point] = event
+        case ExportChosen():
+            state.beaten |= frozenset(event.beaten)
+        case WeightsDropped():
+            for run in map(state.run, event.runs):
+                run.weights_dropped = True
+        case SearchEnded():
+            for run in state.runs:
+                run.pause(now)
 
 
-@_fold.register
-def _(event: SessionStarted, state: SearchState, now: float) -> None:
+def _fold_run(event: Event, run: TrialRecord, state: SearchState, now: float) -> None:
+    """What an event changes of its run."""
+    match event:
+        case TrialStarted():
+            run.folder = event.folder
+            run.started, run.begun = run.started or now, run.begun or now
+            run.status, run.error = "running", None  # a training that had failed goes on
+        case Evaluated(samples_seen=seen):
+            known = {"samples_seen": seen, "epoch": event.epoch, "finished": event.finished}
+            run.add_evaluation({**event.metrics, **known}, event.stop, event.keep, event.sources)
+            if run.wer is not None:
+                run.first_heard.setdefault((seen, run.wer), now)
+            if event.checkpoint is not None and event.metrics.get("wer") is not None:
+                run.add_saved(seen, event.checkpoint, "all")
+        case CheckpointSaved():
+            run.add_saved(event.samples_seen, event.checkpoint, event.keep)
+        case TrialRecovered():
+            run.lose_unsaved()
+        case TrialEnded():
+            if event.trial_id not in state.averages:
+                _forget(state, *_JUDGED)
+            run.error = event.error
+            run.samples_seen = max(run.samples_seen, event.samples_seen)
+            run.epoch = max(run.epoch, event.epoch)
+            _end(run, state, event.status, now)
+
+
+def _begin(event: SessionStarted, state: SearchState, now: float) -> None:
     for run in state.runs:
         run.pause(state.heard)  # of a process that was killed; what came after the last event is not known
         run.lose_unsaved()
@@ -453,113 +506,21 @@ def _(event: SessionStarted, state: SearchState, now: float) -> None:
     state.session, state.over, state.cut = event, None, None
 
 
-@_fold.register
-def _(event: TrialProposed, state: SearchState, now: float) -> None:
+def _propose(event: TrialProposed, state: SearchState) -> None:
     records = {"repeat": state.repeats, "average": state.averages}.get(event.kind, state.records)
     if event.trial_id not in records:
-        record = TrialRecord(event.trial_id, event.config, event.effective_batch, members=event.members)
-        records.add(record)
+        records.add(TrialRecord(event.trial_id, event.config, event.effective_batch, members=event.members))
         if event.kind != "average":
-            state.compared = state.soup_judged = state.guards_judged = None
+            _forget(state, *_JUDGED)
 
 
-@_fold.register
-def _(event: TrialStarted, state: SearchState, now: float) -> None:
-    run = state.run(event.trial_id)
-    run.folder = event.folder
-    run.started, run.begun = run.started or now, run.begun or now
-    run.status, run.error = "running", None  # a training that had failed goes on
-
-
-@_fold.register
-def _(event: Evaluated, state: SearchState, now: float) -> None:
-    run = state.run(event.trial_id)
-    metrics = {
-        **event.metrics,
-        "samples_seen": event.samples_seen,
-        "epoch": event.epoch,
-        "finished": event.finished,
-    }
-    run.add_evaluation(metrics, event.stop, event.keep, event.sources)
-    if run.wer is not None:
-        run.first_heard.setdefault((event.samples_seen, run.wer), now)
-    if event.checkpoint is not None and event.metrics.get("wer") is not None:
-        run.add_saved(event.samples_seen, event.checkpoint, "all")
-
-
-@_fold.register
-def _(event: CheckpointSaved, state: SearchState, now: float) -> None:
-    state.run(event.trial_id).add_saved(event.samples_seen, event.checkpoint, event.keep)
-
-
-@_fold.register
-def _(event: TrialRecovered, state: SearchState, now: float) -> None:
-    state.run(event.trial_id).lose_unsaved()
-
-
-@_fold.register
-def _(event: TrialEnded, state: SearchState, now: float) -> None:
-    run = state.run(event.trial_id)
-    if event.trial_id not in state.averages:
-        state.compared = state.soup_judged = state.guards_judged = None
-    run.error = event.error
-    run.samples_seen, run.epoch = max(run.samples_seen, event.samples_seen), max(run.epoch, event.epoch)
-    _end(run, state, event.status, now)
-
-
-def _end(run: TrialRecord, state: SearchState, status: Any, now: float) -> None:
+def _end(run: TrialRecord, state: SearchState, status: Outcome, now: float) -> None:
     # A training that failed too often can be resumed, a trial of a search cannot.
     training = state.session is not None and state.session.kind == "training"
     run.end(status, now, resumable=training and status == "failed")
     run.session = state.session.session if state.session else 0
 
 
-@_fold.register
-def _(event: FinalRoundPlanned, state: SearchState, now: float) -> None:
-    state.final_round = event
-    state.compared = state.soup_judged = state.guards_judged = None
-
-
-@_fold.register
-def _(event: FinalistsCompared, state: SearchState, now: float) -> None:
-    state.compared = event
-    state.soup_judged = state.guards_judged = None
-
-
-@_fold.register
-def _(event: SoupJudged, state: SearchState, now: float) -> None:
-    state.soup_judged, state.guards_judged = event, None
-
-
-@_fold.register
-def _(event: GuardMeasured, state: SearchState, now: float) -> None:
-    state.guards[event.run, event.point, event.guard] = event
-
-
-@_fold.register
-def _(event: PointMeasured, state: SearchState, now: float) -> None:
-    state.points.setdefault(event.run, {})[event.point] = event
-
-
-@_fold.register
-def _(event: ExportChosen, state: SearchState, now: float) -> None:
-    state.chosen = event
-    state.beaten |= frozenset(event.beaten)
-
-
-@_fold.register
-def _(event: WeightsDropped, state: SearchState, now: float) -> None:
-    for name in event.runs:
-        state.run(name).weights_dropped = True
-
-
-@_fold.register
-def _(event: SearchEnded, state: SearchState, now: float) -> None:
-    state.ended = event
-    for run in state.runs:
-        run.pause(now)
-
-
-@_fold.register
-def _(event: UnknownEvent, state: SearchState, now: float) -> None:
-    state.unknown.append(event)
+def _forget(state: SearchState, *judged: str) -> None:
+    for name in judged:
+        setattr(state, name, None)

@@ -553,6 +553,12 @@ class SearchMachine(RuleBasedStateMachine):
     @rule(wer=WERS, operations=st.integers(0, 5), torn=st.sampled_from([0.0, 0.5, 1.0]))
     def train_all_and_die(self, wer: float, operations: int, torn: float) -> None:
         """Nothing is left to train, and the driver is killed in the end of the search."""
+        self.train_all(wer)
+        if self.experiment is not None:
+            self.kill_after, self.torn = operations, torn
+            self.go_on()
+
+    def train_all(self, wer: float) -> None:
         with self.driver():
             while self.alive and (self.running or self.waiting()):
                 name = min(self.running, default="")
@@ -560,9 +566,21 @@ class SearchMachine(RuleBasedStateMachine):
                     self.measure(name, wer)
                 else:
                     self.begin_training(self.waiting()[0])
-        if self.experiment is not None:
-            self.kill_after, self.torn = operations, torn
-            self.go_on()
+
+    @precondition(lambda self: self.experiment is not None)
+    @rule(wer=WERS, more=st.integers(1, 3))
+    def come_to_the_end_and_add_trials(self, wer: float, more: int) -> None:
+        """All that was asked for is done, the final round too, and then more trials are wanted."""
+        for _ in ("trials", "repeats"):
+            if self.experiment is not None:
+                self.train_all(wer)
+            if self.experiment is not None:
+                self.go_on()
+        if self.experiment is None:
+            self.resume(more, None, None, None)
+        with self.driver():
+            if self.experiment is not None and self.alive and self.waiting():
+                self.begin_training(self.waiting()[0])
 
     @precondition(lambda self: self.experiment is not None)
     @rule()
