@@ -567,7 +567,7 @@ class SearchMachine(RuleBasedStateMachine):
                 else:
                     self.begin_training(self.waiting()[0])
 
-    @precondition(lambda self: self.experiment is not None)
+    @precondition(lambda self: self.experiment and self.plan.request.n_finalists and not self.state.chosen)
     @rule(wer=WERS, more=st.integers(1, 3))
     def come_to_the_end_and_add_trials(self, wer: float, more: int) -> None:
         """All that was asked for is done, the final round too, and then more trials are wanted."""
