@@ -160,20 +160,34 @@ def search(checkout: Path, model: Path, asked: argparse.Namespace) -> Written:
 
 
 def counted(process: subprocess.Popen[bytes]) -> int:
-    """Bytes that the processes of a session, and those that they started in others, wrote until they ended."""
+    """Bytes that the processes of a session, and those that they started in others, wrote until they ended.
+
+    Linux adds to a process what the children wrote for whose end it has waited. So the one that Ray's workers are
+    forked from, which writes nothing, is not counted, nor is the driver once it has waited for that one.
+    """
     written: dict[tuple[int, float], int] = {}
     known: dict[int, psutil.Process] = {}
+    server: psutil.Process | None = None
     while process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(process.pid)
             known |= {each.pid: each for each in (parent, *parent.children(recursive=True))}
+            if server is None:
+                server = next((each for each in parent.children() if _forks(each)), None)
         for each in list(known.values()):
             try:
-                written[each.pid, each.create_time()] = each.io_counters().write_bytes
+                bytes_so_far = each.io_counters().write_bytes
+                if each == server or (each.pid == process.pid and server and not server.is_running()):
+                    continue
+                written[each.pid, each.create_time()] = bytes_so_far
             except psutil.Error:
                 known.pop(each.pid)
         time.sleep(0.05)
     return sum(written.values())
+
+
+def _forks(process: psutil.Process) -> bool:
+    return any(word.endswith("fork_server.py") for word in process.cmdline())
 
 
 def main() -> None:

@@ -6,23 +6,19 @@ started it, and removes the folder.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import gc
 import importlib
-import json
 import os
-import runpy
-import selectors
 import shutil
-import signal
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from forks import HERE, LARGEST
+HERE = sys.path[0]
+sys.path.insert(1, str(Path(HERE).parents[1]))
+
+from tune.cluster.fork_server import READ_BY_IMPORTS, Server, import_for_workers, run  # noqa: E402
+
+del sys.path[1]
 
 OF_COMMANDS = (
     *("tune.commands.search", "tune.runs.search", "tune.runs.finish", "tune.tracking.process"),
@@ -37,142 +33,8 @@ OF_COMMANDS = (
     *("ray.dag", "ray.tune", "mlflow.store.tracking.sqlalchemy_store", "optuna.storages._rdb.storage"),
     *("tune.tracking.mlflow", "tune.tracking.optuna_study"),
 )
-OF_WORKERS = (
-    *("trainer.train", "trainer.training.callbacks", "trainer.training.whisper_trainer"),
-    *("aiohttp.web", "grpc.aio", "jsonschema", "prometheus_client", "requests"),
-    "google.protobuf.json_format",
-)
-READ_BY_IMPORTS = ("CUDA_", "HF_", "HOME", "OMP_", "TORCH", "TRANSFORMERS_", "TZ", "XDG_")
-"""Variables with these beginnings may be read when something is imported."""
+OF_RAYS_PROGRAMS = ("aiohttp.web", "grpc.aio", "prometheus_client")
 READ_BY_RAY_AND_MLFLOW = ("MLFLOW_", "RAY_")
-READ_LATER = ("HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_URI")
-READ_LATER += ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED")
-
-
-class Server:
-    """Forks a process for each request, and tells whoever asked how it ends.
-
-    Args:
-        listener: where requests come: JSON with the words, folder and environment, and stdin, stdout and stderr.
-        read: beginnings of the variables that its own imports may have read.
-    """
-
-    def __init__(self, listener: socket.socket, read: tuple[str, ...]) -> None:
-        self._parent, self._read = os.getppid(), read
-        self._environment = dict(os.environ)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ, lambda _: self._connect(listener))
-        self._processes: dict[int, int] = {}
-        """Their numbers, by descriptors of them."""
-
-    def serve(self) -> dict[str, Any]:
-        """Until the end of whoever has started it; a request is returned in the process that is forked for it."""
-        _set_environment(self._environment)  # imports may have changed it
-        gc.freeze()  # pages that nobody writes stay shared
-        while os.getppid() == self._parent:
-            for key, _ in self._selector.select(1.0):
-                if self._selector.get_map().get(key.fd) is not key:
-                    continue  # its process and who had asked for it died together, and this was the other's end too
-                if request := key.data(key.fileobj):
-                    return request
-        return {}
-
-    def _connect(self, listener: socket.socket) -> None:
-        self._selector.register(listener.accept()[0], selectors.EVENT_READ, self._fork)
-
-    def _fork(self, connection: socket.socket) -> dict[str, Any] | None:
-        message, streams, _, _ = socket.recv_fds(connection, LARGEST, 3)
-        self._selector.unregister(connection)
-        if not message:  # it was only asked whether this server has begun
-            connection.close()
-            return None
-        pid = os.fork()
-        if pid == 0:
-            connection.close()
-            for key in list(self._selector.get_map().values()):
-                # By the object that owns it: closed once more at that one's end, another file would have its number.
-                if isinstance(key.fileobj, socket.socket):
-                    key.fileobj.close()
-                else:
-                    os.close(key.fd)
-            self._selector.close()
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-                os.close(stream)
-            request: dict[str, Any] = json.loads(message)
-            return request
-        for stream in streams:
-            os.close(stream)
-        process = os.pidfd_open(pid)
-        self._processes[process] = pid
-        self._selector.register(process, selectors.EVENT_READ, functools.partial(self._ended, connection))
-        self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._kill, process))
-        with contextlib.suppress(OSError):  # gone already
-            connection.send(str(pid).encode())
-        return None
-
-    def _kill(self, process: int, connection: socket.socket) -> None:
-        """Whoever asked is gone."""
-        self._selector.unregister(connection)
-        if process in self._processes:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-
-    def _ended(self, connection: socket.socket, process: int) -> None:
-        _, status = os.waitpid(self._processes.pop(process), 0)
-        self._selector.unregister(process)
-        os.close(process)
-        with contextlib.suppress(OSError):
-            connection.send(str(os.waitstatus_to_exitcode(status)).encode())
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(connection)
-        connection.close()
-
-    def become(self, request: dict[str, Any]) -> list[str]:
-        """Take on the folder, the environment and the like of a request; the program and its words."""
-        words: list[str] = request["words"]
-        environment: dict[str, str] = request["environment"]
-        if request.get("session"):
-            os.setsid()
-        os.chdir(request["folder"])
-        interrupted = request.get("interrupted", True)
-        signal.signal(signal.SIGINT, signal.default_int_handler if interrupted else signal.SIG_IGN)
-        if self._read_of(environment) != self._read_of(os.environ):
-            os.execve(sys.executable, [sys.executable, *words], environment)
-        _set_environment(environment)
-        if nice := request.get("nice", 0):
-            os.setpriority(os.PRIO_PROCESS, 0, nice)
-        sys.path[:] = [path for path in sys.path if path != str(HERE)]
-        sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()  # else that of all would be the same
-        return words
-
-    def _read_of(self, environment: Mapping[str, str]) -> dict[str, str]:
-        read = environment.items()
-        return {name: value for name, value in read if name.startswith(self._read) and name not in READ_LATER}
-
-
-def _set_environment(environment: Mapping[str, str]) -> None:
-    """Change what differs only: by where the first variable lies Ray finds the place for a process's title."""
-    for name in {*os.environ} - {*environment}:
-        del os.environ[name]
-    for name, value in environment.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
-
-
-def run(words: list[str]) -> None:
-    """What Python does with these words."""
-    if words[0] == "-m":
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    elif words[0] == "-c":
-        sys.argv = ["-c", *words[2:]]
-        exec(words[1], {"__name__": "__main__"})
-    else:
-        sys.argv = words
-        sys.path.insert(0, str(Path(words[0]).parent))
-        runpy.run_path(words[0], run_name="__main__")
 
 
 def import_for_commands() -> None:
@@ -186,35 +48,23 @@ def import_for_commands() -> None:
     copy_tables()
 
 
-def import_for_workers() -> None:
-    from trainer.imports import import_trainer
-
-    import_trainer()
-    for name in OF_WORKERS:
-        importlib.import_module(name)
-    assert "ray" not in sys.modules  # what it gives each of its workers is read as it is imported
-
-
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     commands, workers = (socket.socket(fileno=int(number)) for number in sys.argv[2:])
     with_ray = os.fork() > 0
     if with_ray:
         workers.close()
-        server = Server(commands, READ_BY_IMPORTS + READ_BY_RAY_AND_MLFLOW)
+        server = Server(commands, READ_BY_IMPORTS + READ_BY_RAY_AND_MLFLOW, HERE)
         import_for_commands()
     else:
         commands.close()
-        server = Server(workers, READ_BY_IMPORTS)
-        import_for_workers()
+        server = Server(workers, READ_BY_IMPORTS, HERE)
+        import_for_workers(*OF_RAYS_PROGRAMS)
     asked = server.serve()
     if not asked:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
     words = server.become(asked)
     if with_ray:
-        from forks import start_followers_with, start_rays_with
-
-        start_rays_with(folder)
-        start_followers_with(folder)
+        sys.executable = str(folder / "python")  # of Ray's workers and the follower
     run(words)

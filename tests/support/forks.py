@@ -27,6 +27,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tune.cluster.worker_forks import STANDING, WORKER, ask, listen, write_python
+
 if TYPE_CHECKING:
     import psutil
 
@@ -35,20 +37,14 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 TUNE = ("-m", "tune")
 KINDS = ("commands", "workers")
-LARGEST = 1 << 20
-"""Bytes of a request."""
 TRAINING_SECONDS = 560.0
 RAYS_PROGRAMS = (
-    *("/ray/_private/workers/default_worker.py", "/ray/_private/log_monitor.py"),
+    *(WORKER, "/ray/_private/log_monitor.py"),
     *("/ray/_private/runtime_env/agent/main.py", "/ray/autoscaler/_private/monitor.py"),
     "/ray/dashboard/agent.py",
 )
 """Those of Ray that are forked; not its dashboard, which starts processes anew by itself."""
-FOLLOWER = ["-m", "tune.tracking.follower"]
-SETUP = "/ray/_private/workers/setup_worker.py"
-CONTEXT = "--serialized-runtime-env-context="
-PREFIX = "ray::F"
-"""Of a stand-in's name, which ends with the number of the process that it stands for."""
+FOLLOWER = ("tune.tracking.follower",)
 
 
 class Command:
@@ -81,7 +77,7 @@ class Command:
         environment = {**(os.environ if environment is None else environment)}
         request = {"words": self.words, "folder": str(cwd), "environment": environment, "session": session}
         with Path(os.devnull).open("rb") as nothing:
-            self._connection, self.pid = _ask(servers() / kind, request, [nothing.fileno(), out, error])
+            self._connection, self.pid = ask(servers() / kind, request, [nothing.fileno(), out, error])
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, if it has ended."""
@@ -181,17 +177,8 @@ def fork_workers() -> None:
 def servers() -> Path:
     """The folder with the sockets of both servers of this process, beside Ray's `python`; they end with it."""
     folder = Path(tempfile.mkdtemp(prefix="forks-", dir="/tmp"))  # the first line of a script must be short
-    python = folder / "python"
-    words = (sys.executable, str(folder), _mounts())
-    python.write_text(
-        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(HERE)!r})\nimport forks\n"
-        f"forks.stand_in(*{words!r})\n"
-    )
-    python.chmod(0o700)
-    listeners = {kind: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for kind in KINDS}
-    for kind, listener in listeners.items():
-        listener.bind(str(folder / kind))
-        listener.listen(64)
+    write_python(folder / "python", {folder / "workers": RAYS_PROGRAMS, folder / "commands": FOLLOWER})
+    listeners = {kind: listen(folder / kind) for kind in KINDS}
     numbers = [listener.fileno() for listener in listeners.values()]
     subprocess.Popen(
         [sys.executable, str(HERE / "fork_server.py"), str(folder), *map(str, numbers)],
@@ -214,19 +201,6 @@ def ready_workers() -> Path:
     return servers()
 
 
-def _ask(address: Path, request: dict[str, Any], streams: Sequence[int]) -> tuple[socket.socket, int]:
-    """A process with these streams; over the connection comes its exit code, and its end is the process's end."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(str(address))
-    socket.send_fds(connection, [json.dumps(request).encode()], streams)
-    return connection, int(connection.recv(64))
-
-
-def _mounts() -> str:
-    """Which mounts this process sees: a node of a test may have its own, a forked worker has those of the server."""
-    return str(Path("/proc/self/ns/mnt").readlink())
-
-
 class _System:
     """The module `sys`, but for the Python that other processes are started with."""
 
@@ -238,69 +212,10 @@ class _System:
 
 
 def start_rays_with(folder: Path) -> None:
-    """Let the Ray that this process starts start its workers with the `python` of a folder."""
+    """Let the Ray that this process starts, and nothing else, start its workers with the `python` of a folder."""
     from ray._private import services
 
     services.sys = _System(str(folder / "python"))  # type: ignore[assignment]
-
-
-def start_followers_with(folder: Path) -> None:
-    """Let the follower of a search that this process runs be forked from one that has imported MLflow and Optuna."""
-    from tune.tracking import process
-
-    process.sys = _System(str(folder / "python"))  # type: ignore[assignment]
-
-
-def stand_in(python: str, folder: str, mounts: str) -> None:
-    """Do what `python` would with this command's words; the servers in `folder` see `mounts`."""
-    words = sys.argv[1:]
-    forked = words[words[0] == "-u" :]
-    if forked[0].endswith(SETUP) and (after := _set_up(python, forked)):
-        # As Ray does: the variables are on no command line any more.
-        os.execv(sys.argv[0], [sys.argv[0], *after])
-    kind = "commands" if forked[:2] == FOLLOWER else "workers" if forked[0].endswith(RAYS_PROGRAMS) else ""
-    if kind and _mounts() == mounts:
-        interrupted = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-        request = {"words": forked, "folder": str(Path.cwd()), "environment": {**os.environ}}
-        request |= {"nice": os.nice(0), "interrupted": interrupted}
-        with contextlib.suppress(OSError):  # the server is gone
-            _stand_for(*_ask(Path(folder) / kind, request, [0, 1, 2]), interrupted)
-    os.execv(python, [python, *words])
-
-
-def _set_up(python: str, words: Sequence[str]) -> list[str]:
-    """What Ray's program for a worker's own environment runs, once that is set up; nothing where it does more."""
-    given = next((word for word in words if word.startswith(CONTEXT)), CONTEXT + "{}")
-    context = json.loads(given.removeprefix(CONTEXT))
-    first, variables = context.get("command_prefix") or [], context.get("env_vars") or {}
-    if first and (len(first), first[0], first[-1]) != (3, "cd", "&&"):
-        return []
-    if context.get("override_worker_entrypoint") or context.get("py_executable", python) != python:
-        return []
-    if any("$" in value for value in variables.values()):
-        return []
-    os.environ.update(variables)
-    if first:
-        os.chdir(first[1])
-    return [word for word in words[1:] if not word.startswith((CONTEXT, "--language="))]
-
-
-def _stand_for(connection: socket.socket, worker: int, interrupted: bool) -> None:
-    """End as the worker does; to whoever started this process, it is the worker."""
-    parent = os.getppid()
-    Path("/proc/self/comm").write_text(f"{PREFIX}{worker}")
-    for number in (signal.SIGTERM, *([signal.SIGINT] if interrupted else [])):
-        signal.signal(number, lambda number, _: os.kill(worker, number))
-    while not select.select([connection], [], [], 1.0)[0]:
-        # What a node has started does not outlive it; what `ray start` has started outlives that.
-        if "RAY_RAYLET_PID" in os.environ and os.getppid() != parent:
-            os._exit(1)
-    code = int(connection.recv(64) or b"1")
-    if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
 
 
 def family(process: psutil.Process) -> list[psutil.Process]:
@@ -320,6 +235,6 @@ def stood_for(process: psutil.Process) -> list[psutil.Process]:
     """The forked worker that a process stands for, if it does."""
     import psutil
 
-    number = process.name().removeprefix(PREFIX)
+    number = process.name().removeprefix(STANDING)
     ended = process.status() == psutil.STATUS_ZOMBIE  # another process may have that number by now
     return [psutil.Process(int(number))] if number.isdigit() and not ended else []

@@ -208,7 +208,7 @@ class CheckpointSaver:
         if not first_says(self._args, has_room(folder, needed)):
             raise disk_full(folder, needed)
         if self._may_go_on(decision):
-            self._save_in_background(folder, metrics, began)
+            self._save_in_background(folder, metrics, decision.keep, began)
             return True
         wait_for_all(self._args)
         with told_when_full(folder, needed):
@@ -257,14 +257,16 @@ class CheckpointSaver:
     def _may_go_on(self, decision: Decision) -> bool:
         """Whether the training goes on while the checkpoint is written."""
         alone = self._args.world_size == 1 and not self._trainer.is_deepspeed_enabled
-        if not (self._keeper.in_background and decision.goes_on and decision.keep == "all" and alone):
+        if not (self._keeper.in_background and decision.goes_on and decision.keep and alone):
             return False
-        return self._bytes("all") <= _MOST_OF_MEMORY * free_memory()
+        return self._bytes(decision.keep) <= _MOST_OF_MEMORY * free_memory()
 
-    def _save_in_background(self, folder: Path, metrics: Mapping[str, float], began: float) -> None:
-        needed = self._bytes("all")
+    def _save_in_background(
+        self, folder: Path, metrics: Mapping[str, float], keep: Kept, began: float
+    ) -> None:
+        needed = self._bytes(keep)
         with told_when_full(folder, needed):
-            write = self._trainer.writer_of_copies(folder, "all")
+            write = self._trainer.writer_of_copies(folder, keep)
             write_errors(folder, self._config, self._trainer.utterances)
         pause = time.monotonic() - began
 
@@ -272,7 +274,7 @@ class CheckpointSaver:
             try:
                 with told_when_full(folder, needed):
                     write()
-                    self._keeper.complete(folder, self._keeper.hand_over(folder), metrics, "all", pause)
+                    self._keeper.complete(folder, self._keeper.hand_over(folder), metrics, keep, pause)
             except BaseException as error:  # noqa: BLE001 - raised by `check` in the training's own thread
                 self._error = error
 

@@ -67,8 +67,10 @@ def measure_held_out(
         with session.experiment.folder.checkpoint(str(run.checkpoint)) as checkpoint:
             config = config.replace(model=str(checkpoint))
             share = share_folders(session.plan, shared_folders(config, session.data))
-            found = _measure(session, session.inputs(config, share), "test", "the test split")
-        return found, _measure_base(session, "test")[0]
+            found = begin_in_worker(session, evaluate_shared, session.inputs(config, share), "test")
+            base = _measure_base(session, "test")[0]  # beside it, where there is room
+            with session.console.status("measuring the test split ..."):
+                return found(), base
     except (UserError, StorageError, ray.exceptions.RayError) as error:
         session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
         return None
@@ -112,13 +114,25 @@ def in_worker(
         UserError: a mistake that only shows there, such as weights that do not load.
         RayError: any other failure.
     """
+    return begin_in_worker(session, work, inputs, *arguments)()
+
+
+def begin_in_worker(
+    session: Session[Any], work: Callable[..., Result], inputs: TrialInputs, *arguments: object
+) -> Callable[[], Result]:
+    """Begin what `in_worker` does; what it returns waits for the end of it, and raises the same."""
     import ray
 
     remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(work)
-    try:
-        found: Result = ray.get(remote.remote(inputs, *arguments))
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise error.cause from error
-        raise
-    return found
+    begun = remote.remote(inputs, *arguments)
+
+    def wait() -> Result:
+        try:
+            found: Result = ray.get(begun)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from error
+            raise
+        return found
+
+    return wait

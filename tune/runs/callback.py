@@ -26,7 +26,7 @@ from tune.experiments.events import (
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
-from tune.search.finalists import DEFAULT_COUNT
+from tune.search.finalists import DEFAULT_COUNT, resumable_rungs
 from tune.search.records import Outcome, TrialRecord, rank, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.util.cloud_errors import cloud_errors
@@ -67,7 +67,7 @@ class Listener:
             return None
         record = self._records[trial_id]
         if kind == PLACE:
-            return {"folder": f"{TRIALS_FOLDER}/{record.folder}", "checkpoints": record.checkpoints}
+            return {"folder": f"{TRIALS_FOLDER}/{record.folder}", "checkpoints": record.resumable}
         if kind == DECISION:
             return decision(record, content["samples_seen"])
         if kind == SAVED:
@@ -135,6 +135,9 @@ class SearchCallback(Listener, ray.tune.Callback):
         super().__init__(experiment, records, display)
         self._base, self._judge, self.display = base, judge, display
         self._running: set[str] = set()
+        rungs = base.evaluate_at or ()
+        self._passed_by = {*rungs[:-1]} - resumable_rungs(rungs)
+        """Rungs, in samples, from which no repeat needs to go on."""
         self.fetch: Callable[[], None] = lambda: None
         """Hears of all that trials have told so far."""
 
@@ -191,19 +194,21 @@ class SearchCallback(Listener, ray.tune.Callback):
     def _kept(self, record: TrialRecord, result: Mapping[str, Any], *, goes_on: bool) -> Kept | None:
         """What is saved of an evaluation: all to go on from; of a trial that ends here only what may be exported.
 
-        Nothing where it is not the trial's best. Only what compares clips where enough trials are ahead, whose weights
-        stay until the export is chosen. Of one that had its whole budget, and so could be a finalist, only others that
-        had it too are: those that still run may end otherwise.
+        Nothing where it is not the trial's best. A repeat goes on from some rungs only, as nothing is decided on it.
+        Only what compares clips where enough trials are ahead, whose weights stay until the export is chosen. Of one
+        that had its whole budget, and so could be a finalist, only others that had it too are: those that still run may
+        end otherwise.
         """
         wer, partial = float(result["wer"]), "eval_clips" in result
         if not math.isfinite(wer):
             return None
-        if goes_on:
+        repeat = role_of(record.trial_id) == "repeat"
+        if goes_on and not (repeat and int(result["samples_seen"]) in self._passed_by):
             return "all"
         if not record.would_be_best(wer, partial=partial):
             return None
         asked = self._log.state.session
-        if asked is None or asked.keep_checkpoints == "all" or role_of(record.trial_id) == "repeat":
+        if asked is None or asked.keep_checkpoints == "all" or repeat:
             return "weights"
         wanted = max(asked.finalists, DEFAULT_COUNT if asked.guards else 0)  # guards may pass over some
         ahead = sum(

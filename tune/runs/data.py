@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import shlex
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -161,8 +162,63 @@ def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipT
     return table, notes
 
 
+class FeaturesAhead(threading.Thread):
+    """Features of all splits, computed while Ray starts; leaving its block ends it."""
+
+    def __init__(self, base: TrainConfig, table: ClipTable, *, augments: bool) -> None:
+        """Arguments are those of `prepare_features`."""
+        from trainer.data.prepared import prepare
+
+        super().__init__(name="features", daemon=True)
+        self.begun = time.monotonic()
+        self._show: Callable[[int, int], None] = lambda done, total: None
+        self._work: Callable[[], PreparedData] | None = lambda: prepare(
+            base, self._tell, table=table, waveforms=augments
+        )
+        self._over = False
+        self._data: PreparedData | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> FeaturesAhead:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self.join()
+
+    def run(self) -> None:
+        """The thread's life."""
+        assert self._work is not None
+        try:
+            self._data = self._work()
+        except BaseException as error:  # noqa: BLE001 - raised where the features are wanted
+            self._error = error
+        self._work = None  # of a million clips the table takes gigabytes
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._over:
+            raise KeyboardInterrupt
+        self._show(done, total)
+
+    def result(self, show: Callable[[int, int], None]) -> PreparedData:
+        """Wait for them; `show` is told of clips done and in all. Errors are those of `prepare`."""
+        self._show = show
+        self.join()
+        data, self._data = self._data, None
+        if data is None:
+            assert self._error is not None
+            raise self._error
+        return data
+
+
 def prepare_features(
-    base: TrainConfig, console: Console, table: ClipTable | None = None, *, augments: bool = False
+    base: TrainConfig,
+    console: Console,
+    table: ClipTable | None = None,
+    *,
+    augments: bool = False,
+    ahead: FeaturesAhead | None = None,
 ) -> PreparedData:
     """Features of all splits, with a progress bar where they have to be computed. Ray must be running.
 
@@ -171,6 +227,7 @@ def prepare_features(
         console: for the bar and what is to be told.
         table: the clips, where they were loaded before.
         augments: whether trials may change the waveforms of clips, which are then kept.
+        ahead: computes them already, with the same arguments.
 
     Raises:
         DataError: the data cannot be used.
@@ -179,10 +236,13 @@ def prepare_features(
     from trainer.augmentation.sounds import open_sounds
     from trainer.data.prepared import prepare
 
-    begun = time.monotonic()
-    workers = cluster_workers(functools.partial(say, console))
+    begun = ahead.begun if ahead else time.monotonic()
     with ProgressBar(console, "computing features") as progress:
-        data = prepare(base, progress.update, workers, table=table, waveforms=augments)
+        if ahead is not None:
+            data = ahead.result(progress.update)
+        else:
+            workers = cluster_workers(functools.partial(say, console))
+            data = prepare(base, progress.update, workers, table=table, waveforms=augments)
     for setting in SOUNDS if augments else ():
         if (folder := getattr(base, setting)) is not None:
             sounds = open_sounds(setting, folder, data.folder.parent)  # what cannot be read shows here

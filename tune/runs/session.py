@@ -15,8 +15,9 @@ from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
 from tune.cluster.file_share import start_share
+from tune.cluster.progress_channel import start_mailbox
 from tune.cluster.resources import TrialResources
-from tune.cluster.session import alive_nodes, check_shared, joined_address, ray_session
+from tune.cluster.session import alive_nodes, check_shared, joined_address, ray_session, worker_processes
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -30,7 +31,14 @@ from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.results import write_results
 from tune.experiments.settings_file import DROPPED_FILE
-from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, say_disk_needed
+from tune.runs.data import (
+    FeaturesAhead,
+    load_guards,
+    load_table,
+    prepare_features,
+    prepare_guards,
+    say_disk_needed,
+)
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.uploader import Uploader
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
     from tune.cluster.file_share import FileShare
+    from tune.cluster.progress_channel import Mailbox
     from tune.experiments.state import SearchState
 
 PlanT = TypeVar("PlanT", bound=Plan)
@@ -90,6 +99,7 @@ class Session(Generic[PlanT]):
 
         began = time.time()
         with contextlib.ExitStack() as outer:
+            python = outer.enter_context(worker_processes(plan.request.address))
             tracking = outer.enter_context(FollowerProcess(orders_of(plan)))
             with console.status("looking at the data and the MLflow store ..."):
                 table = load_table(plan.base, augments=plan.augments)
@@ -99,14 +109,19 @@ class Session(Generic[PlanT]):
                 if plan.request.optuna_storage and not resumed:
                     check_study(plan.request.optuna_storage, plan.name)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
-            outer.enter_context(ray_session(console, plan.request.address))
+            ahead = None
+            if (
+                joined_address(plan.request.address) == "local"
+            ):  # on a cluster other nodes help to compute them
+                ahead = outer.enter_context(FeaturesAhead(plan.base, table, augments=plan.augments))
+            outer.enter_context(ray_session(console, plan.request.address, python))
             stack = outer.enter_context(contextlib.ExitStack())
             tell_of(console, plan.base.task)
             resources = plan.resources.fit(alive_nodes())
             plan.check_fit(resources)
             for line in plan.describe(resources):
                 say(console, line)
-            data = prepare_features(plan.base, console, table, augments=plan.augments)
+            data = prepare_features(plan.base, console, table, augments=plan.augments, ahead=ahead)
             splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
             plan = dataclasses.replace(plan, base=with_samples(plan.base, data.stream))
@@ -141,6 +156,11 @@ class Session(Generic[PlanT]):
         import ray
 
         return {name: ray.put(data) for name, data in self.guards.items()}
+
+    @functools.cached_property
+    def mailbox(self) -> ActorHandle[Mailbox]:
+        """Between the trainings and this process."""
+        return start_mailbox()
 
     def inputs(
         self, config: TrainConfig, share: ActorHandle[FileShare] | None = None, guard: str | None = None

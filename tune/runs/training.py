@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from trainer.report import Decision
-from tune.cluster.progress_channel import MailboxReader, start_mailbox
+from tune.cluster.progress_channel import MailboxReader
 from tune.experiments.events import TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.settings_file import write_training_file
 from tune.experiments.training_plan import TRIAL, TrainPlan
@@ -182,7 +182,7 @@ def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
     import ray
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    plan, mailbox = session.plan, start_mailbox()
+    plan, mailbox = session.plan, session.mailbox
     reader = MailboxReader(mailbox, watch.receive, watch.flush_progress)
     reader.start()
     inputs, folder = session.inputs(plan.base), plan.experiment_folder

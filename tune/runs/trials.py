@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import ray.tune
+from ray.tune.execution.class_cache import DEFAULT_ENV_VARS
 from rich.markup import escape
 
 from trainer.imports import hidden
-from tune.cluster.progress_channel import MailboxReader, start_mailbox
+from tune.cluster.progress_channel import MailboxReader
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -138,8 +139,9 @@ class TrialRunner:
         # Tune imports it to count callbacks of its own, and with it MLflow, which only the follower needs.
         with hidden("mlflow"):
             importlib.import_module("ray.air.integrations.mlflow")
-        mailbox = start_mailbox()
-        reader = MailboxReader(mailbox, callback.hear, callback.flush_progress)
+        # With a variable that only Lightning reads, trials would not get the workers that Ray has ready.
+        DEFAULT_ENV_VARS.clear()
+        reader = MailboxReader(session.mailbox, callback.hear, callback.flush_progress)
         callback.fetch = reader.fetch
         stopper = RayStopper(
             experiment.log, look, callback.saving, lambda: reader.error or experiment.problem
@@ -148,7 +150,10 @@ class TrialRunner:
         suffix = folder_suffix(experiment)
         tuner = ray.tune.Tuner(
             make_trainable(
-                session.inputs(self.config), mailbox, session.resources, CheckpointFiles(experiment.folder)
+                session.inputs(self.config),
+                session.mailbox,
+                session.resources,
+                CheckpointFiles(experiment.folder),
             ),
             tune_config=ray.tune.TuneConfig(
                 num_samples=left,

@@ -48,6 +48,21 @@ def choose_finalists(records: Records, count: int) -> list[TrialRecord]:
     return sorted(completed, key=lambda record: (record.best_wer, trial_order(record.trial_id)))[:count]
 
 
+def resumable_rungs(rungs: Sequence[int]) -> frozenset[int]:
+    """The rungs, in samples, at which a run that nothing is decided on is saved so that it can go on after a kill.
+
+    Those that are needed for no more samples to be lost than lie between the two that are furthest apart: where rungs
+    are far apart at the end, what an early one would save is little.
+    """
+    most = max((after - before for before, after in itertools.pairwise((0, *rungs))), default=0)
+    found, last = set(), 0
+    for rung, following in itertools.pairwise(rungs):
+        if following - last > most:
+            found.add(rung)
+            last = rung
+    return frozenset(found)
+
+
 def repeat_settings(finalists: Sequence[TrialRecord], repeats: int, seed: int) -> dict[str, dict[str, Any]]:
     """Settings of every repeat by its name, as `005-r1`; all finalists get the same seeds, those after `seed`.
 

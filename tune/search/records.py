@@ -117,6 +117,8 @@ class TrialRecord:
     """The one before the last, where the last is also the best: something to go on from if it is damaged."""
     weights_dropped: bool = False
     """Whether nothing but small files is left of the checkpoint."""
+    checkpoint_resumes: bool = True
+    """Whether a trial can go on from the best evaluation's checkpoint: it has more than weights."""
     checkpoint_epoch: float = 0.0
     """Epoch of the last checkpoint's evaluation."""
     wer_errors: dict[int, float] = dataclasses.field(default_factory=dict)
@@ -200,6 +202,7 @@ class TrialRecord:
         is_best = self._take_as_best(rates) if rates else self.best_samples_seen == samples_seen
         if is_best:
             self.checkpoint, self.weights_dropped = path, keep == "errors"
+            self.checkpoint_resumes = keep == "all"
         if keep == "all":
             before = self.last_checkpoint
             self.last_checkpoint, self.checkpoint_epoch = path, rates.epoch if rates else self.epoch
@@ -219,6 +222,12 @@ class TrialRecord:
         """All that are kept, the first choice for going on first: the last, then the best, or the one before it."""
         kept = (self.last_checkpoint, self.checkpoint, self.earlier_checkpoint)
         return list(dict.fromkeys(path for path in kept if path))
+
+    @property
+    def resumable(self) -> list[str]:
+        """Those from which it can go on."""
+        last = (self.last_checkpoint, self.earlier_checkpoint)
+        return [path for path in self.checkpoints if path in last or self.checkpoint_resumes]
 
     @property
     def has_weights(self) -> bool:

@@ -137,15 +137,18 @@ class Search:
         return self.folder / "experiments" / "x" / EVENTS_FILE
 
     @property
+    def told(self) -> list[dict[str, Any]]:
+        """All events."""
+        return [json.loads(line) for line in self.events_file.read_bytes().splitlines()]
+
+    @property
     def kinds(self) -> list[str]:
         """The names of all events."""
-        lines = self.events_file.read_bytes().splitlines()
-        return [json.loads(line)["event"] for line in lines]
+        return [event["event"] for event in self.told]
 
     def place(self, event: str, trial: str) -> int:
         """How many events there were when the first of this kind had come from a trial."""
-        told = [json.loads(line) for line in self.events_file.read_bytes().splitlines()]
-        kinds = [(each["event"], each["data"].get("trial_id")) for each in told]
+        kinds = [(each["event"], each["data"].get("trial_id")) for each in self.told]
         return kinds.index((event, trial)) + 1
 
     @property
@@ -280,6 +283,12 @@ def test_the_unbroken_search_has_what_a_kill_can_spoil(unbroken: Search) -> None
     assert len({trial["best_wer"] for trial in trials}) > 2
     assert [len(average["members"]) for average in unbroken.results["averages"]] == [2]
     assert len(unbroken.results["interpolation"]) == 6
+    # What lies behind the first rung of a repeat is no more than between the others: it does not go on from there.
+    saved = [event for event in unbroken.told if event["event"] == "CheckpointSaved"]
+    assert [each["data"]["keep"] for each in saved if each["data"]["trial_id"].endswith("-r1")][:2] == [
+        "weights",
+        "all",
+    ]
 
 
 @pytest.mark.slow

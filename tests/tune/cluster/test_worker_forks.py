@@ -1,0 +1,67 @@
+"""A Ray of our own has its workers forked from one process, and leaves nothing behind when it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+MARK = "TUNE_WHISPER_TEST_FORKS"
+WORDS = ["--space", "lr_batch", "--trials", "1", "--finalists", "0", "--experiment", "forks"]
+SETTINGS = ["max_train_clips=32", "max_eval_clips=8", "max_samples=100000", "reuse_baseline=false"]
+
+
+def of_run(mark: str) -> list[psutil.Process]:
+    """All processes of a search, whoever their parents are."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def wait_for(condition: object, search: subprocess.Popen[bytes] | None, log: Path) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():  # type: ignore[operator]
+        assert search is None or search.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+
+
+def test_workers_are_forked_and_end_with_a_search_that_is_killed(tmp_path: Path) -> None:
+    """A plain process, not one that the tests fork, whose Ray has workers of another origin."""
+    log, mark = tmp_path / "log.txt", str(tmp_path)
+    short = Path(
+        tempfile.mkdtemp(prefix="rf", dir="/tmp")
+    )  # Ray's sockets lie below: their paths must be short
+    environment = {
+        **os.environ,
+        MARK: mark,
+        "TMPDIR": str(short),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    words = [sys.executable, "-m", "tune", *WORDS, *(word for each in SETTINGS for word in ("--set", each))]
+    with log.open("wb") as output:
+        search = subprocess.Popen(
+            words, cwd=tmp_path, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        wait_for(lambda: "trial 001 started" in log.read_text(), search, log)
+        forks = [each for each in of_run(mark) if any("fork_server.py" in word for word in each.cmdline())]
+        (server,) = [each for each in forks if each.ppid() == search.pid]
+        names = [worker.cmdline()[0] for worker in server.children()]
+        assert any(name.startswith("ray::ImplicitFunc") for name in names), names
+    finally:
+        search.kill()
+        search.wait(30)
+    wait_for(lambda: not of_run(mark), None, log)
+    assert not list(short.glob("tune-whisper-forks-*"))
+    shutil.rmtree(short)
