@@ -75,7 +75,7 @@ class ClipWorkers:
         self._closed, self._submitted, self._begun = False, 0, time.monotonic()
         places = [node for row in range(max(cpus.values())) for node, count in cpus.items() if row < count]
         places = places[: min(_MOST, -(-clips // _CLIPS_EACH))]
-        self._elsewhere, self._helps, self._blind = len(places), False, set[str]()
+        self._elsewhere, self._helping, self._blind = len(places), 0, set[str]()
         self.size = len(places) + self._here.size * share
         self._threads = [threading.Thread(target=self._serve_here, daemon=True) for _ in range(cores())]
         self._threads += [
@@ -112,7 +112,7 @@ class ClipWorkers:
         """The first job that may be done there; None once there is nothing more to do."""
         with self._change:
             while not self._closed:
-                late = not self._helps and time.monotonic() - self._begun > _PATIENCE
+                late = not self._helping and time.monotonic() - self._begun > _PATIENCE
                 any_job = here and (self._share or not self._elsewhere or late)
                 found = [job for job in self._waiting if any_job or job.here == here]
                 if found:
@@ -127,7 +127,10 @@ class ClipWorkers:
             try:
                 asked = self._here.submit(job.sources)
                 error = asked.exception()
-            except BrokenProcessPool as broken:  # by what another thread had asked for
+            except (
+                BrokenProcessPool,
+                OSError,
+            ) as broken:  # by what another thread had asked for; none can be started
                 error = broken
             if error is None:
                 job.outcome.set_result(asked.result())
@@ -139,11 +142,12 @@ class ClipWorkers:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         place = NodeAffinitySchedulingStrategy(node, soft=False)
-        actor = ray.remote(num_cpus=1, scheduling_strategy=place)(_Elsewhere).remote(self._task)
-        job = None
+        job, actor, begun = None, None, False
         try:
+            actor = ray.remote(num_cpus=1, scheduling_strategy=place)(_Elsewhere).remote(self._task)
             self._get(actor.begin.remote())
-            self._helps = True
+            with self._change:
+                self._helping, begun = self._helping + 1, True
             while (job := self._next(here=False)) is not None:
                 outcomes = self._get(actor.run.remote(job.sources, job.files))
                 if isinstance(outcomes, str):
@@ -167,6 +171,8 @@ class ClipWorkers:
         finally:
             with self._change:
                 self._elsewhere -= 1
+                self._helping -= begun
+                self._begun = time.monotonic()  # the others are waited for anew
             if job is not None:
                 self._put(job)
             with contextlib.suppress(ray.exceptions.RayError):

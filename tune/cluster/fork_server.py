@@ -1,6 +1,6 @@
-"""The process that others are forked from (see `worker_forks.py`): `python fork_server.py FD`, the socket to ask.
+"""The process that others are forked from (see `worker_forks.py`): `python fork_server.py FD PID`.
 
-It ends with who has started it.
+FD is the socket to ask, PID the number of the process that has started it, with which it ends.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import runpy
 import selectors
 import shutil
@@ -22,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder of this file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tune.cluster.worker_forks import LARGEST
+from tune.cluster.worker_forks import LARGEST, ROOT
 
 READ_BY_IMPORTS = ("CUDA_", "HF_", "HOME", "OMP_", "TORCH", "TRANSFORMERS_", "TZ", "XDG_")
 """Variables with these beginnings may be read when something is imported."""
@@ -42,10 +45,14 @@ class Server:
         listener: where requests come: JSON with the words, folder and environment, and stdin, stdout and stderr.
         read: beginnings of the variables that its own imports may have read.
         folder: of the program that has made it, which others do not import from.
+        parent: who has started it, and may have ended since.
     """
 
-    def __init__(self, listener: socket.socket, read: tuple[str, ...], folder: str) -> None:
-        self._parent, self._read, self._folder = os.getppid(), read, folder
+    def __init__(
+        self, listener: socket.socket, read: tuple[str, ...], folder: str, parent: int | None = None
+    ) -> None:
+        self._parent = os.getppid() if parent is None else parent
+        self._read, self._folder = read, folder
         self._environment = dict(os.environ)
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, lambda _: self._connect(listener))
@@ -118,8 +125,18 @@ class Server:
         """Take on the folder, the environment and the like of a request; the program and its words."""
         words: list[str] = request["words"]
         environment: dict[str, str] = request["environment"]
+        # In a group of its own: Ray 2.57 and newer end the whole group of a worker that ends.
         if request.get("session"):
             os.setsid()
+        else:
+            os.setpgrp()
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # what Ray gives to its workers, after this server began
+            if "files" in request:
+                resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
+            if "oom" in request:
+                Path("/proc/self/oom_score_adj").write_text(request["oom"])
         os.chdir(request["folder"])
         interrupted = request.get("interrupted", True)
         signal.signal(signal.SIGINT, signal.default_int_handler if interrupted else signal.SIG_IGN)
@@ -177,14 +194,14 @@ def import_for_workers(*more: str) -> None:
     assert "ray" not in sys.modules
 
 
-def _main(descriptor: str) -> None:
+def _main(descriptor: str, parent: str) -> None:
     import torch
 
     if torch.cuda.device_count():
         os._exit(0)  # nobody is forked: that was never tried with a GPU
     listener = socket.socket(fileno=int(descriptor))
     folder = Path(listener.getsockname()).parent
-    server = Server(listener, READ_BY_IMPORTS, sys.path[0])
+    server = Server(listener, READ_BY_IMPORTS, str(ROOT), int(parent))
     import_for_workers()
     asked = server.serve()
     if not asked:
@@ -194,4 +211,4 @@ def _main(descriptor: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main(*sys.argv[1:])

@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -33,9 +34,13 @@ _SETUP = "/ray/_private/workers/setup_worker.py"
 _CONTEXT = "--serialized-runtime-env-context="
 STANDING = "ray::F"
 """Of a stand-in's name, which ends with the number of the process that it stands for."""
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 _SOCKET = "workers"
 """Where the process is asked, beside the `python`."""
+_GPUS = ("/dev/nvidiactl", "/dev/kfd")
+"""Where one of these is, nobody is forked: that was never tried with a GPU."""
+_ANSWER_SECONDS = 30.0
+"""Ray waits twice as long for a worker."""
 _LONGEST = 120
 """Of a script's first line, which some systems cut."""
 
@@ -65,33 +70,42 @@ def worker_forks(environment: Mapping[str, str]) -> Iterator[Path | None]:
 
 
 def _start(environment: Mapping[str, str]) -> tuple[contextlib.ExitStack, Path | None]:
-    stack, taken = contextlib.ExitStack(), (Path(sys.executable).parent / _SOCKET).is_socket()
-    if taken or len(sys.executable) > _LONGEST:
-        return stack, None
-    folder = Path(tempfile.mkdtemp(prefix="tune-whisper-forks-"))
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-        listener = listen(folder / _SOCKET)
-    except (AttributeError, OSError):  # no Linux, one that forbids it, or a path too long for a socket
-        return stack, None
-    python = write_python(folder / "python", {folder / _SOCKET: (WORKER,)})
-    if not os.access(python, os.X_OK):  # nothing there may be run
-        listener.close()
-        return stack, None
-    with listener:
-        server = subprocess.Popen(
-            [sys.executable, str(_ROOT / "tune" / "cluster" / "fork_server.py"), str(listener.fileno())],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,  # what interrupts the search leaves its workers to the search
-        )
-    stack.callback(server.wait)
-    stack.callback(server.kill)
-    return stack, python
+    taken = (Path(sys.executable).parent / _SOCKET).is_socket()
+    # The first line of a script names a program without blanks.
+    unfit = len(sys.executable) > _LONGEST or any(letter.isspace() for letter in sys.executable)
+    if taken or unfit or any(map(os.path.exists, _GPUS)):
+        return contextlib.ExitStack(), None
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="tune-whisper-forks-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            os.close(os.pidfd_open(os.getpid()))
+            python = write_python(folder / "python", {folder / _SOCKET: (WORKER,)})
+            if not os.access(python, os.X_OK):  # nothing there may be run
+                return contextlib.ExitStack(), None
+            with listen(folder / _SOCKET) as listener:
+                server = _serve(listener, environment)
+        except (
+            AttributeError,
+            OSError,
+        ):  # no Linux, one that forbids it, a full disk, a path too long for a socket
+            return contextlib.ExitStack(), None
+        stack.callback(server.wait)
+        stack.callback(server.kill)
+        return stack.pop_all(), python
+
+
+def _serve(listener: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    program = str(ROOT / "tune" / "cluster" / "fork_server.py")
+    return subprocess.Popen(
+        [sys.executable, program, str(listener.fileno()), str(os.getpid())],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[listener.fileno()],
+        start_new_session=True,  # what interrupts the search leaves its workers to the search
+    )
 
 
 def listen(address: Path) -> socket.socket:
@@ -106,7 +120,7 @@ def write_python(script: Path, served: Mapping[Path, Sequence[str]]) -> Path:
     """A `python` that has the servers at these addresses fork programs with these ends, and runs all others."""
     words = (sys.executable, _mounts(), {str(address): tuple(ends) for address, ends in served.items()})
     script.write_text(
-        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(_ROOT)!r})\n"
+        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         f"from tune.cluster.worker_forks import stand_in\nstand_in(*{words!r})\n"
     )
     script.chmod(0o700)
@@ -128,12 +142,14 @@ def ask(address: Path, request: Mapping[str, Any], streams: Sequence[int]) -> tu
     """A process with these streams; over the connection comes its exit code, and its end is the process's end.
 
     Raises:
-        OSError: there is no server, or it forks nobody.
+        OSError: there is no server, it forks nobody, or it is still busy with its imports.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(str(address))
     socket.send_fds(connection, [json.dumps(request).encode()], streams)
+    connection.settimeout(_ANSWER_SECONDS)
     answer = connection.recv(64)
+    connection.settimeout(None)
     if not answer:
         raise ConnectionError(str(address))
     return connection, int(answer)
@@ -152,6 +168,8 @@ def stand_in(python: str, mounts: str, served: Mapping[str, tuple[str, ...]]) ->
         interrupted = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         request: dict[str, Any] = {"words": forked, "folder": str(Path.cwd()), "environment": {**os.environ}}
         request |= {"nice": os.nice(0), "interrupted": interrupted}
+        request |= {"files": resource.getrlimit(resource.RLIMIT_NOFILE)}
+        request |= {"oom": Path("/proc/self/oom_score_adj").read_text()}
         with contextlib.suppress(OSError):  # the server is gone
             _stand_for(*ask(Path(address), request, [0, 1, 2]), interrupted)
     os.execv(python, [python, *words])

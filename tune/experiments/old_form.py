@@ -73,7 +73,7 @@ def old_state(folder: ExperimentFolder, settings: ExperimentSettings, heard: flo
         state.restore_seconds(float(source.get("seconds", 0.0)), heard)
         if results is not None and _is_current(results, state):
             _end(state, results)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ExperimentError(
             f"experiment {folder.name!r}: its trials are of another version: {error}"
         ) from error

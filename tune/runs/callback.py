@@ -99,7 +99,7 @@ class Listener:
         self._log.append(TrialRecovered(trial_id=record.trial_id, reason=reason))
         where = (
             f"goes on from its checkpoint at epoch {record.checkpoint_epoch:.2f}"
-            if record.checkpoints
+            if record.resumable
             else "starts again"
         )
         called = self._called.format(record.trial_id)
@@ -169,7 +169,8 @@ class SearchCallback(Listener, ray.tune.Callback):
             return
         self._running.add(trial_id)
         if record.evaluations:
-            self.display.event(f"trial {trial_id} goes on at epoch {record.checkpoint_epoch:.2f}")
+            where = f"goes on at epoch {record.checkpoint_epoch:.2f}" if record.resumable else "starts again"
+            self.display.event(f"trial {trial_id} {where}")
         else:
             self.display.event(
                 f"{role_of(trial_id)} {trial_id} started: {escape(key_settings(record.config))}"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tune.search.guards import Guard
 
 _MOST_WARNINGS = 3
+_WAIT_SECONDS = 5.0
+"""For features that nobody wants any more, and of which nothing has been heard."""
 _CHOICES = (
     *(
         "data_config",
@@ -175,7 +177,7 @@ class FeaturesAhead(threading.Thread):
         self._work: Callable[[], PreparedData] | None = lambda: prepare(
             base, self._tell, table=table, waveforms=augments
         )
-        self._over = False
+        self._over = self._told = False
         self._data: PreparedData | None = None
         self._error: BaseException | None = None
 
@@ -185,7 +187,8 @@ class FeaturesAhead(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._over = True
-        self.join()
+        # It may wait for another search that computes the same features, and then waits on alone.
+        self.join(None if self._told else _WAIT_SECONDS)
 
     def run(self) -> None:
         """The thread's life."""
@@ -197,6 +200,7 @@ class FeaturesAhead(threading.Thread):
         self._work = None  # of a million clips the table takes gigabytes
 
     def _tell(self, done: int, total: int) -> None:
+        self._told = True
         if self._over:
             raise KeyboardInterrupt
         self._show(done, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -11,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import ray.tune
-from ray.tune.execution.class_cache import DEFAULT_ENV_VARS
 from rich.markup import escape
 
 from trainer.imports import hidden
@@ -140,7 +140,8 @@ class TrialRunner:
         with hidden("mlflow"):
             importlib.import_module("ray.air.integrations.mlflow")
         # With a variable that only Lightning reads, trials would not get the workers that Ray has ready.
-        DEFAULT_ENV_VARS.clear()
+        with contextlib.suppress(ImportError, AttributeError):  # of a Ray that has none
+            importlib.import_module("ray.tune.execution.class_cache").DEFAULT_ENV_VARS.clear()
         reader = MailboxReader(session.mailbox, callback.hear, callback.flush_progress)
         callback.fetch = reader.fetch
         stopper = RayStopper(

@@ -114,7 +114,7 @@ class TrialRecord:
     last_checkpoint: str | None = None
     """The last evaluation's, from which the trial can go on."""
     earlier_checkpoint: str | None = None
-    """The one before the last, where the last is also the best: something to go on from if it is damaged."""
+    """The one before the last, where the best is the last or has weights alone: to go on from if that is damaged."""
     weights_dropped: bool = False
     """Whether nothing but small files is left of the checkpoint."""
     checkpoint_resumes: bool = True
@@ -207,7 +207,7 @@ class TrialRecord:
             before = self.last_checkpoint
             self.last_checkpoint, self.checkpoint_epoch = path, rates.epoch if rates else self.epoch
             if before != path:
-                self.earlier_checkpoint = before if is_best else None
+                self.earlier_checkpoint = before if is_best or not self.checkpoint_resumes else None
 
     def lose_unsaved(self) -> None:
         """The process is gone; what it had not saved is to be measured again, and ends there where it did."""

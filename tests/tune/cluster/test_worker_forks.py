@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
+
+from tune.cluster import worker_forks as forks
 
 MARK = "TUNE_WHISPER_TEST_FORKS"
 WORDS = ["--space", "lr_batch", "--trials", "1", "--finalists", "0", "--experiment", "forks"]
@@ -57,7 +60,10 @@ def test_workers_are_forked_and_end_with_a_search_that_is_killed(tmp_path: Path)
         wait_for(lambda: "trial 001 started" in log.read_text(), search, log)
         forks = [each for each in of_run(mark) if any("fork_server.py" in word for word in each.cmdline())]
         (server,) = [each for each in forks if each.ppid() == search.pid]
-        names = [worker.cmdline()[0] for worker in server.children()]
+        workers = server.children()
+        groups = {os.getpgid(worker.pid) for worker in workers}
+        assert len(groups) == len(workers) and os.getpgid(server.pid) not in groups, "Ray ends whole groups"
+        names = [worker.cmdline()[0] for worker in workers]
         assert any(name.startswith("ray::ImplicitFunc") for name in names), names
     finally:
         search.kill()
@@ -65,3 +71,29 @@ def test_workers_are_forked_and_end_with_a_search_that_is_killed(tmp_path: Path)
     wait_for(lambda: not of_run(mark), None, log)
     assert not list(short.glob("tune-whisper-forks-*"))
     shutil.rmtree(short)
+
+
+@pytest.mark.parametrize("executable", ["/home/me/my project/.venv/bin/python", f"/{'long/' * 30}python"])
+def test_nobody_is_forked_where_a_script_cannot_name_this_python(
+    executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with forks.worker_forks({}) as python:
+        assert python is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_server_ends_where_who_started_it_is_gone_before_it_has_begun(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="rf", dir="/tmp"))
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait(30)
+    with forks.listen(folder / "workers") as listener:
+        program = str(Path(forks.__file__).with_name("fork_server.py"))
+        words = [sys.executable, program, str(listener.fileno()), str(ended.pid)]
+        server = subprocess.Popen(words, pass_fds=[listener.fileno()], cwd=tmp_path)
+    try:
+        assert server.wait(200) == 0
+    finally:
+        server.kill()
+    assert not folder.exists()

@@ -73,6 +73,18 @@ def test_the_best_checkpoint_and_the_last_are_kept() -> None:
     assert (record.checkpoint, record.checkpoints) == ("e", ["e"])
 
 
+def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
+    record = TrialRecord("001-r1", {})
+    resumable = []
+    saves = [("a", 40.0, "weights"), ("b", 30.0, "all"), ("c", 20.0, "weights"), ("d", 25.0, "all")]
+    for rung, (name, wer, keep) in enumerate(saves, 1):
+        record.add_evaluation(evaluation(100 * rung, wer), keep=keep)  # type: ignore[arg-type]
+        record.add_saved(100 * rung, name, keep)  # type: ignore[arg-type]
+        resumable.append("".join(record.resumable))
+    assert resumable == ["", "b", "b", "db"], "with a second choice, as the best one is none"
+    assert record.checkpoint == "c"
+
+
 def test_an_evaluation_counts_once_it_is_saved_and_what_was_decided_on_it_is_decided_once() -> None:
     record = TrialRecord("001", {})
     record.add_evaluation(evaluation(100, 40.0), keep="all")
