@@ -37,7 +37,7 @@ def joined(clips: Sequence[np.ndarray], pause: float, noise: float = 0.0) -> np.
     return np.concatenate(parts).astype(np.float32)
 
 
-def teach_timestamps(folder: Path, *, windows: int = 800, steps: int = 1000) -> Path:
+def teach_timestamps(folder: Path, *, windows: int = 600, steps: int = 500) -> Path:
     """The demo's model with its decoder taught timestamps on windows of the training clips; about a minute.
 
     As Whisper was: every text between the times where it begins and ends, and of a clip that the window cuts off

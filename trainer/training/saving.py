@@ -257,7 +257,9 @@ class CheckpointSaver:
     def _may_go_on(self, decision: Decision) -> bool:
         """Whether the training goes on while the checkpoint is written."""
         alone = self._args.world_size == 1 and not self._trainer.is_deepspeed_enabled
-        if not (self._keeper.in_background and decision.goes_on and decision.keep and alone):
+        if decision.keep is None or decision.keep == "errors":
+            return False
+        if not (self._keeper.in_background and decision.goes_on and alone):
             return False
         return self._bytes(decision.keep) <= _MOST_OF_MEMORY * free_memory()
 

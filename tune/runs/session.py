@@ -47,7 +47,7 @@ from tune.tracking.process import FollowerProcess
 from tune.tracking.tracker import Orders
 from tune.util.console import say, short_path, tell_of
 from tune.util.environment import package_versions
-from tune.util.errors import ExperimentError
+from tune.util.errors import ExperimentError, UserError
 from tune.workers.inputs import TrialInputs, shared_folders
 
 if TYPE_CHECKING:
@@ -110,9 +110,8 @@ class Session(Generic[PlanT]):
                     check_study(plan.request.optuna_storage, plan.name)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
             ahead = None
-            if (
-                joined_address(plan.request.address) == "local"
-            ):  # on a cluster other nodes help to compute them
+            # On a cluster other nodes help to compute them.
+            if joined_address(plan.request.address) == "local" and _runs_anywhere(plan):
                 ahead = outer.enter_context(FeaturesAhead(plan.base, table, augments=plan.augments))
             outer.enter_context(ray_session(console, plan.request.address, python))
             stack = outer.enter_context(contextlib.ExitStack())
@@ -260,6 +259,15 @@ class Session(Generic[PlanT]):
             )
         experiment.log.on_append = uploader.wake
         uploader.start()
+
+
+def _runs_anywhere(plan: Plan) -> bool:
+    """Whether one CPU is enough: what a machine has shows in Ray, and is to be checked before any work begins."""
+    try:
+        plan.check_fit(plan.resources.fit([{"CPU": 1.0}]))
+    except UserError:
+        return False
+    return True
 
 
 def orders_of(plan: Plan) -> Orders:

@@ -95,7 +95,8 @@ def test_a_step_has_the_same_gradient(
     small_config: TrainConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     config = small_config.replace(max_train_clips=16, max_eval_clips=2, **changes)
-    whole = first_gradient(config, 8, 2, tmp_path)
+    # Compiling takes a minute: what is not compiled is what it is compared with.
+    whole = first_gradient(config.replace(torch_compile=False), 8, 2, tmp_path)
     with at_most(BYTES):
         cut = first_gradient(config, 8, 2, tmp_path)
     assert cut.keys() == whole.keys()
