@@ -49,10 +49,10 @@ _begun: list[tuple[contextlib.ExitStack, Path | None]] = []
 
 
 def begin_forks(environment: Mapping[str, str]) -> None:
-    """Start now what the next block of `worker_forks` has; where none follows, it ends with this process."""
-    begun = _start(environment)
-    _begun.append(begun)
-    atexit.register(begun[0].close)
+    """Start now what the next block of `worker_forks` has; until one follows, or this process ends, there is one."""
+    if not _begun:
+        _begun.append(_start(environment))
+        atexit.register(_begun[0][0].close)
 
 
 @contextlib.contextmanager

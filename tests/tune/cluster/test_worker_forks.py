@@ -77,11 +77,25 @@ def test_workers_are_forked_and_end_with_a_search_that_is_killed(tmp_path: Path)
 def test_nobody_is_forked_where_a_script_cannot_name_this_python(
     executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(forks, "_begun", [])
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with forks.worker_forks({}) as python:
         assert python is None
     assert not list(tmp_path.iterdir())
+
+
+def test_commands_that_are_refused_one_after_the_other_leave_one_server_to_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forks, "_begun", [])
+    for _ in range(3):
+        forks.begin_forks({**os.environ})
+    children = [each for each in psutil.Process().children() if "fork_server.py" in " ".join(each.cmdline())]
+    with forks.worker_forks({}) as python:
+        assert python is not None
+    assert len(children) - sum(each.is_running() for each in children) == 1
+    assert len(children) <= 2, "another test may have left one"
 
 
 def test_the_server_ends_where_who_started_it_is_gone_before_it_has_begun(tmp_path: Path) -> None:
