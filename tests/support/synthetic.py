@@ -72,17 +72,17 @@ def _is_finite(row: Mapping[str, float]) -> bool:
 def make_trainable(curve: str) -> Callable[..., Any]:
     """What takes the place of `tune.workers.trainable.make_trainable`; checkpoints hold the samples seen."""
 
-    def make(inputs: Any, mailbox: Any, resources: Any, files: CheckpointFiles) -> Any:
+    def make(inputs: Any, channel: Any, resources: Any, files: CheckpointFiles) -> Any:
         import ray.tune
 
         def synthetic_trial(sampled: dict[str, Any]) -> None:
             values = dict(sampled)
-            asked = Places(files, mailbox, values.pop(TRIAL_ID))
+            asked = Places(files, channel, values.pop(TRIAL_ID))
             train_persistently(
                 functools.partial(_train, curve, asked),
                 inputs.config.replace(**values),
                 checkpoints=lambda: asked.ask()[1],
-                tell=functools.partial(post, mailbox, asked.trial_id),
+                tell=functools.partial(post, channel, asked.trial_id),
             )
 
         return ray.tune.with_resources(synthetic_trial, resources.request())
@@ -100,9 +100,9 @@ def _train(curve: str, asked: Places, config: TrainConfig, checkpoint: str | Non
 
     def decide(row: Row) -> Decision:
         ray.tune.report({**row, **({} if math.isfinite(row["wer"]) else {"diverged": 1.0})})
-        return decision_of(places.mailbox, places.trial_id, row)
+        return decision_of(places.channel, places.trial_id, row)
 
-    keeper = ExperimentKeeper(places.files, places.mailbox, places.trial_id, places.folder, decide)
+    keeper = ExperimentKeeper(places.files, places.channel, places.trial_id, places.folder, decide)
     for row in rows(curve, config):
         if row["samples_seen"] <= seen:
             continue

@@ -15,7 +15,7 @@ PROGRESS = "progress"
 """The kind of what may wait for a second, and may be lost."""
 
 
-class Mailbox:
+class ProgressChannel:
     """An actor between the trials and the driver.
 
     Tune's own results go through the searcher and the scheduler, which must only see evaluations at rungs.
@@ -60,46 +60,46 @@ class Mailbox:
             answer.set_result(content)
 
 
-def start_mailbox() -> Any:
+def start_channel() -> Any:
     """Start the actor, on this node, which outlives the others for the search; it takes no CPU of Ray's count."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(Mailbox).remote()
+    return ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(ProgressChannel).remote()
 
 
-def post(mailbox: Any, trial_id: str, metrics: Mapping[str, float]) -> None:
+def post(channel: Any, trial_id: str, metrics: Mapping[str, float]) -> None:
     """Send progress without waiting."""
-    mailbox.put.remote((trial_id, PROGRESS, dict(metrics), time.time()))
+    channel.put.remote((trial_id, PROGRESS, dict(metrics), time.time()))
 
 
-def tell(mailbox: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> None:
+def tell(channel: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> None:
     """Send a message, and return once it cannot be lost any more."""
     import ray
 
-    ray.get(mailbox.put.remote((trial_id, kind, dict(content), time.time())))
+    ray.get(channel.put.remote((trial_id, kind, dict(content), time.time())))
 
 
-def ask(mailbox: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> Any:
+def ask(channel: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> Any:
     """The driver's answer; waits for it."""
     import ray
 
-    return ray.get(mailbox.ask.remote((trial_id, kind, dict(content), time.time())))
+    return ray.get(channel.ask.remote((trial_id, kind, dict(content), time.time())))
 
 
-class MailboxReader(threading.Thread):
+class ProgressReader(threading.Thread):
     """Hands messages to `receive` as they come, progress once a second, and sends back what it answers to questions."""
 
     def __init__(
         self,
-        mailbox: Any,
+        channel: Any,
         receive: Callable[[str, str, dict[str, Any], float], Any],
         fetched: Callable[[], None] = lambda: None,
     ) -> None:
         """`fetched` is called behind all messages that came together."""
-        super().__init__(name="mailbox-reader", daemon=True)
-        self._mailbox = mailbox
+        super().__init__(name="progress-reader", daemon=True)
+        self._channel = channel
         self._receive, self._fetched = receive, fetched
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class MailboxReader(threading.Thread):
 
         while self.error is None and not self._done.is_set():
             try:
-                ray.get(self._mailbox.wait.remote(1.0))
+                ray.get(self._channel.wait.remote(1.0))
             except Exception as error:  # noqa: BLE001 - Ray's own, or any other where Ray was ended; raised as below
                 self.error = error
                 return
@@ -132,10 +132,10 @@ class MailboxReader(threading.Thread):
             if self.error is not None:
                 return
             try:
-                for number, message in ray.get(self._mailbox.drain.remote()):
+                for number, message in ray.get(self._channel.drain.remote()):
                     answer = self._receive(*message)
                     if number is not None:
-                        self._mailbox.answer.remote(number, answer)
+                        self._channel.answer.remote(number, answer)
                 self._fetched()
             except Exception as error:  # noqa: BLE001 - raised by whoever ends the trials for it
                 self.error = error

@@ -48,7 +48,7 @@ _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_secon
 
 
 class Listener:
-    """Takes in what trainings tell, in the thread of a `MailboxReader`: to the log, to disk and on the screen."""
+    """Takes in what trainings tell, in the thread of a `ProgressReader`: to the log, to disk and on the screen."""
 
     _called = "trial {}"
     """What a training is called on the screen, by its name."""

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
 from tune.cluster.file_share import start_share
-from tune.cluster.progress_channel import start_mailbox
+from tune.cluster.progress_channel import start_channel
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, joined_address, ray_session, worker_processes
 from tune.experiments.events import (
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
     from tune.cluster.file_share import FileShare
-    from tune.cluster.progress_channel import Mailbox
+    from tune.cluster.progress_channel import ProgressChannel
     from tune.experiments.state import SearchState
 
 PlanT = TypeVar("PlanT", bound=Plan)
@@ -157,9 +157,9 @@ class Session(Generic[PlanT]):
         return {name: ray.put(data) for name, data in self.guards.items()}
 
     @functools.cached_property
-    def mailbox(self) -> ActorHandle[Mailbox]:
+    def channel(self) -> ActorHandle[ProgressChannel]:
         """Between the trainings and this process."""
-        return start_mailbox()
+        return start_channel()
 
     def inputs(
         self, config: TrainConfig, share: ActorHandle[FileShare] | None = None, guard: str | None = None

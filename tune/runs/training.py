@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from trainer.report import Decision
-from tune.cluster.progress_channel import MailboxReader
+from tune.cluster.progress_channel import ProgressReader
 from tune.experiments.events import TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.settings_file import write_training_file
 from tune.experiments.training_plan import TRIAL, TrainPlan
@@ -182,11 +182,11 @@ def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
     import ray
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    plan, mailbox = session.plan, session.mailbox
-    reader = MailboxReader(mailbox, watch.receive, watch.flush_progress)
+    plan, channel = session.plan, session.channel
+    reader = ProgressReader(channel, watch.receive, watch.flush_progress)
     reader.start()
     inputs, folder = session.inputs(plan.base), plan.experiment_folder
-    trainer = make_ray_trainer(inputs, mailbox, session.resources, folder, plan.request.max_failures)
+    trainer = make_ray_trainer(inputs, channel, session.resources, folder, plan.request.max_failures)
     try:
         result = _fit_beside(trainer, lambda: reader.error)
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ import ray.tune
 from rich.markup import escape
 
 from trainer.imports import hidden
-from tune.cluster.progress_channel import MailboxReader
+from tune.cluster.progress_channel import ProgressReader
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -142,7 +142,7 @@ class TrialRunner:
         # With a variable that only Lightning reads, trials would not get the workers that Ray has ready.
         with contextlib.suppress(ImportError, AttributeError):  # of a Ray that has none
             importlib.import_module("ray.tune.execution.class_cache").DEFAULT_ENV_VARS.clear()
-        reader = MailboxReader(session.mailbox, callback.hear, callback.flush_progress)
+        reader = ProgressReader(session.channel, callback.hear, callback.flush_progress)
         callback.fetch = reader.fetch
         stopper = RayStopper(
             experiment.log, look, callback.saving, lambda: reader.error or experiment.problem
@@ -152,7 +152,7 @@ class TrialRunner:
         tuner = ray.tune.Tuner(
             make_trainable(
                 session.inputs(self.config),
-                session.mailbox,
+                session.channel,
                 session.resources,
                 CheckpointFiles(experiment.folder),
             ),

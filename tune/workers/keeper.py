@@ -35,19 +35,19 @@ class ExperimentKeeper:
     def __init__(
         self,
         files: CheckpointFiles,
-        mailbox: ActorHandle,
+        channel: ActorHandle,
         trial_id: str,
         folder: str,
         decide: Callable[[Mapping[str, float]], Decision],
     ) -> None:
         """Args:
         files: the experiment's checkpoints.
-        mailbox: told of checkpoints that are sealed.
+        channel: told of checkpoints that are sealed.
         trial_id: of the trial.
         folder: of the trial, within the experiment.
         decide: takes an evaluation to the driver.
         """
-        self._files, self._mailbox, self._trial_id, self._folder = files, mailbox, trial_id, folder
+        self._files, self._channel, self._trial_id, self._folder = files, channel, trial_id, folder
         self.decide = decide
         self._name = ""
 
@@ -72,10 +72,10 @@ class ExperimentKeeper:
         self._files.complete(folder, self._name, taken)
         seen = int(metrics["samples_seen"])
         told = {"checkpoint": self._name, "samples_seen": seen, "keep": keep, "pause": pause}
-        tell(self._mailbox, self._trial_id, SAVED, told)
+        tell(self._channel, self._trial_id, SAVED, told)
         return None
 
 
-def decision_of(mailbox: ActorHandle, trial_id: str, metrics: Mapping[str, float]) -> Decision:
+def decision_of(channel: ActorHandle, trial_id: str, metrics: Mapping[str, float]) -> Decision:
     """What the driver has decided on an evaluation."""
-    return Decision(**ask(mailbox, trial_id, DECISION, {"samples_seen": int(metrics["samples_seen"])}))
+    return Decision(**ask(channel, trial_id, DECISION, {"samples_seen": int(metrics["samples_seen"])}))

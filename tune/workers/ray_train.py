@@ -49,7 +49,7 @@ def use_train_v2() -> None:
 
 def make_ray_trainer(
     inputs: TrialInputs,
-    mailbox: ActorHandle,
+    channel: ActorHandle,
     resources: TrialResources,
     folder: ExperimentFolder,
     max_failures: int,
@@ -58,7 +58,7 @@ def make_ray_trainer(
 
     Args:
         inputs: what to train.
-        mailbox: receives evaluations, progress and failures.
+        channel: receives evaluations, progress and failures.
         resources: what the workers get.
         folder: where checkpoints go.
         max_failures: times that the training goes on from its last checkpoint after a failure.
@@ -71,12 +71,12 @@ def make_ray_trainer(
 
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
             """Send what went wrong."""
-            tell(mailbox, TRIAL, FAILURE, {"report": root_failure(worker_exceptions)})
+            tell(channel, TRIAL, FAILURE, {"report": root_failure(worker_exceptions)})
 
     storage, scratch, files = folder.ray_storage(), scratch_name(folder), CheckpointFiles(folder)
 
     def train_loop() -> None:
-        _work(inputs, Places(files, mailbox, TRIAL), scratch)
+        _work(inputs, Places(files, channel, TRIAL), scratch)
 
     return TorchTrainer(
         train_loop,
@@ -115,7 +115,7 @@ def _work(inputs: TrialInputs, asked: Places, scratch: str) -> None:
     import ray.train
 
     def decide(metrics: Mapping[str, float]) -> Decision:
-        return Decision(**ask(asked.mailbox, TRIAL, EVALUATION, metrics))
+        return Decision(**ask(asked.channel, TRIAL, EVALUATION, metrics))
 
     context = ray.train.get_context()
     with _scratch_folder(scratch, context.get_local_rank()):

@@ -50,10 +50,10 @@ def train_worker(
 
     _free_memory()
     config, data = inputs.open()
-    keeper = ExperimentKeeper(places.files, places.mailbox, places.trial_id, places.folder, decide)
+    keeper = ExperimentKeeper(places.files, places.channel, places.trial_id, places.folder, decide)
 
     def progress(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-        post(places.mailbox, places.trial_id, metrics)
+        post(places.channel, places.trial_id, metrics)
 
     try:
         with places.files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as folder:
@@ -68,19 +68,19 @@ class Places:
     """Where a trial's checkpoints go, and to whom it talks."""
 
     files: CheckpointFiles
-    mailbox: ActorHandle
+    channel: ActorHandle
     trial_id: str
     folder: str = ""
     """Of the trial, within the experiment."""
 
     def ask(self) -> tuple[Places, list[str]]:
         """With the trial's folder, as the driver knows it, and the checkpoints that it can go on from now."""
-        answer = ask(self.mailbox, self.trial_id, PLACE, {})
+        answer = ask(self.channel, self.trial_id, PLACE, {})
         return dataclasses.replace(self, folder=answer["folder"]), list(answer["checkpoints"])
 
 
 def make_trainable(
-    inputs: TrialInputs, mailbox: ActorHandle, resources: TrialResources, files: CheckpointFiles
+    inputs: TrialInputs, channel: ActorHandle, resources: TrialResources, files: CheckpointFiles
 ) -> Any:
     """The function that Ray runs for a trial, with the resources that a trial takes.
 
@@ -88,7 +88,7 @@ def make_trainable(
 
     Args:
         inputs: what all trials share.
-        mailbox: between the trials and the driver.
+        channel: between the trials and the driver.
         resources: what each trial gets.
         files: the experiment's checkpoints.
     """
@@ -99,12 +99,12 @@ def make_trainable(
 
         values = dict(sampled)
         trial_id = values.pop(TRIAL_ID)
-        asked = Places(files, mailbox, trial_id)
+        asked = Places(files, channel, trial_id)
         trial = inputs.with_settings(values)
 
         def decide(metrics: Mapping[str, float]) -> Decision:
             ray.tune.report(dict(metrics))  # when it returns, the driver has decided
-            return decision_of(mailbox, trial_id, metrics)
+            return decision_of(channel, trial_id, metrics)
 
         def work(config: TrainConfig, checkpoint: str | None) -> TrainResult:
             # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
@@ -120,7 +120,7 @@ def make_trainable(
             work,
             trial.config,
             checkpoints=lambda: asked.ask()[1],
-            tell=functools.partial(post, mailbox, trial_id),
+            tell=functools.partial(post, channel, trial_id),
         )
         if result.diverged:
             ray.tune.report(

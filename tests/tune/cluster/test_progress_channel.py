@@ -1,4 +1,4 @@
-"""The mailbox between trials and driver, in a Ray of its own."""
+"""The channel between trials and driver, in a Ray of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 
-from tune.cluster.progress_channel import MailboxReader, post, start_mailbox, tell
+from tune.cluster.progress_channel import ProgressReader, post, start_channel, tell
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -19,24 +19,24 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def ask_later(mailbox: Any, content: dict[str, Any]) -> Any:
+def ask_later(channel: Any, content: dict[str, Any]) -> Any:
     """A question that is on its way."""
-    return mailbox.ask.remote(("001", "question", content, 0.0))
+    return channel.ask.remote(("001", "question", content, 0.0))
 
 
 def test_questions_are_answered_and_messages_come_in_their_order() -> None:
-    mailbox, heard = start_mailbox(), []
+    channel, heard = start_channel(), []
 
     def receive(trial: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         heard.append((trial, kind, content.get("n")))
         return {"twice": 2 * content["n"]}
 
-    reader = MailboxReader(mailbox, receive)
+    reader = ProgressReader(channel, receive)
     reader.start()
-    post(mailbox, "001", {"n": 1})
-    tell(mailbox, "001", "saved", {"n": 2})
-    assert ray.get(ask_later(mailbox, {"n": 3}), timeout=30) == {"twice": 6}
-    tell(mailbox, "001", "saved", {"n": 4})
+    post(channel, "001", {"n": 1})
+    tell(channel, "001", "saved", {"n": 2})
+    assert ray.get(ask_later(channel, {"n": 3}), timeout=30) == {"twice": 6}
+    tell(channel, "001", "saved", {"n": 4})
     reader.stop()
     assert ("001", "progress", 1) in heard
     assert [n for _, kind, n in heard if kind != "progress"] == [2, 3, 4]
@@ -45,14 +45,14 @@ def test_questions_are_answered_and_messages_come_in_their_order() -> None:
 
 def test_whatever_goes_wrong_with_a_message_is_known() -> None:
     """A trial that asks waits for its answer: the search must end where none can come."""
-    mailbox = start_mailbox()
+    channel = start_channel()
 
     def receive(*message: Any) -> Any:
         raise KeyError("a mistake of ours")
 
-    reader = MailboxReader(mailbox, receive)
+    reader = ProgressReader(channel, receive)
     reader.start()
-    ask_later(mailbox, {})
+    ask_later(channel, {})
     deadline = time.monotonic() + 30
     while reader.is_alive() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -60,16 +60,16 @@ def test_whatever_goes_wrong_with_a_message_is_known() -> None:
     assert isinstance(reader.error, KeyError)
 
 
-def test_a_mailbox_that_is_gone_is_an_error_for_all() -> None:
-    mailbox = start_mailbox()
-    reader = MailboxReader(mailbox, lambda *_: None)
+def test_a_channel_that_is_gone_is_an_error_for_all() -> None:
+    channel = start_channel()
+    reader = ProgressReader(channel, lambda *_: None)
     reader.start()
-    waiting = mailbox.ask.remote(("001", "question", {}, 0.0))
+    waiting = channel.ask.remote(("001", "question", {}, 0.0))
     assert ray.get(waiting, timeout=30) is None
-    ray.kill(mailbox)
+    ray.kill(channel)
     deadline = time.monotonic() + 30
     with pytest.raises(ray.exceptions.RayError):
         while time.monotonic() < deadline:  # it takes Ray a moment
-            tell(mailbox, "001", "saved", {})
+            tell(channel, "001", "saved", {})
     reader.join(30)
     assert isinstance(reader.error, ray.exceptions.RayError)

@@ -64,8 +64,8 @@ def main(where: str, folder: str, words: list[str]) -> int:
     from tune.cli import main as tune_whisper
     from tune.workers.trainable import make_trainable
 
-    def make(inputs: Any, mailbox: Any, resources: Any, files: Any) -> Any:
-        trial = make_trainable(inputs, mailbox, resources, files)
+    def make(inputs: Any, channel: Any, resources: Any, files: Any) -> Any:
+        trial = make_trainable(inputs, channel, resources, files)
 
         def freezing_trial(sampled: dict[str, Any]) -> None:
             freeze(where, Path(folder))

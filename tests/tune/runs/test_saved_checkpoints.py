@@ -21,7 +21,7 @@ from tune.workers.keeper import DECISION, PLACE, SAVED
 
 
 class Driver:
-    """A search whose trials are made up: what they tell is heard when `fetch` is called, as from a mailbox."""
+    """A search whose trials are made up: what they tell is heard when `fetch` is called, as from a channel."""
 
     def __init__(self, folder: Path, **asked: Any) -> None:
         self.plan, self.experiment = made_search(folder, **asked)
@@ -92,7 +92,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 
 def test_a_checkpoint_that_was_told_counts_before_the_next_evaluation_is_decided_on(driver: Driver) -> None:
-    """Tune's results and the mailbox are two ways, and the later message may come by the quicker one."""
+    """Tune's results and the channel are two ways, and the later message may come by the quicker one."""
     driver.begin("001")
     driver.evaluate("001", 0, 10.0)
     driver.save("001", 0, "all", "first")
