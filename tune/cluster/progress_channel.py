@@ -47,6 +47,10 @@ class ProgressChannel:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._urgent.wait(), seconds)
 
+    async def wake(self) -> None:
+        """Let whoever waits return now."""
+        self._urgent.set()
+
     async def drain(self) -> list[tuple[int | None, Message]]:
         """All messages since the last call, a question with its number."""
         messages, self._messages = self._messages, []
@@ -121,6 +125,8 @@ class ProgressReader(threading.Thread):
     def stop(self) -> None:
         """Fetch what is left and end the thread."""
         self._done.set()
+        if self.error is None:
+            self._channel.wake.remote()
         self.join()
         self.fetch()
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from trainer.imports import hidden
 from tune.cluster.resources import Node
 from tune.cluster.worker_forks import begin_forks, started_with, worker_forks
 from tune.util.console import say
-from tune.util.environment import worker_environment
+from tune.util.environment import changed_environment, worker_environment
 from tune.util.errors import EXIT_FAILED, ResourceError
 from tune.util.redact import hide_password
 
@@ -77,7 +77,19 @@ def ray_session(console: Console, address: str | None = None, python: Path | Non
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if address == "local":
+            _end_monitor()
         ray.shutdown()
+
+
+def _end_monitor() -> None:
+    """End the process of our own Ray that would start nodes: it hangs once the head is gone, and Ray waits for it."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has ended by itself
+            if any(word.endswith("/autoscaler/_private/monitor.py") for word in child.cmdline()):
+                child.kill()
 
 
 def joined_address(asked: str | None) -> str:
@@ -157,7 +169,7 @@ def _join(address: str, console: Console, python: Path | None) -> None:
     unused = ["ray.dashboard.optional_deps"] if local else []
     with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
         try:
-            with _environment(variables if local else {}), hidden(*unused), started_with(python):
+            with changed_environment(variables if local else {}), hidden(*unused), started_with(python):
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         except (ConnectionError, RuntimeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -168,21 +180,6 @@ def _join(address: str, console: Console, python: Path | None) -> None:
             f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}s" for kind in ("GPU", "CPU")
         )
         say(console, f"joined Ray at {address}: {len(nodes)} nodes, {totals}")
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Processes that are started meanwhile have these variables."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from tune.runs.session import Session, finite, orders_of, tell_the_rest
 from tune.runs.trials import TrialRunner
 from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
+from tune.search.samplers import load_gaussian_process
 from tune.search.scheduler import describe_rungs
 from tune.tracking.process import FollowerProcess
 from tune.util.console import ProgressBar, say, say_notes, tell_of
@@ -51,6 +52,8 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
         share_gpus(session)
         with session.new_experiment():
             write_inputs(session)
+            if plan.space.searcher.gp_trials:
+                load_gaussian_process()  # while the base model is measured
             base, trial = settle(session, measure_baseline(session))
             session.begin()
         return SearchStages(session, base, trial).run()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 CREDENTIAL_VARIABLES = (
@@ -40,6 +42,21 @@ def worker_environment() -> dict[str, str]:
     Ray's processes inherit the driver's environment, and with it the credentials that the recorder needs.
     """
     return {name: "" for name in CREDENTIAL_VARIABLES if name in os.environ}
+
+
+@contextlib.contextmanager
+def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """The block, and processes that are started meanwhile, have these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def use_ray_token() -> None:
