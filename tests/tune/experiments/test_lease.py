@@ -95,7 +95,7 @@ def test_one_has_it_and_the_next_after_its_release(uri: str) -> None:
         Lease.take(store, "one", "second")
     said = str(refused.value)
     assert said.startswith(f"{store.address}/one: process {os.getpid()} on ")
-    assert re.search(r"last heartbeat [01] s ago, expires in 12[012] s", said)
+    assert re.search(r"last heartbeat \d s ago, expires in 1[12]\d s", said)
     assert "--take-over" in said
     assert "\n" not in said
     first.check()
@@ -114,11 +114,11 @@ def test_the_lease_of_a_killed_process_expires_and_no_clock_here_matters(
 ) -> None:
     real, hours = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + hours[0] * 3600)
-    process = owner_elsewhere(uri, ttl=2)
+    process = owner_elsewhere(uri, ttl=6)  # a busy machine stands still for a second or two
     try:
-        time.sleep(4.5)  # renewed meanwhile
+        time.sleep(8)  # renewed meanwhile
         for hours[0] in (0, -5, 5):
-            with pytest.raises(ExperimentError, match=rf"process {process.pid} on .* heartbeat [01] s ago"):
+            with pytest.raises(ExperimentError, match=rf"process {process.pid} on .* heartbeat [0-4] s ago"):
                 Lease.take(ObjectStore(uri), "one", "second")
     finally:
         process.kill()
@@ -135,7 +135,7 @@ def test_the_lease_of_a_killed_process_expires_and_no_clock_here_matters(
 
     hours[0] = -5
     until(take)
-    assert time.monotonic() - killed > 1  # the last heartbeat may be a quarter old
+    assert time.monotonic() - killed > 3  # the last heartbeat may be a quarter old
     assert taken[0].held()
     taken[0].release()
 
@@ -232,8 +232,12 @@ def test_an_owner_without_network_stops_in_time_and_goes_on_when_it_is_back(
     proxy.stop()
     with pytest.raises(StorageError, match="cannot be reached"):
         lease.check()
-    until(lambda: not lease.held())
-    assert 2 < time.monotonic() - cut < 4.5
+    asked = held = time.monotonic()
+    while lease.held():
+        asked, held = time.monotonic(), asked  # a busy machine may stand still between question and answer
+        time.sleep(0.05)
+    assert asked - cut > 2
+    assert held - cut < 4.5
     assert lease.lost is None
     proxy.start()
     until(lease.held)
