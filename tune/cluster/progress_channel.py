@@ -125,7 +125,7 @@ class ProgressReader(threading.Thread):
     def stop(self) -> None:
         """Fetch what is left and end the thread."""
         self._done.set()
-        if self.error is None:
+        with contextlib.suppress(Exception):  # Ray was ended: then the thread does not wait any more
             self._channel.wake.remote()
         self.join()
         self.fetch()

@@ -32,6 +32,9 @@ _LOOK_SECONDS = 1.0
 """From one look for the head to the next."""
 _PATIENCE = 30.0
 """A head that is restarted with its state elsewhere (Ray's fault tolerance of the GCS) comes back within it."""
+_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
+_MOST_PENDING = 8
+"""Trials whose processes start at once; all of them are proposed before the first one starts."""
 _OWN_PATIENCE = 5.0
 """The head that a search has started for itself does not come back."""
 
@@ -68,6 +71,14 @@ def ray_session(console: Console, address: str | None = None, python: Path | Non
     address = joined_address(address)
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    # A search proposes no more trials than there is room for. Where that room is ours alone, they start at once: Tune
+    # would ask for the next trial only once the one before has its process.
+    at_once = {} if address != "local" or _PENDING in os.environ else {_PENDING: str(_MOST_PENDING)}
+    with changed_environment(at_once):
+        yield from _session(address, console, python)
+
+
+def _session(address: str, console: Console, python: Path | None) -> Iterator[None]:
     _join(address, console, python)
     import ray
 
@@ -77,18 +88,26 @@ def ray_session(console: Console, address: str | None = None, python: Path | Non
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        if address == "local":
-            _end_monitor()
+        if address == "local" and ray.is_initialized():  # a training that is interrupted shuts it down before
+            end_monitor()
         ray.shutdown()
 
 
-def _end_monitor() -> None:
-    """End the process of our own Ray that would start nodes: it hangs once the head is gone, and Ray waits for it."""
-    import psutil
+def end_monitor() -> None:
+    """End the autoscaler's monitor of our own Ray, which starts no nodes here.
 
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):  # it has ended by itself
-            if any(word.endswith("/autoscaler/_private/monitor.py") for word in child.cmdline()):
+    Once the head is gone it hangs, and `ray.shutdown` waits a second for it.
+    """
+    import psutil
+    import ray
+
+    head = f"--gcs-address={ray.get_runtime_context().gcs_address}"
+    with contextlib.suppress(psutil.Error):  # it has ended by itself, or nobody may look
+        for child in psutil.Process().children():
+            words = child.cmdline()
+            if head in words and any(
+                "/autoscaler/" in word and word.endswith("/monitor.py") for word in words
+            ):
                 child.kill()
 
 

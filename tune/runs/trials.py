@@ -26,7 +26,6 @@ from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.search.searcher import Repeater, Searcher
-from tune.util.environment import changed_environment
 from tune.workers.trainable import make_trainable
 
 if TYPE_CHECKING:
@@ -176,13 +175,9 @@ class TrialRunner:
             ),
         )
         reader.start()
-        own = joined_address(plan.request.address) == "local"
-        # Where all resources are ours, as many trials start at once as have room: Tune would start the next one only
-        # once the one before has its process.
-        at_once = {"TUNE_MAX_PENDING_TRIALS_PG": str(self._capacity())} if own else {}
         advice = f"the search goes on from where it was with {plan.resume_command}"
         try:
-            with head_watched(advice, own=own), changed_environment(at_once):
+            with head_watched(advice, own=joined_address(plan.request.address) == "local"):
                 tuner.fit()
         except (
             ray.tune.TuneError

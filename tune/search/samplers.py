@@ -43,7 +43,7 @@ def gaussian_process(space: SearchSpace, seed: int, startup: int | None = None) 
 
 @functools.cache
 def load_gaussian_process() -> threading.Thread:
-    """Import in the background, once, what Optuna's sampler imports at its first proposal: half a second and more.
+    """Import in the background, once, what Optuna's sampler imports at its first proposal: seconds, torch among it.
 
     Wait for the thread before a Gaussian process proposes something.
     """
@@ -55,6 +55,7 @@ def load_gaussian_process() -> threading.Thread:
 def _propose_for_nothing() -> None:
     import optuna
 
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.GPSampler(seed=0, n_startup_trials=1))
     for value in (0.0, 1.0):
         study.tell(study.ask({"x": optuna.distributions.FloatDistribution(0.0, 1.0)}), value)

@@ -46,7 +46,7 @@ def worker_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """The block, and processes that are started meanwhile, have these variables."""
+    """The block, and processes that it starts, have these variables; in the end they are as before."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -54,7 +54,7 @@ def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 

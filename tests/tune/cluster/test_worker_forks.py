@@ -31,6 +31,12 @@ def of_run(mark: str) -> list[psutil.Process]:
     return found
 
 
+def servers() -> set[psutil.Process]:
+    """The processes that this one has started to fork others from."""
+    children = psutil.Process().children()
+    return {each for each in children if any(word.endswith("fork_server.py") for word in each.cmdline())}
+
+
 def wait_for(condition: object, search: subprocess.Popen[bytes] | None, log: Path) -> None:
     deadline = time.monotonic() + 200
     while not condition():  # type: ignore[operator]
@@ -89,10 +95,10 @@ def test_commands_that_are_refused_one_after_the_other_leave_one_server_to_be_us
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forks, "_begun", [])
-    others = {*psutil.Process().children()}  # the tests' own servers, and what an earlier test may have left
+    others = servers()  # the tests' own, and what an earlier test may have left
     for _ in range(3):
         forks.begin_forks({**os.environ})
-    (server,) = {*psutil.Process().children()} - others
+    (server,) = servers() - others
     with forks.worker_forks({}) as python:
         assert python is not None
         assert server.is_running()

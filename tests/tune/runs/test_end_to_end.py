@@ -16,6 +16,7 @@ from forks import tune_whisper
 
 from tune.cli import main
 from tune.commands.train import read_request, train_parser
+from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.training_plan import make_train_plan
 
 SPACE = """\
@@ -68,6 +69,15 @@ def test_results_file(search: tuple[Path, str]) -> None:
             assert trial["stop"]["value"] == trial["wer"] > trial["stop"]["cutoff"]
             assert trial["stop"]["samples_seen"] == trial["samples_seen"]
     assert (found["ended_by"], found["interrupted"]) == (None, False)
+
+
+@pytest.mark.slow
+def test_trials_do_not_wait_for_the_process_of_the_one_before(search: tuple[Path, str]) -> None:
+    log = (search[0] / "experiments" / "small" / EVENTS_FILE).read_text()
+    kinds = [json.loads(line)["event"] for line in log.splitlines()]
+    slots = re.search(r"(\d+) at a time", search[1])
+    assert slots
+    assert kinds[: kinds.index("TrialStarted")].count("TrialProposed") == min(int(slots[1]), 4)
 
 
 @pytest.mark.slow
@@ -124,7 +134,7 @@ def test_the_weights_of_the_others_are_dropped_and_the_screen_says_what_is_left(
         "tune-whisper export small",
     ):
         assert text in printed
-    for noise in ("Traceback", "Warning", "deprecat"):
+    for noise in ("Traceback", "Warning", "deprecat", "A new study"):
         assert noise not in printed
 
 
