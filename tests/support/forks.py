@@ -77,7 +77,7 @@ class Command:
         environment = {**(os.environ if environment is None else environment)}
         request = {"words": self.words, "folder": str(cwd), "environment": environment, "session": session}
         with Path(os.devnull).open("rb") as nothing:
-            self._connection, self.pid = ask(servers() / kind, request, [nothing.fileno(), out, error])
+            self._connection, self.pid = ask(ready(kind) / kind, request, [nothing.fileno(), out, error])
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, if it has ended."""
@@ -165,12 +165,12 @@ def ray_command() -> list[str]:
     code = "import sys, forks, pathlib; forks.start_rays_with(pathlib.Path(sys.argv.pop(1)));"
     code += "sys.path.pop(1); from ray.scripts.scripts import main; sys.exit(main())"
     python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(HERE)!r}); {code}"]
-    return [*python, str(ready_workers())]
+    return [*python, str(ready("workers"))]
 
 
 def fork_workers() -> None:
     """Have the workers forked of the Ray that this process itself starts."""
-    start_rays_with(ready_workers())
+    start_rays_with(ready("workers"))
 
 
 @functools.cache
@@ -192,10 +192,10 @@ def servers() -> Path:
 
 
 @functools.cache
-def ready_workers() -> Path:
-    """The servers' folder, once that of the workers has begun: Ray waits half a minute for some of its processes."""
+def ready(kind: str) -> Path:
+    """The servers' folder, once one of them has begun: whoever asks for a process waits half a minute at most."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as question:
-        question.connect(str(servers() / "workers"))
+        question.connect(str(servers() / kind))
         question.shutdown(socket.SHUT_WR)
         question.recv(1)  # nothing, once it has come to us
     return servers()

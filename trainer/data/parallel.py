@@ -123,6 +123,18 @@ class Processes:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+def check_main_guard() -> None:
+    """Refuse to work in a process of ours that still imports the script which has started it, and waits for it.
+
+    Raises:
+        DataError: the script has no main guard.
+    """
+    import multiprocessing
+
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as Python's own check reads it
+        raise DataError('a script needs `if __name__ == "__main__":` above what trains: processes import it')
+
+
 def _jobs(sources: Iterable[AudioSource]) -> Iterator[list[AudioSource]]:
     """A few files each, or the parts of one."""
     job: list[AudioSource] = []

@@ -33,7 +33,7 @@ from trainer.data.features import (
 )
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
-from trainer.data.parallel import Workers
+from trainer.data.parallel import Workers, check_main_guard
 from trainer.data.unfinished import is_begun
 from trainer.errors import DataError
 from trainer.files import nearest_folder
@@ -399,6 +399,7 @@ def prepare(
         DataError: the data cannot be found or read, too much of it cannot be used, or the disk is full.
         ModelError: the model cannot be found.
     """
+    check_main_guard()
     table = table or load_clips(config)
     waveforms = waveforms and table.stream is None
     processor = load_processor(config)

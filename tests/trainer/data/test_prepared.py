@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +159,22 @@ def test_real_speech_with_whispers_own_vocabulary(tmp_path: Path) -> None:
     ids = prepared.splits["train"].labels(0)
     assert ids[:4] == [50258, 50261, 50359, 50363]
     assert ids[-1] == 50257
+
+
+WITHOUT_GUARD = """
+import trainer.data.features
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+
+trainer.data.features._SMALL = 0
+prepare(TrainConfig(cache_dir={cache!r}, max_train_clips=4, max_eval_clips=2))
+"""
+
+
+def test_a_script_without_a_main_guard_ends_with_what_it_needs(tmp_path: Path) -> None:
+    """The processes that compute features import it: they waited for ever for what it was at."""
+    script = tmp_path / "script.py"
+    script.write_text(WITHOUT_GUARD.format(cache=str(tmp_path / "cache")))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert 'a script needs `if __name__ == "__main__":` above what trains' in done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from forks import ready_workers, stood_for
+from forks import ready, stood_for
 from ray_nodes import Nodes
 from search_process import finish, search_nodes, state, trials
 
@@ -69,7 +69,7 @@ def test_a_worker_that_dies_with_what_stands_for_it_takes_no_other_with_it(tmp_p
     program = tmp_path / "ray" / "_private" / "log_monitor.py"
     program.parent.mkdir(parents=True)
     program.write_text("import time; time.sleep(600)")
-    python = str(ready_workers() / "python")
+    python = str(ready("workers") / "python")
 
     def start() -> tuple[psutil.Process, psutil.Process]:
         stand_in = psutil.Popen([python, str(program)])
