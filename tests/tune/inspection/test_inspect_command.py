@@ -211,7 +211,7 @@ def test_a_model_hears_texts_that_length_and_language_do_not_give_away(
     from trainer.train import train
 
     config = TrainConfig(
-        cache_dir=str(tmp_path / "cache"), learning_rate=1e-3, epochs=3, evaluations=1, max_eval_clips=16
+        cache_dir=str(tmp_path / "cache"), learning_rate=1e-3, epochs=2, evaluations=1, max_eval_clips=16
     )
     tuned = tmp_path / "model"
 
