@@ -102,8 +102,8 @@ def end_monitor() -> None:
     import ray
 
     head = f"--gcs-address={ray.get_runtime_context().gcs_address}"
-    with contextlib.suppress(psutil.Error):  # it has ended by itself, or nobody may look
-        for child in psutil.Process().children():
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # another child that has ended hides nothing
             words = child.cmdline()
             if head in words and any(
                 "/autoscaler/" in word and word.endswith("/monitor.py") for word in words
