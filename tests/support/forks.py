@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from tune.cluster.worker_forks import STANDING, WORKER, ask, listen, write_python
+from tune.cluster.worker_forks import STANDING, WORKER, ask, listen, with_malloc_settings, write_python
 
 if TYPE_CHECKING:
     import psutil
@@ -183,6 +183,7 @@ def servers() -> Path:
     subprocess.Popen(
         [sys.executable, str(HERE / "fork_server.py"), str(folder), *map(str, numbers)],
         cwd=HERE.parents[1],
+        env=with_malloc_settings(os.environ),
         pass_fds=numbers,
         start_new_session=True,
     )

@@ -43,6 +43,13 @@ _ANSWER_SECONDS = 30.0
 """Ray waits twice as long for a worker."""
 _LONGEST = 120
 """Of a script's first line, which some systems cut."""
+_MALLOC = "GLIBC_TUNABLES"
+"""Read by glibc, and by nothing else, when a process starts; forks keep what it then said."""
+_MALLOC_SETTINGS = ("hugetlb=1", "mmap_threshold=268435456", "trim_threshold=1073741824")
+"""Huge pages, and memory that one step of a training has freed is the next one's: else, on a CPU, glibc gives some of
+it back to the system after each step, which clears it anew for the next. Allocations of 256 MiB and more still go back,
+and so does the end of a heap above 1 GiB.
+"""
 
 
 _begun: list[tuple[contextlib.ExitStack, Path | None]] = []
@@ -99,13 +106,22 @@ def _serve(listener: socket.socket, environment: Mapping[str, str]) -> subproces
     program = str(ROOT / "tune" / "cluster" / "fork_server.py")
     return subprocess.Popen(
         [sys.executable, program, str(listener.fileno()), str(os.getpid())],
-        env=dict(environment),
+        env=with_malloc_settings(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=[listener.fileno()],
         start_new_session=True,  # what interrupts the search leaves its workers to the search
     )
+
+
+def with_malloc_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment for a server: its forks allocate memory as trainings need it, unless the user says how.
+
+    The variable comes last: by where the first one lies Ray finds the place for a process's title.
+    """
+    settings = ":".join(f"glibc.malloc.{each}" for each in _MALLOC_SETTINGS)
+    return {**environment, _MALLOC: environment.get(_MALLOC, settings)}
 
 
 def listen(address: Path) -> socket.socket:

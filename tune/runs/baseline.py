@@ -13,7 +13,7 @@ from tune.experiments.settings_file import write_baseline_clips
 from tune.runs.session import Session, finite, share_folders
 from tune.util.errors import UserError, first_line
 from tune.workers.inputs import TrialInputs, shared_folders
-from tune.workers.trainable import evaluate_shared
+from tune.workers.trainable import evaluate_shared, freeing_memory
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -123,7 +123,9 @@ def begin_in_worker(
     """Begin what `in_worker` does; what it returns waits for the end of it, and raises the same."""
     import ray
 
-    remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(work)
+    remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(
+        freeing_memory(work)
+    )
     begun = remote.remote(inputs, *arguments)
 
     def wait() -> Result:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tune.cluster.progress_channel import ask, post
 from tune.search.scheduler import TRIAL_ID
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from tune.cluster.resources import TrialResources
     from tune.experiments.checkpoint_files import CheckpointFiles
     from tune.workers.inputs import TrialInputs
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def train_worker(
@@ -180,10 +184,25 @@ def _run(
     return result
 
 
+def freeing_memory(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """What `work` does, after which its process holds no more memory than it must: Ray keeps it for other work."""
+
+    @functools.wraps(work)
+    def done(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        try:
+            return work(*arguments, **named)
+        finally:
+            _free_memory()
+
+    return done
+
+
 def _free_memory() -> None:
-    """Give back what the trial before left in this process: actors are reused, since their imports take seconds."""
+    """Give back what was freed in this process: processes are reused, since their imports take seconds."""
     import torch
 
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    with contextlib.suppress(OSError, AttributeError):  # another libc than glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

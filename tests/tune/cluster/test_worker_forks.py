@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -103,6 +104,50 @@ def test_commands_that_are_refused_one_after_the_other_leave_one_server_to_be_us
         assert python is not None
         assert server.is_running()
     assert not server.is_running()
+
+
+ALLOCATING = """
+import os, psutil, resource, torch
+from tune.workers.trainable import freeing_memory
+def step():
+    tensors = [torch.zeros(5_000_000) for _ in range(4)]
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+held = psutil.Process().memory_info().rss
+freeing_memory(step)()
+freed = held - psutil.Process().memory_info().rss
+print(faults, freed >> 20, "GLIBC_TUNABLES" in os.environ)
+"""
+"""Page faults of ten steps with 80 MB each, which are 20,000 pages, and MiB that are given back in the end."""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "least", "most", "freed"),
+    [("", 0, 20_000, 60), ("glibc.malloc.mmap_threshold=1000000", 150_000, 400_000, -1)],
+)
+def test_memory_that_a_step_has_freed_is_the_next_ones_unless_the_user_says_how(
+    chosen: str, least: int, most: int, freed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "_begun", [])
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    request = {"words": ["-c", ALLOCATING], "folder": str(tmp_path), "environment": environment}
+    given = environment | ({"GLIBC_TUNABLES": chosen} if chosen else {})
+    with forks.worker_forks(given) as python, (tmp_path / "told").open("w+") as told:
+        assert python is not None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as question:  # answered once it has begun
+            question.connect(str(python.with_name("workers")))
+            question.shutdown(socket.SHUT_WR)
+            question.recv(1)
+        connection, _ = forks.ask(python.with_name("workers"), request, [0, told.fileno(), told.fileno()])
+        with connection:
+            assert connection.recv(64) == b"0", (tmp_path / "told").read_text()
+        faults, given_back, has_variable = (tmp_path / "told").read_text().split()
+    assert least <= int(faults) < most
+    assert int(given_back) >= freed
+    assert has_variable == "False", "what workers start has its own settings"
 
 
 def test_the_server_ends_where_who_started_it_is_gone_before_it_has_begun(tmp_path: Path) -> None:
