@@ -5,6 +5,7 @@ FD is the socket to ask, PID the number of the process that has started it, with
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -18,6 +19,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -169,7 +171,29 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """What Python does with these words."""
+    """Do what Python does with these words, and end this process with the same exit code.
+
+    As `multiprocessing` ends its forks: what waits for the end runs, but no object is freed. Python would write to each
+    of those that the server has imported, and so copy their memory in every process that ends.
+    """
+    code = 0
+    try:
+        _run(words)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    # Where nobody takes what is left to be written, Python itself says so.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> None:
     if words[0] == "-m":
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forks import Command
 
 from tune.cluster import worker_forks as forks
 
@@ -148,6 +149,56 @@ def test_memory_that_a_step_has_freed_is_the_next_ones_unless_the_user_says_how(
     assert least <= int(faults) < most
     assert int(given_back) >= freed
     assert has_variable == "False", "what workers start has its own settings"
+
+
+ENDING = """
+import atexit, sys, threading, time
+class Large:
+    def __del__(self):
+        print("freed", flush=True)
+sys.large = Large()
+def later():
+    time.sleep(0.3)
+    print("thread")
+atexit.register(print, "at the end")
+threading.Thread(target=later).start()
+print("begun")
+"""
+"""Python would free that object in the end, and all that the server has imported, and copy its memory for that."""
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "told"),
+    [
+        ("", 0, "begun thread at the end"),
+        ("sys.exit(0)", 0, "begun thread at the end"),
+        ("sys.exit(3)", 3, "begun thread at the end"),
+        ("sys.exit('no such file')", 1, "no such file"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero"),
+        ("sys.stdout.close()", 0, ""),
+    ],
+)
+def test_a_fork_ends_as_python_does_without_freeing_what_it_shares(
+    last: str, code: int, told: str, tmp_path: Path
+) -> None:
+    with (tmp_path / "told").open("w+") as output:
+        command = Command(
+            program=["-c", ENDING + last], cwd=tmp_path, kind="workers", output=output, merged=True
+        )
+        assert command.wait(60) == code
+    found = (tmp_path / "told").read_text().split()
+    assert set(told.split()) <= set(found), found
+    if told.startswith("begun"):
+        assert found == told.split()
+
+
+def test_a_fork_whose_output_nobody_takes_ends_as_python_does(tmp_path: Path) -> None:
+    """With code 1 or 120, by whether Python buffers what it writes."""
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-c", "print(1)"]
+        code = subprocess.run(words, stdout=full, stderr=full, check=False).returncode
+        assert code
+        assert Command(program=words[1:], cwd=tmp_path, kind="workers", output=full).wait(60) == code
 
 
 def test_the_server_ends_where_who_started_it_is_gone_before_it_has_begun(tmp_path: Path) -> None:
