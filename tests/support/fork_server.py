@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = sys.path[0]
 sys.path.insert(1, str(Path(HERE).parents[1]))
 
-from tune.cluster.fork_server import READ_BY_IMPORTS, Server, import_for_workers, run  # noqa: E402
+from tune.cluster.fork_server import READ_BY_IMPORTS, Server, import_for_workers, run, run_and_end  # noqa: E402
 
 del sys.path[1]
 
@@ -67,4 +67,6 @@ if __name__ == "__main__":
     words = server.become(asked)
     if with_ray:
         sys.executable = str(folder / "python")  # of Ray's workers and the follower
-    run(words)
+        run(words)  # which ends as it does for a user
+    else:
+        run_and_end(words)

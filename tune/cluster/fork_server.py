@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -20,6 +21,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -171,29 +173,7 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Do what Python does with these words, and end this process with the same exit code.
-
-    As `multiprocessing` ends its forks: what waits for the end runs, but no object is freed. Python would write to each
-    of those that the server has imported, and so copy their memory in every process that ends.
-    """
-    code = 0
-    try:
-        _run(words)
-    except SystemExit as end:
-        if not isinstance(end.code, int | None):
-            raise
-        code = end.code or 0
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    # Where nobody takes what is left to be written, Python itself says so.
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def _run(words: list[str]) -> None:
+    """What Python does with these words."""
     if words[0] == "-m":
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -204,6 +184,34 @@ def _run(words: list[str]) -> None:
         sys.argv = words
         sys.path.insert(0, str(Path(words[0]).parent))
         runpy.run_path(words[0], run_name="__main__")
+
+
+def run_and_end(words: list[str]) -> None:
+    """`run`, then end this process with Python's exit code; unless that failed, without freeing any object.
+
+    Python would write to each object that the server has imported, and so copy the memory of all of them in every
+    process that ends. Threads are waited for, functions of `atexit` run, and what was written is flushed; but not files
+    that nobody has closed.
+    """
+    code = 0
+    try:
+        run(words)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, SystemExit):  # a signal's, as Ray sends: Python tells of it and keeps the code
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    # Where nobody takes what is left to be written, Python itself says so.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+            stream.flush()  # type: ignore[union-attr]
+        ctypes.CDLL(None).fflush(None)  # what native libraries have printed
+        os._exit(code & 0xFF)
+    sys.exit(code)
 
 
 def import_for_workers(*more: str) -> None:
@@ -231,7 +239,7 @@ def _main(descriptor: str, parent: str) -> None:
     if not asked:
         shutil.rmtree(folder, ignore_errors=True)  # whoever had started it was killed
         os._exit(0)
-    run(server.become(asked))
+    run_and_end(server.become(asked))
 
 
 if __name__ == "__main__":
