@@ -167,8 +167,11 @@ threading.Thread(target=later).start()
 """Python would free that object in the end, and all that the server has imported, and copy its memory for that."""
 INTERRUPTED = """
 def interrupt():
-    time.sleep(0.2)
+    while threading.main_thread().is_alive():  # until it waits for the others
+        time.sleep(0.01)
+    time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 threading.Thread(target=interrupt).start()
 sys.exit(5)
