@@ -65,6 +65,9 @@ SPLIT_SETTINGS = (
 #: Settings that say how clips are cut from audio files.
 CLIP_SETTINGS = ("audio_channel", "segment_columns", "pack_seconds")
 
+#: Settings that say how the texts are written that the model learns.
+TEXT_SETTINGS = ("lowercase", "remove_punctuation", "leading_space")
+
 #: What settings were in versions that lacked them, where that is not their default.
 EARLIER: dict[str, Any] = {"segment_columns": None}
 
@@ -224,6 +227,8 @@ class TrainConfig:
     """Lower-case the transcripts that the model learns."""
     remove_punctuation: bool = False
     """Remove punctuation from the transcripts that the model learns."""
+    leading_space: bool = True
+    """Begin what the model learns with a space, as Whisper's texts do; not where a language is written without."""
 
     audio_window: float | Literal["batch"] | None = None
     """Seconds of audio that the encoder works on: `batch`: the longest clip of each effective batch; `null` or
@@ -419,8 +424,12 @@ class TrainConfig:
     @property
     def normalizer_name(self) -> str:
         """The normaliser as reports name it: `auto` with the code of the language that is written, as `auto-be`."""
-        written = "en" if self.task == "translate" or self.language is None else self.language
-        return f"auto-{written}" if self.normalizer == "auto" else self.normalizer
+        return f"auto-{self.written_language}" if self.normalizer == "auto" else self.normalizer
+
+    @property
+    def written_language(self) -> str:
+        """Whisper's code of the language that the model writes; it translates into English."""
+        return "en" if self.task == "translate" or self.language is None else self.language
 
     @property
     def weights(self) -> dict[str, float]:

@@ -13,6 +13,10 @@ import re
 
 from trainer.errors import ConfigError
 
+#: Whisper's own list (`tokenization_whisper.py`, and the paper's appendix C measures these by CER), and two more
+#: that put no space between words: Khmer, Tibetan.
+WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
+
 LANGUAGES: dict[str, str] = {
     "en": "english",
     "zh": "chinese",

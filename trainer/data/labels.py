@@ -13,6 +13,7 @@ from trainer.config import TrainConfig
 from trainer.data.clips import Clip, Drop
 from trainer.data.text import prepare_target
 from trainer.errors import ModelError
+from trainer.languages import WITHOUT_SPACES
 from trainer.mix import read_mix
 from trainer.model.processor import prefix_tokens
 
@@ -60,6 +61,11 @@ class Labels:
         return Labels(
             self.rows[chosen], np.concatenate(tokens or [self.tokens[:0]]), _offsets(self.lengths()[chosen])
         )
+
+
+def _lead(config: TrainConfig) -> str:
+    """What stands before each text: Whisper's vocabulary has words with the space in front of them."""
+    return " " if config.leading_space and config.written_language not in WITHOUT_SPACES else ""
 
 
 def _offsets(lengths: Any) -> np.ndarray:
@@ -119,7 +125,8 @@ def label_chunks(
         some = texts[start : start + _AT_ONCE]
         kinds = origins.numbers[start : start + _AT_ONCE].tolist() if origins else [0] * len(some)
         targets = [
-            prepare_target(
+            _lead(configs[kind])
+            + prepare_target(
                 str(text),
                 lowercase=config.lowercase,
                 remove_punctuation=config.remove_punctuation,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import TrainConfig
+from trainer.config import TEXT_SETTINGS, TrainConfig
 from trainer.data.cache import found_or_built, read_complete, unfinished
 from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
 from trainer.data.columns import PLAIN, Origin
@@ -354,7 +354,7 @@ class PreparedData:
     def _labels_folder(self, config: TrainConfig, processor: Processor, longest: int) -> Path:
         """Beside the features; named by the clips and all that makes labels of their texts."""
         vocabulary = processor.tokenizer.backend_tokenizer.to_str()
-        settings = [getattr(config, name) for name in ("language", "task", "lowercase", "remove_punctuation")]
+        settings = [getattr(config, name) for name in ("language", "task", *TEXT_SETTINGS)]
         parts: list[Any] = [LABELS_VERSION, self.folder.name, settings, longest, vocabulary]
         for split in self.splits.values():
             if (origins := split.all_origins).kinds != (PLAIN,):

@@ -17,10 +17,6 @@ from importlib import resources
 
 from trainer.scoring.signs import english_signs
 
-#: Whisper's own list (`tokenization_whisper.py`, and the paper's appendix C measures these by CER), and two more
-#: that put no space between words: Khmer, Tibetan.
-WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
-
 _TO_LATIN = str.maketrans(
     {
         **dict(zip("абвгдђежзијклмнопрстћуфхцчш", "abvgdđežzijklmnoprstćufhcčš", strict=True)),

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Literal
 from trainer.config import TrainConfig
 from trainer.data.columns import Origin
 from trainer.data.text import join_space, prepare_target
-from trainer.languages import language_name
+from trainer.languages import WITHOUT_SPACES, language_name
 from trainer.scoring.language_rules import (
     EARLY,
     LATE,
     NOTES,
     RULES,
-    WITHOUT_SPACES,
     plain_digits,
     spelling_table,
     split_characters,
@@ -66,7 +65,7 @@ def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = No
         config: its normaliser, language and task count.
         tokenizer: may bring the model's own table of English spellings, which `whisper` then takes.
     """
-    code = written_language(config)
+    code = config.written_language
     name = config.normalizer_name
     unit, description = describe_normalizer(config)
     if config.normalizer == "none":
@@ -84,7 +83,7 @@ def make_normalizers(
     """The normaliser of each kind of clips; one and the same for those that are written in one language."""
     made: dict[str, Normalizer] = {}
     own = [kind.config(config) for kind in kinds]
-    return [made.setdefault(written_language(one), make_normalizer(one, tokenizer)) for one in own]
+    return [made.setdefault(one.written_language, make_normalizer(one, tokenizer)) for one in own]
 
 
 def as_one(normalizers: Sequence[Normalizer]) -> Normalizer:
@@ -101,14 +100,9 @@ def as_one(normalizers: Sequence[Normalizer]) -> Normalizer:
     )
 
 
-def written_language(config: TrainConfig) -> str:
-    """Whisper's code of the language that the model writes; it translates into English."""
-    return "en" if config.task == "translate" or config.language is None else config.language
-
-
 def describe_normalizer(config: TrainConfig) -> tuple[Unit, str]:
     """What is counted, and what the normaliser of `config` does, in words; imports nothing heavy."""
-    code = written_language(config)
+    code = config.written_language
     spaceless = code in WITHOUT_SPACES
     if config.normalizer == "none":
         return "words", "texts as they are, but for white space"
@@ -130,7 +124,7 @@ def unit_note(config: TrainConfig) -> str | None:
     """What a user must know of a rate that is called WER and counts no words; None where it does."""
     if config.task == "translate" or describe_normalizer(config)[0] == "words":
         return None
-    language = language_name(written_language(config))
+    language = language_name(config.written_language)
     return (
         f"{language} is written without spaces between words: errors are counted by character, "
         f"so WER is the CER here (normaliser {config.normalizer_name})"

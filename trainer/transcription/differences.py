@@ -8,8 +8,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from trainer.languages import WITHOUT_SPACES
 from trainer.scoring.alignment import align, pairs
-from trainer.scoring.language_rules import WITHOUT_SPACES, split_characters
+from trainer.scoring.language_rules import split_characters
 from trainer.transcription.transcripts import Segment, Transcript, segment_dict
 
 Kind = Literal["equal", "written", "replace", "delete", "insert"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Any, Literal
 
-from trainer.scoring.language_rules import WITHOUT_SPACES
+from trainer.languages import WITHOUT_SPACES
 from trainer.transcription.recordings import Recording
 
 Doubt = Literal["repeats", "breaks off"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 
-from trainer.config import CLIP_SETTINGS, ConfigError, TrainConfig
+from trainer.config import CLIP_SETTINGS, TEXT_SETTINGS, ConfigError, TrainConfig
 from tune.commands.options import (
     Parser,
     add_results,
@@ -29,7 +29,7 @@ _SETTINGS = (
     *("data_config", "train_split", "validation_split", "test_split", "validation_share", "audio_column"),
     *("text_column", "row_filter", "max_train_clips", "max_eval_clips", "max_dropped_share", "data_seed"),
     *("split_by", "splits", "language_column", "task_column", *CLIP_SETTINGS),
-    *("lowercase", "remove_punctuation", "task", "eval_batch_size", "precision", "cache_dir"),
+    *(*TEXT_SETTINGS, "task", "eval_batch_size", "precision", "cache_dir"),
 )
 _FLAGS = {
     "data": ("D", "what --data of a search takes (default: demo)"),

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
+from trainer.languages import WITHOUT_SPACES
 from trainer.model.pretrained import find_model
-from trainer.scoring.language_rules import WITHOUT_SPACES
 from tune.tracking.mlflow_connection import (
     RecordRefusedError,
     RunGoneError,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import SOUNDS
+from trainer.config import SOUNDS, TEXT_SETTINGS
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
     from tune.cluster.file_share import FileShare
-
-_TEXT_SETTINGS = ("lowercase", "remove_punctuation")
-"""Searchable settings that change the labels, and so need them made anew (the features stay)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +40,7 @@ class TrialInputs:
     def with_settings(self, values: Mapping[str, Any]) -> TrialInputs:
         """The inputs of a trial with these settings in place of those of all trials."""
         config = self.config.replace(**values)
-        changed = any(getattr(config, name) != getattr(self.config, name) for name in _TEXT_SETTINGS)
+        changed = any(getattr(config, name) != getattr(self.config, name) for name in TEXT_SETTINGS)
         return dataclasses.replace(self, config=config, relabelled=self.relabelled or changed)
 
     def open(self) -> tuple[TrainConfig, PreparedData]:

@@ -11,14 +11,13 @@ import pytest
 from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
 from trainer.config import TrainConfig
-from trainer.languages import LANGUAGES, language_name
+from trainer.languages import LANGUAGES, WITHOUT_SPACES, language_name
 from trainer.model.processor import load_processor
 from trainer.scoring.language_rules import (
     EARLY,
     LATE,
     NOTES,
     RULES,
-    WITHOUT_SPACES,
     serbian_latin,
     spelling_table,
     split_characters,

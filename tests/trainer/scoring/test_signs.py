@@ -9,8 +9,7 @@ import pytest
 from hypothesis import strategies
 
 from trainer.data.text import CURRENCIES, prepare_target
-from trainer.languages import LANGUAGES
-from trainer.scoring.language_rules import WITHOUT_SPACES
+from trainer.languages import LANGUAGES, WITHOUT_SPACES
 from trainer.scoring.normalizers import normalize
 
 #: Ways to write one thing, each of which people use somewhere; `{}` stands for the number.

@@ -1,0 +1,318 @@
+"""Fine-tunings of a real Whisper on real speech: the tables of labels, windows, rates and timestamps.
+
+    python benchmarks/real.py --model FOLDER --german FOLDER --cherokee FOLDER [--parts labels rates] [--minutes 100]
+
+Trains what `real_results.jsonl` has not yet, one training after the other, and prints the tables of all that it has;
+with `--minutes` no training begins after that time. A training is measured by its last weights, with the model's
+whole window. `real_data.py` says what the data is. whisper-base on two CPU cores takes about ten hours for everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import real_data  # noqa: E402
+
+from trainer.config import TrainConfig  # noqa: E402
+
+RESULTS = Path(__file__).with_name("real_results.jsonl")
+LANGUAGES = {"german": "de", "telephone": "de", "cherokee": "haw"}
+EPOCHS = {"german": 3, "telephone": 3, "cherokee": 4}
+RATES = (1e-5, 2.5e-5, 5e-5, 1e-4, 2e-4)
+SHORT = 10.0
+"""Seconds: what `audio_window: auto` is for clips of up to 10 s of a Whisper with 30 s."""
+WHOLE = 30.0
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Run:
+    """One training; without a rate the model as it is."""
+
+    data: str
+    rate: float | None = None
+    seed: int = 0
+    window: float = SHORT
+    leading_space: bool = True
+
+
+def runs_of(part: str) -> list[Run]:
+    """The trainings of a part, in the order in which they are made."""
+    if part == "labels":
+        return [Run("german", 1e-5, seed, SHORT, space) for seed in range(5) for space in (True, False)]
+    if part == "windows":
+        known = [Run("german", 1e-5, seed, window) for seed in range(3) for window in (SHORT, WHOLE)]
+        return [*known, *(Run("cherokee", 1e-4, 0, window) for window in (SHORT, WHOLE))]
+    if part == "rates":
+        return [Run(data, rate) for data in ("german", "cherokee") for rate in (None, *RATES)]
+    if part == "second-seeds":  # of the two best rates by the table before
+        return [
+            Run("german", 1e-5, 1),
+            Run("german", 2.5e-5, 1),
+            Run("cherokee", 1e-4, 1),
+            Run("cherokee", 2e-4, 1),
+        ]
+    if part == "telephone":
+        return [Run("telephone", rate) for rate in (None, 1e-5, 5e-5)]
+    raise ValueError(part)
+
+
+PARTS = ("labels", "rates", "windows", "second-seeds", "telephone")
+
+
+def main() -> None:
+    """Make what is missing, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", type=Path, required=True, help="folder of whisper-base")
+    parser.add_argument("--german", type=Path, required=True, help="folder with metadata.csv")
+    parser.add_argument("--cherokee", type=Path, help="clone of cherokee-audio-data")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real", help="tables and features")
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    arguments = parser.parse_args()
+    tables = {
+        "german": real_data.make_german(arguments.german, arguments.work),
+        "telephone": real_data.make_telephone(arguments.german, arguments.work),
+    }
+    if arguments.cherokee:
+        tables["cherokee"] = real_data.make_cherokee(arguments.cherokee, arguments.work)
+    began = time.monotonic()
+    wanted = dict.fromkeys(run for part in arguments.parts for run in runs_of(part) if run.data in tables)
+    for number, run in enumerate(wanted, 1):
+        if run in read_results():
+            continue
+        if time.monotonic() - began > 60 * arguments.minutes:
+            print(f"{number - 1} of {len(wanted)} trainings are there; the time is over")
+            break
+        print(f"{datetime.datetime.now():%H:%M:%S} {number}/{len(wanted)} {run}", flush=True)
+        result = measure(run, base_config(run, arguments.model, tables[run.data], arguments.work))
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"run": dataclasses.asdict(run), **result}, ensure_ascii=False) + "\n")
+    print_tables(read_results())
+
+
+def base_config(run: Run, model: Path, table: Path, work: Path) -> TrainConfig:
+    """The settings of a training, which are the project's own where nothing is said."""
+    return TrainConfig(
+        model=str(model),
+        language=LANGUAGES[run.data],
+        data=str(table),
+        cache_dir=str(work / "features"),
+        epochs=EPOCHS[run.data],
+        evaluations=1,
+        learning_rate=run.rate,
+        seed=run.seed,
+        audio_window=run.window,
+        leading_space=run.leading_space,
+        log_every_seconds=60.0,
+    )
+
+
+def measure(run: Run, config: TrainConfig) -> dict[str, Any]:
+    """What a training comes to: the rates on both splits, by clip too; its speed; and the model's timestamps."""
+    from trainer.data.prepared import prepare
+    from trainer.train import train
+
+    data = prepare(config)
+    if run.rate is None:
+        return {**rates(config, data), "timestamps": timestamps(config, data), **circumstances()}
+    found: dict[str, Any] = {}
+
+    def report(metrics: Any, checkpoint: Path | None) -> None:
+        if checkpoint is None:
+            print(f"  {metrics['samples_seen']:.0f} samples, loss {metrics['loss']:.3f}", flush=True)
+            return
+        own = config.replace(model=str(checkpoint))
+        found.update(rates(own, data))
+        found["timestamps"] = timestamps(own, data)
+        found["samples"] = metrics["samples_seen"]
+        found["seconds_a_sample"] = metrics["train_seconds"] / metrics["train_samples"]
+
+    train(config, report, data=data)
+    return {**found, **circumstances()}
+
+
+def rates(config: TrainConfig, data: Any) -> dict[str, Any]:
+    """Of validation and test split: WER and CER, errors and words by clip, how many clips' first word is wrong."""
+    from trainer.model.processor import load_processor
+    from trainer.scoring.normalizers import make_normalizer
+    from trainer.train import evaluate
+
+    normalize = make_normalizer(config, load_processor(config).tokenizer)
+    found: dict[str, Any] = {}
+    for split in ("validation", "test"):
+        one = evaluate(config, split, data=data)
+        texts = [normalize(data.splits[split].text(clip)) for clip in range(one.clips)]
+        written = list(map(normalize, one.predictions))
+        firsts = [(text.split()[:1], other.split()[:1]) for text, other in zip(texts, written, strict=True)]
+        assert one.utterances is not None
+        found[split] = {
+            "wer": one.wer,
+            "cer": one.cer,
+            "loss": one.loss,
+            "seconds": one.seconds,
+            "wrong_first_words": sum(text != other for text, other in firsts),
+            "errors": list(map(int, one.utterances.word_errors)),
+            "words": list(map(int, one.utterances.words)),
+        }
+    return found
+
+
+def timestamps(config: TrainConfig, data: Any) -> dict[str, Any]:
+    """Segments of a minute of joined test clips, and how many of them have both times."""
+    import soundfile
+    import soxr
+    import torch
+    from transformers import WhisperForConditionalGeneration, WhisperProcessor
+
+    parts, seconds = [], 0.0
+    for clip in range(len(data.splits["test"])):
+        samples, rate = soundfile.read(
+            Path(config.data).parent / data.splits["test"].name(clip), dtype="float32"
+        )
+        parts.append(soxr.resample(samples, rate, real_data.RATE))
+        seconds += len(samples) / rate
+        if seconds >= 60:
+            break
+    processor = WhisperProcessor.from_pretrained(config.model)
+    model = WhisperForConditionalGeneration.from_pretrained(config.model)
+    inputs = processor(
+        np.concatenate(parts),
+        sampling_rate=real_data.RATE,
+        return_tensors="pt",
+        truncation=False,
+        padding="longest",
+        return_attention_mask=True,
+    )
+    with torch.no_grad():
+        out = model.generate(
+            **inputs,
+            language=config.language,
+            task="transcribe",
+            return_timestamps=True,
+            return_segments=True,
+            max_new_tokens=200,
+        )
+    first = processor.tokenizer.convert_tokens_to_ids("<|0.00|>")
+    segments = [segment["tokens"].tolist() for segment in out["segments"][0]]
+    both = sum(tokens[0] >= first and tokens[-1] >= first for tokens in segments if tokens)
+    return {"segments": len(segments), "with_both_times": both, "seconds": seconds}
+
+
+def circumstances() -> dict[str, Any]:
+    """When and with what it was measured."""
+    import torch
+    import transformers
+
+    return {
+        "date": f"{datetime.date.today()}",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+    }
+
+
+def read_results() -> dict[Run, dict[str, Any]]:
+    """What was measured before."""
+    if not RESULTS.is_file():
+        return {}
+    rows = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
+    return {Run(**row["run"]): row for row in rows}
+
+
+def print_tables(results: dict[Run, dict[str, Any]]) -> None:
+    """Markdown: the untouched models, labels with and without the first space, windows, rates."""
+    print(
+        "\n| data | rate | window | seed | space | samples | s a sample | validation WER, CER | test WER, CER ",
+        end="",
+    )
+    print("| wrong first words | segments with both times |\n|" + " --- |" * 11)
+    for run, row in sorted(
+        results.items(), key=lambda item: (item[0].data, item[0].rate or 0, *_rest(item[0]))
+    ):
+        both = [row["validation"], row["test"]]
+        cells = [
+            run.data,
+            f"{run.rate:g}" if run.rate else "untouched",
+            f"{run.window:g}" if run.rate else "",
+            str(run.seed) if run.rate else "",
+            ("yes" if run.leading_space else "no") if run.rate else "",
+            f"{row.get('samples', 0):.0f}",
+            f"{row['seconds_a_sample']:.2f}" if "seconds_a_sample" in row else "",
+            *(f"{part['wer']:.2f}, {part['cer']:.2f}" for part in both),
+            str(sum(part["wrong_first_words"] for part in both)),
+            f"{row['timestamps']['with_both_times']} of {row['timestamps']['segments']}",
+        ]
+        print("| " + " | ".join(cells) + " |")
+    print()
+    for line in (*_space_lines(results), *_window_lines(results)):
+        print(line)
+
+
+def _rest(run: Run) -> tuple[float, int, bool]:
+    return run.window, run.seed, run.leading_space
+
+
+def _both_splits(row: dict[str, Any]) -> tuple[float, float]:
+    """WER of validation and test clips together, and wrong first words in percent of the clips."""
+    parts = [row["validation"], row["test"]]
+    words, clips = sum(sum(part["words"]) for part in parts), sum(len(part["words"]) for part in parts)
+    errors = sum(sum(part["errors"]) for part in parts)
+    return 100 * errors / words, 100 * sum(part["wrong_first_words"] for part in parts) / clips
+
+
+def _space_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
+    pairs = []
+    for run in runs_of("labels"):
+        other = dataclasses.replace(run, leading_space=False)
+        if run.leading_space and run in results and other in results:
+            pairs.append((_both_splits(results[run]), _both_splits(results[other])))
+    if pairs:
+        for name, column in (("WER %", 0), ("wrong first words %", 1)):
+            having = [with_space[column] for with_space, _ in pairs]
+            lacking = [without[column] for _, without in pairs]
+            yield (
+                f"leading space, {len(pairs)} seeds, {name}: with {_spread(having)}, without {_spread(lacking)}, "
+                f"difference {_spread([a - b for a, b in zip(having, lacking, strict=True)])}"
+            )
+
+
+def _window_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
+    for data in ("german", "cherokee"):
+        shorts = [run for run in runs_of("windows") if run.data == data and run.window == SHORT]
+        pairs = [(run, dataclasses.replace(run, window=WHOLE)) for run in shorts]
+        known = [(results[a], results[b]) for a, b in pairs if a in results and b in results]
+        if known:
+            short = [_both_splits(a)[0] for a, _ in known]
+            whole = [_both_splits(b)[0] for _, b in known]
+            ratio = statistics.median(a["seconds_a_sample"] / b["seconds_a_sample"] for a, b in known)
+            yield (
+                f"{data}, {len(known)} seeds, WER %: window {SHORT:g} s {_spread(short)}, "
+                f"{WHOLE:g} s {_spread(whole)}; time of a step {ratio:.2f}"
+            )
+
+
+def _spread(values: Iterable[float]) -> str:
+    every = list(values)
+    return f"{statistics.fmean(every):.2f} ({min(every):.2f} to {max(every):.2f})"
+
+
+if __name__ == "__main__":
+    main()
