@@ -26,9 +26,11 @@ from trainer.scoring.translation import describe_rates
 from trainer.training.batches import BatchPlan, Frames, plan_points
 from trainer.training.checkpoints import check_resumable
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
-from trainer.training.window import varies, window_frames
+from trainer.training.window import Written, least_frames, varies, window_frames
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedData, PreparedSplit
@@ -80,6 +82,10 @@ class Evaluation:
     predictions: list[str]
     utterances: UtteranceErrors | None = None
     """Word errors of each clip, where they are known."""
+    tokens: Sequence[int] = ()
+    """Tokens written for each clip, without the prefix and the end token."""
+    token_limit: int = 0
+    """Most tokens that may be written for a clip."""
     seconds: float = 0.0
     """Wall time, once the model was loaded; 0 where it was measured before."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -87,10 +93,19 @@ class Evaluation:
 
     def rates(self) -> dict[str, float]:
         """The figures of all clips that are known, without the transcripts and the time."""
-        left_out = ("predictions", "utterances", "seconds", "sources")
+        left_out = ("predictions", "utterances", "tokens", "token_limit", "seconds", "sources")
         return {
             name: value for name, value in vars(self).items() if name not in left_out and value is not None
         }
+
+    def written(self, clips: Sequence[int]) -> Written:
+        """What was written for some of the clips."""
+        assert self.utterances is not None
+        errors, words = (
+            sum(values[clip] for clip in clips)
+            for values in (self.utterances.word_errors, self.utterances.words)
+        )
+        return Written([self.tokens[clip] for clip in clips], self.token_limit, 100 * errors / words)
 
     def describe(self) -> str:
         """`WER 9.19 %, CER 3.02 %`, or what translations have."""
@@ -244,6 +259,7 @@ def evaluate(
     *,
     data: PreparedData | None = None,
     as_in_training: bool = False,
+    clips: Sequence[int] | None = None,
 ) -> Evaluation:
     """Error rates of `config.model` as it is on one split.
 
@@ -252,6 +268,7 @@ def evaluate(
         split: of the data.
         data: features that were prepared before; found in the cache or computed when left out.
         as_in_training: with the window in which a training with these settings evaluates, not always the whole one.
+        clips: only these of the split, by their positions.
 
     Raises:
         DataError: the data has no such split.
@@ -268,15 +285,18 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         # Where nothing is trained the model is measured as it will be used, unless told otherwise.
         whole = config.full_window_evaluation or not as_in_training
-        trainer = _make_trainer(config, data, data.splits[split], None, Path(scratch), whole=whole)
+        chosen = data.splits[split] if clips is None else data.splits[split].only(clips)
+        trainer = _make_trainer(config, data, chosen, None, Path(scratch), whole=whole)
         began = time.monotonic()
         metrics = trainer.evaluate()
     return Evaluation(
         **{name: metrics[f"eval_{name}"] for name in (*RATES, "chrf", "bleu") if f"eval_{name}" in metrics},
         loss=metrics["eval_loss"],
-        clips=len(data.splits[split]),
+        clips=len(chosen),
         predictions=trainer.predictions,
         utterances=trainer.utterances,
+        tokens=trainer.tokens,
+        token_limit=trainer.token_limit,
         seconds=time.monotonic() - began,
         sources=rates_by_source({name.removeprefix("eval_"): rate for name, rate in metrics.items()}),
     )
@@ -340,6 +360,7 @@ def _make_trainer(
             pad_token_id=model.config.pad_token_id,
             n_frames=full if for_evaluation and whole else augmented.window if augmented else window,
             own_window=own and not (for_evaluation and whole),
+            least_frames=least_frames(full),
             for_evaluation=for_evaluation,
             augmented=augmented,
         )

@@ -47,7 +47,8 @@ class WhisperCollator:
     n_frames: int
     """Frames of the model's window (3000 for 30 s)."""
     own_window: bool = False
-    """Pad a batch to its own longest clip, with at most `n_frames`."""
+    """Pad a batch to its own longest clip, with at most `n_frames` and at least `least_frames`."""
+    least_frames: int = 0
     for_evaluation: bool = False
     """Add the clips' numbers, so that predictions find their references."""
     half: bool = dataclasses.field(default_factory=torch.cuda.is_available)
@@ -126,7 +127,8 @@ class WhisperCollator:
     def _padded(self, frames: int) -> int:
         if not self.own_window:
             return self.n_frames
-        return (clip_frames if self.for_evaluation else batch_frames)(frames, self.n_frames)
+        choose = clip_frames if self.for_evaluation else batch_frames
+        return choose(frames, self.n_frames, self.least_frames)
 
     def _labels(self, clip: int) -> list[int]:
         ids = self.split.labels(clip)

@@ -106,6 +106,12 @@ class WhisperTrainer(SavingTrainer):
         self.predictions: list[str] = []
         self.utterances = UtteranceErrors([], [])
         """Of the last evaluation, in the split's order."""
+        self.tokens: list[int] = []
+        """Tokens that it wrote for each clip, without the prefix and the end token."""
+        self._n_prefix = len(self.processing_class.tokenizer.prefix_tokens)
+        limit = self.model.generation_config.max_length + self._n_prefix
+        self.token_limit = min(limit, self.model.config.max_target_positions) - self._n_prefix
+        """Most tokens that it may write for a clip."""
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """The stock method, after which bitsandbytes forgets the model.
@@ -232,7 +238,8 @@ class WhisperTrainer(SavingTrainer):
         else:
             total = summed_cross_entropy(outputs.logits, labels, self._label_smoothing)
         # Gradients of several workers are averaged.
-        loss = total / torch.as_tensor(num_items_in_batch) * self.args.world_size
+        # A step may have no tokens, as where no clip of a stream can be used: it has no gradient then.
+        loss = total / torch.as_tensor(num_items_in_batch).clamp(min=1) * self.args.world_size
         return (loss, outputs) if return_outputs else loss
 
     def _is_projected_apart(self, labels: torch.Tensor) -> bool:
@@ -310,10 +317,9 @@ class WhisperTrainer(SavingTrainer):
             # With DeepSpeed all write together, or none.
             if any_says(self.args, not finite) if self._deepspeed_asked else not finite:
                 raise _NotFiniteError
-            prefix = len(self.processing_class.tokenizer.prefix_tokens)
             tokens = transcribe_encoded(
                 self._writer,
-                inputs["decoder_input_ids"][:, :prefix],  # of each clip its own
+                inputs["decoder_input_ids"][:, : self._n_prefix],  # of each clip its own
                 encoded,
                 in_step=self._deepspeed_asked,
                 greedy=self._greedy,
@@ -353,6 +359,8 @@ class WhisperTrainer(SavingTrainer):
         order = [rows[clip] for clip in due]
         tokens = np.asarray(prediction.predictions)[order]
         tokenizer = self.processing_class.tokenizer
+        written = ~np.isin(tokens[:, self._n_prefix :], (tokenizer.pad_token_id, tokenizer.eos_token_id))
+        self.tokens = written.sum(1).tolist()
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         references = [self._evaluation.text(clip) for clip in due]
         sources = [self._sources[clip] for clip in due]

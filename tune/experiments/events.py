@@ -32,7 +32,7 @@ RATES = (
     *("eval_loss", "eval_clips", "wer_error"),
 )
 """What an evaluation measures; with it stands in `Evaluated` what the training reports of itself."""
-_RATES, _RATES_BY_SOURCE = {"rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
+_RATES, _RATES_BY_SOURCE = {"rates", "window_rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
 """Fields with rates. The one that decides is called `wer` here, and in the log by its true name (`told`, `judged`)."""
 
 
@@ -101,6 +101,10 @@ class BaselineMeasured(Event):
 
     rates: dict[str, float]
     """`wer`, `cer`, ... in percent, `loss`, `clips`."""
+    window_rates: dict[str, float] = dataclasses.field(default_factory=dict)
+    """The same in the window in which trials are measured; empty where that is the model's whole one."""
+    window_problem: str = ""
+    """Why trainings hear the whole window, where a shorter one would hold all clips."""
     seconds: float | None = None
     """What measuring took; None where it was known from before."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)

@@ -150,6 +150,11 @@ class Plan(abc.ABC):
         return self.base.augments
 
     @property
+    def whole_window_trials(self) -> bool:
+        """Whether trials are measured in the model's whole window, not in the one that they train with."""
+        return self.base.full_window_evaluation
+
+    @property
     def where(self) -> str:
         """The experiment's place as people read it."""
         return self.experiment_folder.address if self.experiment_folder.remote else short_path(self.folder)
@@ -296,6 +301,12 @@ class SearchPlan(Plan):
         """Whether a trial may change the waveforms of clips."""
         on = {name: name in self.space.ranges or getattr(self.base, name) > 0 for name in _AUGMENT}
         return all(on.values())
+
+    @property
+    def whole_window_trials(self) -> bool:
+        """See `Plan.whole_window_trials`; where finalists follow, these are measured as the model will be used."""
+        given = "full_window_evaluation" in self.space.fixed or "audio_window" in self.space.ranges
+        return self.base.full_window_evaluation and (given or not self.request.n_finalists)
 
     @property
     def largest_batch(self) -> int:

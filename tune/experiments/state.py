@@ -128,6 +128,11 @@ class SearchState:
         return self.baseline.rates if self.baseline else {}
 
     @property
+    def trial_base_rates(self) -> dict[str, float]:
+        """The same in the window in which trials are measured."""
+        return (self.baseline.window_rates if self.baseline else {}) or self.base_rates
+
+    @property
     def runs(self) -> list[TrialRecord]:
         """Trials, then repeats, then averages."""
         return [*self.records.all(), *self.repeats.all(), *self.averages.all()]

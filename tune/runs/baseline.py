@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainer.model.whisper import load_model_config
 from trainer.scoring.objectives import objective_words
+from trainer.training.early_evaluation import early_clips
+from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, window_frames, window_problem
 from tune.experiments.events import BaselineMeasured
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
@@ -41,14 +45,71 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         how = objective_words(base.objective) or "all clips together"
         own = ", ".join(f"{name} {rates['wer']:.2f} %" for name, rates in found.sources.items())
         session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
+    problem = _choose_window(session, found)
     session.baseline = BaselineMeasured(
         rates=finite(found.rates()),
+        window_rates=_rates_in_window(session),
+        window_problem=problem,
         seconds=time.time() - began,
         sources=found.sources,
         objective=base.objective,
     )
     write_baseline_clips(session.plan.folder, found)
     return found
+
+
+def _choose_window(session: Session[Any], whole: Evaluation) -> str:
+    """Have trainings hear the model's whole window where the untouched one cannot be trusted in a shorter one.
+
+    Returns:
+        why, or nothing.
+    """
+    base, data = session.plan.base, session.data
+    full = 2 * int(load_model_config(base).max_source_positions)
+    frames = window_frames(base, data, full)
+    if frames == full or len(session.plan.values_of("audio_window")) > 1:
+        return ""
+    origins = data.splits["validation"].origins
+    sources = [origins.kinds[number].source for number in origins.numbers]
+    clips = early_clips(sources, GUARD_CLIPS, base.data_seed)
+    short = _measure_in_window(session, clips)
+    problem = window_problem(whole.written(clips), short.written(range(len(clips))))
+    if problem is None:
+        return ""
+    seconds, own = frames / FRAMES_PER_SECOND, full / FRAMES_PER_SECOND
+    told = f"in a window of {seconds:.3g} s {base.model} untouched cannot be trusted: {problem}"
+    if isinstance(base.audio_window, float):
+        session.say(
+            f"warning: audio_window={base.audio_window:g}: {told}; take auto, or {own:g} for the whole one"
+        )
+        return ""
+    session.say(f"trainings use the whole window of {own:g} s: {told}")
+    session.plan = dataclasses.replace(session.plan, base=base.replace(audio_window=own))
+    return problem
+
+
+def _rates_in_window(session: Session[Any]) -> dict[str, float]:
+    """The base model's, with which trials are compared at their rungs; none where they use the whole window."""
+    base = session.plan.base
+    full = 2 * int(load_model_config(base).max_source_positions)
+    if session.plan.whole_window_trials or window_frames(base, session.data, full) == full:
+        return {}
+    clips = range(len(session.data.splits["validation"]))
+    return finite(_measure_in_window(session, clips).rates())
+
+
+def _measure_in_window(session: Session[Any], clips: Sequence[int]) -> Evaluation:
+    """The base model on validation clips, in the window that trainings have."""
+    inputs = session.inputs(session.plan.base.replace(full_window_evaluation=False))
+    every = len(clips) == len(session.data.splits["validation"])
+    return measure_untouched(
+        session,
+        inputs,
+        session.data,
+        "validation",
+        "in the trainings' window",
+        clips=None if every else clips,
+    )[0]
 
 
 def measure_held_out(
@@ -78,31 +139,38 @@ def measure_held_out(
 
 def _measure_base(session: Session[Any], split: str) -> tuple[Evaluation, bool]:
     """The base model on a split, and whether it was measured before."""
-    return measure_untouched(session, session.inputs(session.plan.base), session.data, split)
+    base = session.plan.base.replace(full_window_evaluation=True)
+    return measure_untouched(session, session.inputs(base), session.data, split)
 
 
 def measure_untouched(
-    session: Session[Any], inputs: TrialInputs, data: PreparedData, split: str, where: str = ""
+    session: Session[Any],
+    inputs: TrialInputs,
+    data: PreparedData,
+    split: str,
+    where: str = "",
+    *,
+    clips: Sequence[int] | None = None,
 ) -> tuple[Evaluation, bool]:
-    """The model of `inputs` as it is on a split of `data`, which they have, and whether it was measured before."""
+    """The model of `inputs` as it is on a split of `data`, which they have, and whether it was measured before.
+
+    In the window of trainings where their settings do not have the whole one; `clips`: these alone.
+    """
     from trainer.baseline_cache import keep_rates, recall_rates
 
     device, base = "gpu" if session.resources.gpus else "cpu", inputs.config
-    known = recall_rates(base, data, device, split) if base.reuse_baseline else None
+    how: dict[str, Any] = {"as_in_training": not base.full_window_evaluation, "clips": clips}
+    known = recall_rates(base, data, device, split, **how) if base.reuse_baseline else None
     if known is not None:
         return known, True
-    found = _measure(session, inputs, split, f"the base model {base.model} {where}".rstrip())
+    with session.console.status(f"measuring the base model {base.model} {where}".rstrip() + " ..."):
+        found = in_worker(session, evaluate_shared, inputs, split, *how.values())
     if base.reuse_baseline:
         try:
-            keep_rates(base, data, device, split, found)
+            keep_rates(base, data, device, split, found, **how)
         except OSError as error:
             session.say(f"note: the next search measures the base model again: {error}")
     return found, False
-
-
-def _measure(session: Session[Any], inputs: TrialInputs, split: str, what: str) -> Evaluation:
-    with session.console.status(f"measuring {what} ..."):
-        return in_worker(session, evaluate_shared, inputs, split)
 
 
 def in_worker(

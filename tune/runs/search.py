@@ -113,9 +113,9 @@ def settle(session: Session[SearchPlan], baseline: Evaluation) -> tuple[TrainCon
     base = plan.base.replace(evaluate_at=plan.rungs(session.data.train.epoch_samples))
     if part := early_eval_clips(base, baseline):
         base = base.replace(early_eval_clips=part)
-    trial = trials_base(plan, base)
-    write_search_file(plan, base, session.data, session.resources, full_window=trial == base)
-    return base, trial
+    whole = plan.whole_window_trials
+    write_search_file(plan, base, session.data, session.resources, full_window=whole)
+    return base, base if whole else base.replace(full_window_evaluation=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,12 +211,13 @@ class SearchStages:
         return full / mean_evaluated_frames(self.trial, self.session.data, full)
 
     def _display(self, records: Records, trials: int, noun: str) -> SearchDisplay:
+        state = self.session.state
         return SearchDisplay(
             self.session.console,
             records,
             n_trials=trials,
             budget=(self.base.evaluate_at or (1,))[-1],
-            baseline=self.session.state.base_rates["wer"],
+            baseline=(state.trial_base_rates if records is state.records else state.base_rates)["wer"],
             trouble=lambda: self.session.tracking.problem,
             noun=noun,
         )
@@ -238,15 +239,6 @@ class SearchStages:
                 f"{len(session.data.splits['validation']):,} validation clips (--set early_eval_clips=0 measures all)"
             )
         session.console.print()
-
-
-def trials_base(plan: SearchPlan, base: TrainConfig) -> TrainConfig:
-    """The settings of trials: where finalists follow, which are measured as the model will be used, trials are
-    measured with the window that they train with.
-    """
-    if plan.request.n_finalists and "full_window_evaluation" not in plan.space.fixed:
-        return base.replace(full_window_evaluation=False)
-    return base
 
 
 def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:

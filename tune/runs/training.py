@@ -48,6 +48,7 @@ def run_training(plan: TrainPlan, console: Console) -> Outcome[TrainPlan]:
         points = plan_batches(session.plan.base, session.data.train).points
         with session.new_experiment():
             measure_baseline(session)
+            plan = session.plan
             write_training_file(plan, points, session.data, session.resources)
             batch = plan.base.effective_batch_size
             session.begin(TrialProposed(trial_id=TRIAL, config=plan.trial_config, effective_batch=batch))

@@ -56,7 +56,7 @@ class TrialRunner:
 
         plan, log, state = self.session.plan, self.session.experiment.log, self.session.state
         records, n_train = state.records, self.session.data.train.epoch_samples
-        rates, rungs = state.base_rates, self.config.evaluate_at or ()
+        rates, rungs = state.trial_base_rates, self.config.evaluate_at or ()
         judge = Judge(plan.space.scheduler, rungs, records, rates.get("wer"), rates.get("loss"))
         left = plan.request.trials - sum(record.status != "running" for record in records.all())
         searcher = None

@@ -134,12 +134,17 @@ def make_trainable(
     return ray.tune.with_resources(whisper_trial, resources.request())
 
 
-def evaluate_shared(inputs: TrialInputs, split: str = "validation") -> Evaluation:
-    """Error rates of the settings' model as it is on a split, on whatever node this runs."""
+def evaluate_shared(
+    inputs: TrialInputs,
+    split: str = "validation",
+    as_in_training: bool = False,
+    clips: Sequence[int] | None = None,
+) -> Evaluation:
+    """What `evaluate` returns for the settings' model as it is, on whatever node this runs."""
     from trainer.train import evaluate
 
     config, data = inputs.open()
-    return evaluate(config, split, data=data)
+    return evaluate(config, split, data=data, as_in_training=as_in_training, clips=clips)
 
 
 def probe_shared(

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,9 +50,9 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
         assert np.abs(padded - full).max() <= FEATURE_TOLERANCE
         prefix = processor.tokenizer.convert_ids_to_tokens(split.labels(i))
         assert prefix[:4] == ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
-        assert split.labels(i) == processor.tokenizer(target).input_ids
+        assert split.labels(i) == processor.tokenizer(f" {target}").input_ids
         assert split.labels(i)[-1] == processor.tokenizer.eos_token_id
-        assert processor.tokenizer.decode(split.labels(i), skip_special_tokens=True) == target
+        assert processor.tokenizer.decode(split.labels(i), skip_special_tokens=True) == f" {target}"
 
 
 def test_a_second_time_nothing_is_computed(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,13 +78,30 @@ def test_text_settings_share_the_features(config: TrainConfig) -> None:
     )
     assert other.reused
     assert other.folder == first.folder
-    assert taught(other.splits["test"], config) == ["null", "nan", "sentence number 11"]
+    assert taught(other.splits["test"], config) == [" null", " nan", " sentence number 11"]
     assert "<|de|>" in load_processor(config.replace(language="de")).tokenizer.decode(
         other.splits["test"].labels(0)
     )
     validation = other.splits["validation"]
-    assert taught(validation, config) == ["1.0", "quoted he said", "sentence number 10"]
+    assert taught(validation, config) == [" 1.0", " quoted he said", " sentence number 10"]
     assert validation.text(1) == '"Quoted," he said'
+
+
+@pytest.mark.parametrize(
+    ("settings", "space"),
+    [
+        ({}, " "),
+        ({"leading_space": False}, ""),
+        ({"language": "ja"}, ""),
+        ({"language": "ja", "task": "translate"}, " "),
+    ],
+)
+def test_labels_begin_with_a_space_where_the_written_language_has_spaces(
+    config: TrainConfig, settings: dict[str, Any], space: str
+) -> None:
+    """Whisper's own texts do, and runtimes join segments by what they begin with."""
+    data = prepare(config).with_texts(config.replace(**settings))
+    assert taught(data.splits["test"], config)[0] == f"{space}null"
 
 
 def test_labels_of_other_texts_are_made_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:

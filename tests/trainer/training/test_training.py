@@ -114,7 +114,7 @@ def test_collator_leaves_one_start_token(small_config: TrainConfig) -> None:
     shifted = shift_tokens_right(batch["labels"], pad, start)
     kept = batch["labels"] != IGNORED
     assert torch.equal(shifted[kept], batch["decoder_input_ids"][kept])
-    ids = processor.tokenizer(data.splits["train"].text(0)).input_ids
+    ids = processor.tokenizer(f" {data.splits['train'].text(0)}").input_ids
     assert batch["labels"][0][kept[0]].tolist() == ids[1:]
 
 

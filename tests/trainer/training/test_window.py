@@ -18,7 +18,17 @@ from trainer.data.prepared import PreparedData, prepare
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.train import evaluate, train
-from trainer.training.window import clip_frames, hearing, mean_evaluated_frames, varies, window_frames
+from trainer.training.window import (
+    Written,
+    batch_frames,
+    clip_frames,
+    hearing,
+    least_frames,
+    mean_evaluated_frames,
+    varies,
+    window_frames,
+    window_problem,
+)
 
 
 @pytest.fixture
@@ -57,13 +67,52 @@ def test_auto_is_the_longest_clip_and_no_clip_is_cut(small_config: TrainConfig, 
     longest = max(
         split.features(clip).shape[1] for split in clips.splits.values() for clip in range(len(split))
     )
-    auto = window_frames(small_config.replace(audio_window=None), clips, 3000)
+    auto = window_frames(small_config.replace(audio_window=None), clips, 400)
     assert longest <= auto < longest + 16
     assert auto % 16 == 0
     assert window_frames(small_config.replace(audio_window=1), clips, 3000) == auto
     assert window_frames(small_config.replace(audio_window=8), clips, 3000) == 800
     assert window_frames(small_config.replace(audio_window=30), clips, 3000) == 3000
     assert window_frames(small_config.replace(audio_window=30), clips, 400) == 400
+
+
+@pytest.mark.parametrize("asked", [None, "batch"])
+def test_a_window_that_is_chosen_is_a_third_of_the_models_own_at_least(
+    small_config: TrainConfig, clips: PreparedData, asked: Any
+) -> None:
+    """In less an untouched Whisper does not find the end of a clip."""
+    chosen = small_config.replace(audio_window=asked)
+    assert window_frames(chosen, clips, 3000) == least_frames(3000) == 1008
+    stream = TrainConfig(data="shards", streaming=True, audio_window=3, max_samples=8)
+    assert window_frames(stream, clips, 3000) == 1008
+    assert window_frames(stream.replace(audio_window=20), clips, 3000) == 2000
+
+
+def test_batches_and_clips_have_the_least_window_too() -> None:
+    for frames in (1, 500, 1008, 1500):
+        for window in (batch_frames(frames, 2000, 1008), clip_frames(frames, 2000, 1008)):
+            assert max(frames, 1008) <= window <= 2000
+
+
+def written(*tokens: int, wer: float) -> Written:
+    return Written(tokens, 20, wer)
+
+
+@pytest.mark.parametrize(
+    ("whole", "short", "told"),
+    [
+        (written(10, 10, wer=50), written(12, 12, wer=50), None),
+        (written(10, 10, wer=50), written(12, 13, wer=50), "it writes 25 tokens in place of 20"),
+        (written(1, 19, wer=50), written(1, 20, wer=50), "1 transcripts do not end, 0 in the whole one"),
+        (written(20, 9, wer=50), written(20, 9, wer=52.5), None),
+        (written(10, 10, wer=50), written(10, 10, wer=52.6), "its WER is 52.60 % in place of 50.00 %"),
+        (written(10, 10, wer=5), written(10, 10, wer=6), None),
+        (written(10, 10, wer=5), written(10, 10, wer=6.1), "its WER is 6.10 % in place of 5.00 %"),
+        (written(10, 10, wer=90), written(10, 10, wer=140), None),
+    ],
+)
+def test_what_speaks_against_a_window(whole: Written, short: Written, told: str | None) -> None:
+    assert window_problem(whole, short) == told
 
 
 def windows(work: Callable[[], Any]) -> set[int]:
@@ -111,7 +160,7 @@ def test_few_windows_for_evaluations(varying: TrainConfig, clips: PreparedData) 
     lengths = clips.splits["validation"].all_frames()
     assert lengths.max() > 2 * lengths.min()
     for most in (400, 256, 3000):
-        heard = [clip_frames(frames, most) for frames in range(1, most + 1)]
+        heard = [clip_frames(frames, most, 0) for frames in range(1, most + 1)]
         assert len(set(heard)) <= 4
         assert heard == sorted(heard)
         assert all(frames <= window <= most for frames, window in enumerate(heard, 1))
