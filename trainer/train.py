@@ -16,7 +16,8 @@ from trainer.errors import DataError, DivergedError
 from trainer.imports import import_trainer
 from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
-from trainer.model.whisper import default_learning_rate, limit_training, load_model, load_model_config
+from trainer.model.rates import default_learning_rate
+from trainer.model.whisper import limit_training, load_model, load_model_config
 from trainer.optimizers import check_installed
 from trainer.report import Keeper, Report, ignore
 from trainer.scoring.normalizers import make_normalizers

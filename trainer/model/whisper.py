@@ -32,28 +32,6 @@ def load_model_config(config: TrainConfig) -> WhisperConfig:
     return loaded  # type: ignore[no-any-return]
 
 
-#: Peak learning rates by the model's width: its pre-training rate / 40 (whisper-large-v2: its own, 5e-6).
-#: The narrowest entry is the embedded demo's, measured (see `trainer/demo/README.md`).
-_LEARNING_RATES = {128: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
-
-
-#: LoRA's: ten times those of all weights and more (https://thinkingmachines.ai/blog/lora). A tenth to ten times that of
-#: the widest is what others search for large-v3, 1e-5 to 1e-3. The demo's is measured: 28.7 % WER, with 2e-3 32.6 %,
-#: with 1e-2 29.5 % (rank 16, 4 epochs).
-_LORA_FACTOR = 20
-_LORA_RATES = {width: _LORA_FACTOR * rate for width, rate in _LEARNING_RATES.items()} | {128: 5e-3}
-
-
-def default_learning_rate(config: TrainConfig) -> float:
-    """The peak learning rate known to be good for the model's size and method (linear decay)."""
-    lora = config.method == "lora"
-    if config.model_source == "openai/whisper-large-v2":
-        return 5e-6 * (_LORA_FACTOR if lora else 1)
-    width = load_model_config(config).d_model
-    rates = _LORA_RATES if lora else _LEARNING_RATES
-    return rates[min(rates, key=lambda known: abs(known - width))]
-
-
 def load_model(config: TrainConfig, processor: Processor) -> WhisperForConditionalGeneration:
     """The model in float32, ready to be trained or evaluated with the language and task of `config`.
 

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from trainer.config import ENCODER_CACHE_OFF, MODEL_SHORT_NAMES, TrainConfig
 from trainer.methods import notes_on_methods
@@ -40,6 +40,7 @@ ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_fa
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method", "ema_decay")
 """Settings of which DeepSpeed does not run all values."""
+_Plan = TypeVar("_Plan", bound="Plan")
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -149,6 +150,14 @@ class Plan(abc.ABC):
         """Whether a trial may change the waveforms of clips."""
         return self.base.augments
 
+    @abc.abstractmethod
+    def after_baseline(self: _Plan, base_wer: float | None) -> _Plan:
+        """The plan with numbers for the learning rates that depend on the base model's WER in percent.
+
+        Raises:
+            SpaceError: with these rates a range is empty, or a point to try first lies outside.
+        """
+
     @property
     def whole_window_trials(self) -> bool:
         """Whether trials are measured in the model's whole window, not in the one that they train with."""
@@ -235,6 +244,8 @@ class SearchPlan(Plan):
     request: SearchRequest
     space: SearchSpace
     """Bounds resolved to numbers."""
+    space_as_read: SearchSpace | None = None
+    """The same with `auto`, until the base model's WER says what that is; None from then on."""
     warm_start: WarmStart | None = None
     """What another experiment found."""
 
@@ -284,7 +295,7 @@ class SearchPlan(Plan):
             f"experiment {self.name} in {self.where}",
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
             f"space {self.space.path.name}:",
-            *(f"  {name}: {text}" for name, text in self.space.describe()),
+            *(f"  {name}: {text}" for name, text in (self.space_as_read or self.space).describe()),
             *([f"fixed: {', '.join(fixed)}"] if fixed else []),
             *self.notes_on_settings(),
         ]
@@ -307,6 +318,32 @@ class SearchPlan(Plan):
         """See `Plan.whole_window_trials`; where finalists follow, these are measured as the model will be used."""
         given = "full_window_evaluation" in self.space.fixed or "audio_window" in self.space.ranges
         return self.base.full_window_evaluation and (given or not self.request.n_finalists)
+
+    def after_baseline(self, base_wer: float | None) -> SearchPlan:
+        """See `Plan.after_baseline`."""
+        from trainer.model.rates import default_learning_rate
+
+        space = self.space_as_read
+        if space is None:
+            return self
+        base = self.base.replace(learning_rate=space.fixed.get("learning_rate"))
+        default = default_learning_rate(base, base_wer)
+        by_method = {
+            method: default_learning_rate(base.replace(method=method), base_wer) for method in space.methods
+        }
+        if base.learning_rate is None:
+            base = base.replace(learning_rate=space.unsearched_rate(default, by_method))
+        weights = space.usual_weights(base.data)
+        found = space.resolve(default, by_method).with_recipe(default, by_method, weights)
+        warm_start = self.warm_start.within(found) if self.warm_start else None
+        return dataclasses.replace(self, base=base, space=found, space_as_read=None, warm_start=warm_start)
+
+    def by_base_wer(self) -> list[tuple[float, SearchPlan]]:
+        """What the plan will be below each of some WERs of the base model in percent, where that matters."""
+        from trainer.model.rates import STEPS
+
+        plans = [(below, self.after_baseline(min(below, 1e6) - 1e-6)) for below, _ in STEPS]
+        return plans if len({str(plan.space.to_dict()) for _, plan in plans}) > 1 else plans[:1]
 
     @property
     def largest_batch(self) -> int:
@@ -370,6 +407,8 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     Raises:
         UserError: the space, a setting, the model or the experiment's name cannot be used.
     """
+    from trainer.model.processor import load_processor
+
     space = load_space(request.space, request.settings)
     name = request.experiment or dated_name(space.path.stem)
     folder = new_experiment("--experiment", name, request.storage)
@@ -377,33 +416,22 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
         {"cache_dir": str(request.storage.feature_cache), "seed": request.seed, **space.fixed}
     ).replace(workers=request.workers_per_trial)
     base = settled(base)
-    weights = space.usual_weights(base.data)
+    load_processor(base)
     check_auto(request, base.deepspeed)
-    default = usual_learning_rate(base)
-    by_method = {method: usual_learning_rate(base.replace(method=method)) for method in space.methods}
-    if base.learning_rate is None:
-        base = base.replace(learning_rate=space.unsearched_rate(default, by_method))
-    space = space.resolve(default, by_method).with_recipe(default, by_method, weights)
-    warm_start = None
+    request = dataclasses.replace(request, guard=absolute_guards(request.guard, base.data))
+    plan = SearchPlan(
+        request=request, name=name, experiment_folder=folder, space=space, base=base, space_as_read=space
+    )
+    plan.by_base_wer()  # none of them may fail once the base model is measured
+    plan = dataclasses.replace(plan.after_baseline(None), space_as_read=space)
     if request.warm_start is not None:
         from tune.experiments.warm_start import read_warm_start
 
-        warm_start = read_warm_start(request.warm_start, request.storage, space, base.to_dict(), find)
-    request = dataclasses.replace(request, guard=absolute_guards(request.guard, base.data))
-    plan = SearchPlan(
-        request=request, name=name, experiment_folder=folder, space=space, base=base, warm_start=warm_start
-    )
+        ours = plan.base.to_dict()
+        warm_start = read_warm_start(request.warm_start, request.storage, plan.space, ours, find)
+        plan = dataclasses.replace(plan, warm_start=warm_start)
     plan.check_settings()
     return plan
-
-
-def usual_learning_rate(config: TrainConfig) -> float:
-    """The learning rate known to be good for the model's size; `ModelError` where the model cannot be tuned so."""
-    from trainer.model.processor import load_processor
-    from trainer.model.whisper import default_learning_rate
-
-    load_processor(config)
-    return default_learning_rate(config)
 
 
 def new_experiment(option: str, name: str, storage: Storage) -> ExperimentFolder:

@@ -19,7 +19,6 @@ from tune.experiments.plan import (
     new_experiment,
     same_source,
     settled,
-    usual_learning_rate,
 )
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.search.records import trial_of
@@ -93,6 +92,8 @@ class TrainPlan(Plan):
     request: TrainRequest
     trial_config: dict[str, Any]
     """The settings of the trial in `results.json` and on the screen."""
+    rate_given: bool = True
+    """Whether the learning rate holds whatever the base model's WER is."""
     notes: tuple[str, ...] = ()
     """What the user should know before it starts."""
 
@@ -110,13 +111,24 @@ class TrainPlan(Plan):
             "asked_resources": {**dict.fromkeys(ASKED_RESOURCES), "max_failures": self.request.max_failures}
         }
 
+    def after_baseline(self, base_wer: float | None) -> TrainPlan:
+        """See `Plan.after_baseline`."""
+        from trainer.model.rates import default_learning_rate
+
+        if self.rate_given:
+            return self
+        base = self.base.replace(learning_rate=default_learning_rate(self.base, base_wer))
+        return dataclasses.replace(self, base=base, trial_config=told_settings(base), rate_given=True)
+
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """What is trained, on what, with which settings; and the workers with the effective batch."""
-        base = self.base
+        base, told = self.base, self.trial_config
+        if not self.rate_given:
+            told = {**told, "learning_rate": "auto"}
         lines = [
             f"training {self.name} in {short_path(self.folder)}",
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
-            ", ".join(f"{name} {short_value(value)}" for name, value in self.trial_config.items()),
+            ", ".join(f"{name} {short_value(value)}" for name, value in told.items()),
             *self.notes,
             *self.notes_on_settings(),
         ]
@@ -141,6 +153,9 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
     Raises:
         UserError: a setting, the file, the experiment to take settings from, the model or the name cannot be used.
     """
+    from trainer.model.processor import load_processor
+    from trainer.model.rates import default_learning_rate
+
     request.check_numbers()
     settings, notes, taken_batch = _merge(request, find)
     settings["workers"] = int(request.workers or settings.get("workers") or 1)
@@ -149,8 +164,9 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
     base = settled(base)
     name = request.name or dated_name(f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}")
     folder = new_experiment("--name", name, request.storage)
-    usual = usual_learning_rate(base)
-    if base.learning_rate is None:
+    load_processor(base)
+    usual, given = default_learning_rate(base), base.learning_rate is not None
+    if not given:
         base = base.replace(learning_rate=usual)
     if taken_batch is not None:
         notes += _notes_on_taken(request, base, taken_batch, usual)
@@ -160,6 +176,7 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
         experiment_folder=folder,
         base=base,
         trial_config=told_settings(base),
+        rate_given=given,
         notes=tuple(notes),
     )
     plan.check_settings()

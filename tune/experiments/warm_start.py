@@ -66,6 +66,13 @@ class WarmStart:
             for trial in self.trials
         ]
 
+    def within(self, space: SearchSpace) -> WarmStart:
+        """The same with those trials alone that lie in a space, whose learning rates are known by now."""
+        trials = [trial for trial in self.trials if not space.outside(trial.params)]
+        left_out = len(self.trials) - len(trials)
+        notes = [f"warm start: {left_out} are left out, their learning_rate is outside the space"]
+        return dataclasses.replace(self, trials=trials, notes=[*self.notes, *(notes if left_out else [])])
+
     def save(self, folder: Path) -> None:
         """Keep it with the experiment: a resumed search learns from the same."""
         text = json.dumps(dataclasses.asdict(self), indent=1)

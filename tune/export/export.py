@@ -21,7 +21,6 @@ from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.translation import renamed
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
-from tune.experiments.plan import usual_learning_rate
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
@@ -377,10 +376,13 @@ def export_existing(
         ModelError: the model cannot be loaded.
     """
     from trainer.conversion.hugging_face import write_model
+    from trainer.model.processor import load_processor
+    from trainer.model.whisper import load_model_config
 
     folder = Path(model).expanduser()
     config = _known_settings(model, folder, data, language)
-    usual_learning_rate(config)  # which refuses what is no Whisper
+    load_processor(config)
+    load_model_config(config)  # which refuses what is no Whisper
     with _target_folder(model, folder, output, targets) as place:
         if output is not None:
             write_model(config, folder if folder.is_dir() else Path(config.model), place)

@@ -46,10 +46,17 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         own = ", ".join(f"{name} {rates['wer']:.2f} %" for name, rates in found.sources.items())
         session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
     problem = _choose_window(session, found)
+    plan = session.plan.after_baseline(found.wer)
+    if (usual := plan.base.learning_rate) != session.plan.base.learning_rate:
+        session.say(f"the usual learning rate of a model with such a WER is {usual:g}")
+    else:
+        usual = None
+    session.plan = plan
     session.baseline = BaselineMeasured(
         rates=finite(found.rates()),
         window_rates=_rates_in_window(session),
         window_problem=problem,
+        learning_rate=usual,
         seconds=time.time() - began,
         sources=found.sources,
         objective=base.objective,

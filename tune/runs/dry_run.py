@@ -152,7 +152,9 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     )
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     plan = dataclasses.replace(plan, base=with_samples(plan.base, table.stream))
-    _show_trials(plan, console)
+    by_wer = plan.by_base_wer()
+    _show_rates(by_wer, console)
+    _show_trials(by_wer[0][1], console)
     rungs, trials = plan.rungs(table.epoch_samples), plan.request.trials
     say(
         console,
@@ -271,6 +273,22 @@ def seconds_per_clip(config: TrainConfig, cpus: float) -> float:
     some = whole.only(range(0, len(whole), max(1, len(whole) // (64 if torch.cuda.is_available() else 8))))
     found = evaluate(config, data=dataclasses.replace(data, splits={**data.splits, "validation": some}))
     return found.seconds / found.clips
+
+
+def _show_rates(by_wer: Sequence[tuple[float, SearchPlan]], console: Console) -> None:
+    """What is searched for base models of different WERs, where that differs."""
+    if len(by_wer) == 1:
+        return
+    say(
+        console,
+        "\nautomatic learning rates, by the WER of the untouched model, which the search measures first:",
+    )
+    for below, plan in by_wer:
+        which = f"below {below:g} %" if math.isfinite(below) else "above that"
+        ranges = dict(plan.space.describe()).get("learning_rate", "")
+        usual = f"usual {plan.base.learning_rate:g}"
+        say(console, f"  {which}: {usual}{f', searched {ranges}' if ranges else ''}")
+    say(console, f"what follows is for a WER below {by_wer[0][0]:g} %")
 
 
 def _show_trials(plan: SearchPlan, console: Console) -> None:

@@ -51,10 +51,11 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
     with Session.open(plan, console) as session:
         share_gpus(session)
         with session.new_experiment():
-            write_inputs(session)
             if plan.space.searcher.gp_trials:
                 load_gaussian_process()  # while the base model is measured
-            base, trial = settle(session, measure_baseline(session))
+            baseline = measure_baseline(session)
+            write_inputs(session)
+            base, trial = settle(session, baseline)
             session.begin()
         return SearchStages(session, base, trial).run()
 

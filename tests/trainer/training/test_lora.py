@@ -30,7 +30,8 @@ from trainer.model.adapters import (
 )
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
-from trainer.model.whisper import default_learning_rate, limit_training, load_model, load_model_config
+from trainer.model.rates import default_learning_rate
+from trainer.model.whisper import limit_training, load_model, load_model_config
 from trainer.train import evaluate, train
 from trainer.training.checkpoints import (
     checkpoint_bytes,

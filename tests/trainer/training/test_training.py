@@ -27,7 +27,7 @@ from trainer.data.prepared import prepare
 from trainer.errors import ModelError
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
-from trainer.model.whisper import default_learning_rate, load_model
+from trainer.model.whisper import load_model
 from trainer.train import _make_trainer, evaluate, train
 from trainer.training.arguments import warmup_steps
 from trainer.training.batches import BatchPlan
@@ -358,15 +358,6 @@ def test_freeze_encoder_trains_the_decoder_only(small_config: TrainConfig, tmp_p
     changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
     assert changed
     assert not {name for name in changed if ".encoder." in name}
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [((384, 4), 3.75e-5), ((512, 6), 2.5e-5), ((768, 12), 1.25e-5), ((1280, 32), 4.375e-6)],
-)
-def test_default_learning_rate_by_size(tmp_path: Path, size: tuple[int, int], expected: float) -> None:
-    transformers.WhisperConfig(d_model=size[0], encoder_layers=size[1]).save_pretrained(tmp_path)
-    assert default_learning_rate(TrainConfig(model=str(tmp_path))) == expected
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "./nothing", "nonsense"])
