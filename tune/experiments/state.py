@@ -410,6 +410,25 @@ class SearchState:
         return best.best_wer if best else None
 
     @property
+    def comparable_base_wer(self) -> float:
+        """The untouched base model's WER in percent, in the window in which `wer` was measured."""
+        best = self.best()
+        of_trial = self.verdict is None and best is not None and best.trial_id in self.records
+        return (self.trial_base_rates if of_trial else self.base_rates)["wer"]
+
+    @property
+    def no_gain(self) -> str | None:
+        """What is told first where a model is there that is no better than the untouched one; else None."""
+        wer, base = self.wer, self.comparable_base_wer
+        if wer is None or wer < base:
+            return None
+        what = "what is exported for the guards" if self.passed_over else "the best model"
+        return (
+            f"no gain: {what} does not beat the untouched base model (WER {base:.2f} %; {wer:.2f} % here); keep "
+            "that one, or try lower learning rates, LoRA (--space lora), more epochs or more data"
+        )
+
+    @property
     def tested(self) -> HeldOutMeasured | None:
         """The best run on the test split, where it was measured."""
         best, held = self.best(), self.held_out

@@ -84,6 +84,8 @@ def export_trial(
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
     tell_of(console, config.task)
+    if trial_id is None and point is None and saved.state.no_gain:
+        say(console, saved.state.no_gain)
     check_point(point, adapter=adapter)
     if adapter and trial.members:
         raise ConfigError(

@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from trainer.scoring.objectives import objective_words
@@ -48,11 +49,17 @@ class Outcome(Generic[PlanT]):
     @property
     def gained(self) -> bool:
         """Whether the winner beats the untouched base model."""
-        return self.state.wer is not None and self.state.wer < self.state.base_rates["wer"]
+        return self.state.wer is not None and self.state.no_gain is None
 
 
 def _closed(run: TrialRecord) -> TrialRecord:
     return dataclasses.replace(run, status="interrupted") if run.status == "running" else run
+
+
+def print_no_gain(state: SearchState, console: Console) -> None:
+    """The first line of a summary whose model is no better than the untouched one."""
+    if state.no_gain:
+        console.print(f"[yellow]{escape(state.no_gain)}[/]", soft_wrap=True)
 
 
 def print_sources(outcome: Outcome[Any], console: Console) -> None:

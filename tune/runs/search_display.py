@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
-from tune.runs.outcome import Outcome, print_sources
+from tune.runs.outcome import Outcome, print_no_gain, print_sources
 from tune.search.finalists import describe_lowest
 from tune.search.records import best_rate, listed, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
@@ -148,6 +148,7 @@ def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
     """Print the last table, the winner against the baseline, and the commands that come next."""
     plan, best = outcome.plan, outcome.state.best()
     console.print()
+    print_no_gain(outcome.state, console)
     console.print(trial_table(outcome.trials, best))
     console.print()
     statuses = [trial.status for trial in outcome.trials]
@@ -217,13 +218,9 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         console.print(f"test      {told}  on {test.rates['clips']:,.0f} clips that chose nothing")
     print_sources(outcome, console)
     if outcome.gained and wer is not None:
-        gain = baseline - wer
-        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
-    else:
-        which = "what is exported for the guards does not" if outcome.state.passed_over else "no trial"
-        console.print(
-            f"[yellow]{which} beat the untouched base model[/]: keep it, or widen the space or the budget"
-        )
+        compared = outcome.state.comparable_base_wer
+        gain = compared - wer
+        console.print(f"gain      {gain:10.2f} points: {100 * gain / compared:.0f} % fewer errors")
     for told in outcome.guards:
         say(console, f"guards    {told}")
     if soup := outcome.state.soup_text:

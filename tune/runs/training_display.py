@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.training_plan import TRIAL, TrainPlan
-from tune.runs.outcome import Outcome, print_sources
+from tune.runs.outcome import Outcome, print_no_gain, print_sources
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 from tune.util.errors import error_line
 
@@ -95,6 +95,7 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
     plan, record, baseline = outcome.plan, outcome.trials[0], outcome.state.base_rates["wer"]
     name, storage = plan.name, plan.request.storage.option
     console.print()
+    print_no_gain(outcome.state, console)
     if outcome.state.something_is_left:
         say(console, f"interrupted at epoch {record.epoch:.2f}; go on with it:")
         say(console, f"resume    tune-whisper train --resume {name}{storage}")
@@ -129,8 +130,6 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
     if outcome.gained:
         gain = baseline - record.best_wer
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
-    else:
-        console.print("[yellow]no better than the untouched base model[/]: keep that one, or train otherwise")
     say(console, f"results   {plan.where}/{RESULTS_FILE}")
     say(console, f"compare   tune-whisper ui {name}{storage}")
     say(console, f"export    tune-whisper export {name} --output my-model{storage}")
