@@ -37,29 +37,28 @@ RESULTS = Path(__file__).with_name("real_results.jsonl")
 LANGUAGES = {"german": "de", "telephone": "de", "cherokee": "haw"}
 EPOCHS = {"german": 3, "telephone": 3, "cherokee": 4}
 RATES = (1e-5, 2.5e-5, 5e-5, 1e-4, 2e-4)
-SHORT = 10.0
-"""Seconds: what `audio_window: auto` is for clips of up to 10 s of a Whisper with 30 s."""
-WHOLE = 30.0
+AUTO, WHOLE = None, 30.0
+"""Windows in seconds: `auto` is 13.6 s for the German clips, 10.1 s for the Cherokee ones."""
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True)
 class Run:
     """One training; without a rate the model as it is."""
 
     data: str
     rate: float | None = None
     seed: int = 0
-    window: float = SHORT
+    window: float | None = AUTO
     leading_space: bool = True
 
 
 def runs_of(part: str) -> list[Run]:
     """The trainings of a part, in the order in which they are made."""
     if part == "labels":
-        return [Run("german", 1e-5, seed, SHORT, space) for seed in range(5) for space in (True, False)]
+        return [Run("german", 1e-5, seed, AUTO, space) for seed in range(5) for space in (True, False)]
     if part == "windows":
-        known = [Run("german", 1e-5, seed, window) for seed in range(3) for window in (SHORT, WHOLE)]
-        return [*known, *(Run("cherokee", 1e-4, 0, window) for window in (SHORT, WHOLE))]
+        known = [Run("german", 1e-5, seed, window) for seed in range(3) for window in (AUTO, WHOLE)]
+        return [*known, *(Run("cherokee", 1e-4, 0, window) for window in (AUTO, WHOLE))]
     if part == "rates":
         return [Run(data, rate) for data in ("german", "cherokee") for rate in (None, *RATES)]
     if part == "second-seeds":  # of the two best rates by the table before
@@ -253,7 +252,7 @@ def print_tables(results: dict[Run, dict[str, Any]]) -> None:
         cells = [
             run.data,
             f"{run.rate:g}" if run.rate else "untouched",
-            f"{run.window:g}" if run.rate else "",
+            window_name(run) if run.rate else "",
             str(run.seed) if run.rate else "",
             ("yes" if run.leading_space else "no") if run.rate else "",
             f"{row.get('samples', 0):.0f}",
@@ -268,8 +267,13 @@ def print_tables(results: dict[Run, dict[str, Any]]) -> None:
         print(line)
 
 
-def _rest(run: Run) -> tuple[float, int, bool]:
-    return run.window, run.seed, run.leading_space
+def window_name(run: Run) -> str:
+    """Seconds of its window, or `auto`."""
+    return "auto" if run.window is None else f"{run.window:g}"
+
+
+def _rest(run: Run) -> tuple[str, int, bool]:
+    return window_name(run), run.seed, run.leading_space
 
 
 def _both_splits(row: dict[str, Any]) -> tuple[float, float]:
@@ -298,7 +302,7 @@ def _space_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
 
 def _window_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     for data in ("german", "cherokee"):
-        shorts = [run for run in runs_of("windows") if run.data == data and run.window == SHORT]
+        shorts = [run for run in runs_of("windows") if run.data == data and run.window == AUTO]
         pairs = [(run, dataclasses.replace(run, window=WHOLE)) for run in shorts]
         known = [(results[a], results[b]) for a, b in pairs if a in results and b in results]
         if known:
@@ -306,7 +310,7 @@ def _window_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
             whole = [_both_splits(b)[0] for _, b in known]
             ratio = statistics.median(a["seconds_a_sample"] / b["seconds_a_sample"] for a, b in known)
             yield (
-                f"{data}, {len(known)} seeds, WER %: window {SHORT:g} s {_spread(short)}, "
+                f"{data}, {len(known)} seeds, WER %: window auto {_spread(short)}, "
                 f"{WHOLE:g} s {_spread(whole)}; time of a step {ratio:.2f}"
             )
 

@@ -106,6 +106,29 @@ def test_clips_of_no_use_leave_their_places_empty(
     assert "training clips read so far" in told and "unreadable audio" in told and len(told.splitlines()) == 1
 
 
+def test_a_step_without_a_usable_clip_has_no_gradient(small_config: TrainConfig, tmp_path: Path) -> None:
+    """Batches of one: those of the broken clips have no label token."""
+    rows = {split: demo_rows(split, count) for split, count in CLIPS.items()}
+    broken = rows["train"][::3]
+    for row in broken:
+        row["audio"] = {"bytes": b"noise", "path": row["audio"]["path"]}
+    config = streaming(
+        small_config,
+        write_shards(tmp_path, rows=rows),
+        train_batch_size=1,
+        max_samples=CLIPS["train"],
+        evaluations=1,
+        max_dropped_share=0.5,
+        log_every_seconds=0.0,
+    )
+    seen: list[Any] = []
+    result = train(config, lambda metrics, _: seen.append(dict(metrics)))
+    assert not result.diverged
+    assert result.samples_seen == CLIPS["train"]
+    still = [row for row in seen if row["loss"] == row["grad_norm"] == 0.0 and "wer" not in row]
+    assert len(still) == len(broken)
+
+
 def test_hours_are_as_many_samples_as_clips_fill(config: TrainConfig) -> None:
     data = prepare(config)
     assert data.stream is not None
