@@ -1,0 +1,148 @@
+"""Searches with a real Whisper on real speech: what is exported beside the untouched model, on test clips.
+
+    python benchmarks/real_search.py --model FOLDER --german FOLDER --cherokee FOLDER [--minutes 100]
+
+`tune-whisper --space lr_batch --trials 8` at its defaults: three seeds on the German clips and on those spoiled to a
+bad telephone line, one on Cherokee (see `real_data.py`). Goes on where it was: an interrupted search is resumed, and
+what `real_searches.jsonl` has is not measured again; with `--minutes` nothing begins after that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+import real  # noqa: E402
+import real_data  # noqa: E402
+
+from trainer.scoring.intervals import compare  # noqa: E402
+
+RESULTS = Path(__file__).with_name("real_searches.jsonl")
+TRIALS = 8
+SEARCHES = [
+    ("german", 0),
+    ("telephone", 0),
+    ("cherokee", 0),
+    ("german", 1),
+    ("telephone", 1),
+    ("german", 2),
+    ("telephone", 2),
+]
+"""Data and seed."""
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", type=Path, required=True, help="folder of whisper-base")
+    parser.add_argument("--german", type=Path, required=True, help="folder with metadata.csv")
+    parser.add_argument("--cherokee", type=Path, help="clone of cherokee-audio-data")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real", help="tables and experiments")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    arguments = parser.parse_args()
+    work = arguments.work.absolute()
+    tables = {
+        "german": real_data.make_german(arguments.german, work),
+        "telephone": real_data.make_telephone(arguments.german, work),
+    }
+    if arguments.cherokee:
+        tables["cherokee"] = real_data.make_cherokee(arguments.cherokee, work)
+    began = time.monotonic()
+    for data, seed in SEARCHES:
+        if data not in tables or (data, seed) in read_results():
+            continue
+        if time.monotonic() - began > 60 * arguments.minutes:
+            print("the time is over")
+            break
+        result = search(data, seed, arguments.model.absolute(), tables[data], work)
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"data": data, "seed": seed, **result}, ensure_ascii=False) + "\n")
+    print_table(read_results())
+
+
+def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[str, Any]:
+    """One search to its end, its export, and what that and the untouched model come to on the test clips."""
+    from trainer.data.prepared import prepare
+
+    name, storage = f"{data}-{seed}", ["--storage", str(work / "experiments")]
+    folder, exported = work / "experiments" / name, work / f"export-{name}"
+    if not (folder / "results.json").is_file():
+        begun = (folder / "events.jsonl").is_file()
+        asked = ["--space", "lr_batch", "--trials", str(TRIALS), "--experiment", name, "--seed", str(seed)]
+        asked += ["--model", str(model), "--data", str(table), "--language", real.LANGUAGES[data]]
+        asked += ["--epochs", str(real.EPOCHS[data])]
+        run(*(["--resume", name] if begun else asked), *storage)
+    if not exported.is_dir():
+        run("export", name, "--output", str(exported), *storage)
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    base = real.base_config(real.Run(data), model, table, work)
+    prepared = prepare(base)
+    return {
+        "seconds": results["seconds"],
+        "baseline": results["baseline"],
+        "best": results["best"],
+        "trials": [
+            {key: trial[key] for key in ("trial_id", "status", "config", "evaluations")}
+            for trial in results["trials"]
+        ],
+        "untouched": real.rates(base, prepared),
+        "exported": real.rates(base.replace(model=str(exported)), prepared),
+        **real.circumstances(),
+    }
+
+
+def run(*words: str) -> None:
+    """A command of tune-whisper, shown as it runs."""
+    print(f"$ tune-whisper {shlex.join(words)}", flush=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "tune", *words], check=True, env=environment)
+
+
+def read_results() -> dict[tuple[str, int], dict[str, Any]]:
+    """What was measured before, by data and seed."""
+    if not RESULTS.is_file():
+        return {}
+    rows = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
+    return {(row["data"], row["seed"]): row for row in rows}
+
+
+def print_table(results: dict[tuple[str, int], dict[str, Any]]) -> None:
+    """Markdown: WER and CER on the test clips, and the mean of the seeds beside the untouched model, paired by clip."""
+    print("| data | seed | untouched WER, CER | exported WER, CER | settings | minutes |\n|" + " --- |" * 6)
+    for (data, seed), row in results.items():
+        before, after = (row[which]["test"] for which in ("untouched", "exported"))
+        settings = ", ".join(
+            f"{value:.3g}" if isinstance(value, float) else str(value)
+            for value in row["best"]["config"].values()
+        )
+        print(
+            f"| {data} | {seed} | {before['wer']:.2f}, {before['cer']:.2f} | {after['wer']:.2f}, {after['cer']:.2f} "
+            f"| {settings} | {row['seconds'] / 60:.0f} |"
+        )
+    for data in dict.fromkeys(data for data, _ in results):
+        rows = [row for (which, _), row in results.items() if which == data]
+        before = rows[0]["untouched"]["test"]
+        errors = np.mean([row["exported"]["test"]["errors"] for row in rows], axis=0)
+        found = compare(errors, np.asarray(before["errors"], float), np.asarray(before["words"], float))
+        mean = statistics.fmean(row["exported"]["test"]["wer"] for row in rows)
+        print(
+            f"{data}: test WER {mean:.2f} % (mean of {len(rows)} seeds), untouched {before['wer']:.2f} %; difference "
+            f"{found.difference:.2f} points, 95 % interval {found.interval}, p {found.p_value:.3g}"
+        )
+
+
+if __name__ == "__main__":
+    main()
