@@ -66,7 +66,7 @@ SPLIT_SETTINGS = (
 CLIP_SETTINGS = ("audio_channel", "segment_columns", "pack_seconds")
 
 #: What settings were in versions that lacked them, where that is not their default.
-EARLIER: dict[str, Any] = {"segment_columns": None}
+EARLIER: dict[str, Any] = {"segment_columns": None, "keep_suppress_tokens": True}
 
 #: Short names and the hub repositories (or the embedded demo) that they stand for.
 MODEL_SHORT_NAMES: dict[str, str] = {
@@ -224,6 +224,9 @@ class TrainConfig:
     """Lower-case the transcripts that the model learns."""
     remove_punctuation: bool = False
     """Remove punctuation from the transcripts that the model learns."""
+    keep_suppress_tokens: bool = False
+    """Keep the model from writing all that its `suppress_tokens` list, such as brackets; else what the training texts
+    hold is taken off the list."""
 
     audio_window: float | Literal["batch"] | None = None
     """Seconds of audio that the encoder works on: `batch`: the longest clip of each effective batch; `null` or

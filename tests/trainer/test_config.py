@@ -87,6 +87,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "cache_dir": (*TEXT, "", None),
     "lowercase": FLAG,
     "remove_punctuation": FLAG,
+    "keep_suppress_tokens": FLAG,
     "learning_rate": (*NUMBER, 0, -1e-5),
     "optimizer": (*ONE_OF, None),
     "adam_beta1": (*NUMBER, -0.1, 1, None),
