@@ -55,7 +55,9 @@ def allowed_note(config: TrainConfig, data: PreparedData) -> str | None:
     tokens = allow_taught(load_generation_config(config), config, data, processor)
     if not tokens:
         return None
-    signs = list(dict.fromkeys(processor.tokenizer.decode([token]).strip() or "a space" for token in tokens))
+    # Of "♪" and its like the list has the first two bytes, which no text is made of.
+    signs = list(dict.fromkeys(processor.tokenizer.decode([token]).strip(" \ufffd") for token in tokens))
+    signs = [sign or "others" for sign in signs]
     more = f" and {len(signs) - _MOST_TOLD} more" if len(signs) > _MOST_TOLD else ""
     return (
         f"{config.model} never writes {' '.join(signs[:_MOST_TOLD])}{more} (its suppress_tokens), but the training "
