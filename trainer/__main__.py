@@ -91,6 +91,7 @@ def _run(config: TrainConfig) -> int:
     from trainer.model.whisper import check_depth, load_model_config
     from trainer.scoring.translation import describe_rates, words
     from trainer.train import evaluate, train
+    from trainer.training.taught import allowed_note
 
     check_depth(config, load_model_config(config))
     folders = {name: getattr(config, name) for name in SOUNDS if config.augments and getattr(config, name)}
@@ -100,7 +101,7 @@ def _run(config: TrainConfig) -> int:
     for name, folder in folders.items():
         open_sounds(name, folder, data.folder.parent)  # what cannot be read shows here
     off = config.augments and config.method == "decoder" and config.encoder_cache
-    for note in [*data.notes, *([ENCODER_CACHE_OFF] if off else [])]:
+    for note in filter(None, [*data.notes, off and ENCODER_CACHE_OFF, allowed_note(config, data)]):
         print(f"note: {note}")
     for line in notes_on_methods(config.to_dict(), type(config)().to_dict(), [config.method]):
         print(line)

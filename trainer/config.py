@@ -229,6 +229,9 @@ class TrainConfig:
     """Remove punctuation from the transcripts that the model learns."""
     leading_space: bool = True
     """Begin what the model learns with a space, as Whisper's texts do; not where a language is written without."""
+    keep_suppress_tokens: bool = False
+    """Keep the model from writing all that its `suppress_tokens` list, such as brackets; else what the training texts
+    hold is taken off the list."""
 
     audio_window: float | Literal["batch"] | None = None
     """Seconds of audio that the encoder works on: `batch`: the longest clip of each effective batch; `null` or

@@ -144,6 +144,8 @@ _SAME = 1
 """Distance of tags in CLDR's language matching up to which they are one language: `nb` and `no`."""
 _RELATED = 14
 """The same, of languages that share a macrolanguage: `arz` (Egyptian Arabic) and `ar`."""
+_SPARE = "haw"
+"""A language of which Whisper heard next to nothing, so that its token can be taught another."""
 _ALIKE = 0.75
 """Likeness of two words, by difflib, from which one is taken for the other mistyped."""
 
@@ -178,7 +180,8 @@ def resolve_language(name: str) -> str:
         if code is not None:
             return code
         near = _nearest(tag, _RELATED)
-        hint = "give a related one that it knows" + (f", as {near} ({language_name(near)})" if near else "")
+        given = f", as {near} ({language_name(near)})" if near else f", or one to be taken over, as {_SPARE}"
+        hint = f"give a related one that it knows{given}; two or three trainings tell which is best"
     else:
         alike = difflib.get_close_matches(key, by_name, n=3, cutoff=_ALIKE)
         hint = (

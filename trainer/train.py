@@ -329,6 +329,7 @@ def _make_trainer(
     from trainer.training.collator import WhisperCollator
     from trainer.training.encoder_cache import add_stores
     from trainer.training.streamed import StreamedCollator, StreamedSplit
+    from trainer.training.taught import allow_taught
     from trainer.training.whisper_trainer import WhisperTrainer
 
     if not torch.cuda.is_available():
@@ -337,6 +338,7 @@ def _make_trainer(
     processor = load_processor(config)
     model: WhisperForConditionalGeneration = load_model(config, processor)
     if plan is not None:
+        allow_taught(model.generation_config, config, data, processor)
         limit_training(model, config)
     # After the model: arguments with ZeRO 3 make transformers load it in pieces, where it cannot compute
     # Whisper's sinusoid positions (5.23). DeepSpeed splits it among the workers afterwards.

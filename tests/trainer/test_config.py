@@ -87,6 +87,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "cache_dir": (*TEXT, "", None),
     "lowercase": FLAG,
     "remove_punctuation": FLAG,
+    "leading_space": FLAG,
+    "keep_suppress_tokens": FLAG,
     "learning_rate": (*NUMBER, 0, -1e-5),
     "optimizer": (*ONE_OF, None),
     "adam_beta1": (*NUMBER, -0.1, 1, None),

@@ -105,7 +105,9 @@ def test_older_and_narrower_codes(tags: str, code: str) -> None:
         ("xx", "use a code"),
         # Languages that Whisper lacks, by code and by name: nothing that merely looks alike is proposed.
         *[(name, "give a related one that it knows") for name in ("ig", "zu", "quc", "Kurdish", "Irish")],
-        *[("arz", "give a related one that it knows, as ar (Arabic)"), ("nan-tw", "as zh (Chinese)")],
+        ("arz", "give a related one that it knows, as ar (Arabic); two or three trainings tell"),
+        ("nan-tw", "as zh (Chinese)"),
+        *[(name, "that it knows, or one to be taken over, as haw;") for name in ("chr", "Cherokee")],
         *[(name, "it has bs, hr and sr instead; give one of them") for name in ("sh", "hbs")],
     ],
 )

@@ -27,13 +27,16 @@ from faster_whisper import WhisperModel, decode_audio
 {short}model = {model}("{place}")
 audio = decode_audio("recording.wav")
 audio = np.pad(audio, (0, -len(audio) % ({window:g} * 16_000)))  # silence up to the end of the last window
-segments, info = model.transcribe(audio, {language}task="{task}", beam_size=1, without_timestamps=True)
+segments, info = model.transcribe(audio, {language}task="{task}", beam_size=1, without_timestamps=True{suppress})
 print(" ".join(segment.text.strip() for segment in segments))
 ```
 
 The silence matters: faster-whisper by itself fills up the features of the last window with zeros, which is no silence
-but a sound of middling loudness, and not what the model was trained on. Leave out `without_timestamps=True` for
-segments with times, and add `word_timestamps=True` for those of words."""
+but a sound of middling loudness, and not what the model was trained on. {symbols}Leave out
+`without_timestamps=True` for segments with times, and add `word_timestamps=True` for those of words."""
+_ALL_SYMBOLS = """\
+`suppress_tokens=[]` matters too: without it faster-whisper
+never writes brackets, quotation marks, `:`, `/` and some eighty other signs, whatever the model's own list says. """
 _SHORT_CTRANSLATE2 = """\
 
 class ShortWindow(WhisperModel):
@@ -132,6 +135,8 @@ def _ctranslate2(decoding: Decoding, place: str) -> str:
         language=f'language="{decoding.language}", ' if decoding.language else "",
         task=decoding.task,
         window=decoding.window_seconds,
+        suppress="" if decoding.suppresses_symbols else ", suppress_tokens=[]",
+        symbols="" if decoding.suppresses_symbols else _ALL_SYMBOLS,
     )
 
 

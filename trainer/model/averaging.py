@@ -22,6 +22,8 @@ def load_mean(
 ) -> tuple[WhisperForConditionalGeneration, Processor]:
     """The weighted mean of models that are loaded one at a time, with the processor of the first one.
 
+    It decodes as the last one: of a base model and one tuned from it that is the latter, which may write more signs.
+
     Args:
         config: with which they were tuned: `model` is replaced by each of them.
         models: hub ids or folders, each with its share; a folder is read before the next one is asked for.
@@ -29,17 +31,20 @@ def load_mean(
     Raises:
         ModelError: as `average_models`, or one of them cannot be loaded.
     """
-    processor = None
+    processor = generation = None
 
     def loaded() -> Iterator[tuple[WhisperForConditionalGeneration, float]]:
-        nonlocal processor
+        nonlocal processor, generation
         for name, share in models:
             own = config.replace(model=name)
             processor = processor or load_processor(own)
-            yield load_model(own, processor), share
+            model = load_model(own, processor)
+            generation = model.generation_config
+            yield model, share
 
     mean = average_models(loaded())
     assert processor is not None  # as there was a model
+    mean.generation_config = generation
     return mean, processor
 
 

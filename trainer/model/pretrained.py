@@ -156,7 +156,7 @@ def find_model(config: TrainConfig) -> Path:
     return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=False))
 
 
-def load_pretrained(loader: Any, config: TrainConfig, what: str, **kwargs: Any) -> Any:
+def load_pretrained(loader: Any, config: TrainConfig, what: str, /, **kwargs: Any) -> Any:
     """`loader.from_pretrained`, with failures told in one line."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError

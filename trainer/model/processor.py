@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,19 @@ class Processor:
 
         return cls(WhisperFeatureExtractor.from_pretrained(path), WhisperTokenizer.from_pretrained(path))
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the files that transformers' own writes."""
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the files that transformers' own writes, such that version 4 can read them, too."""
         from transformers import WhisperProcessor
 
         WhisperProcessor(feature_extractor=self.feature_extractor, tokenizer=self.tokenizer).save_pretrained(
             folder
         )
+        path = Path(folder) / "tokenizer_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(special := settings.get("extra_special_tokens"), list):  # 4.57 wants a mapping there
+            del settings["extra_special_tokens"]
+            settings["additional_special_tokens"] = special
+            path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_processor(config: TrainConfig) -> Processor:

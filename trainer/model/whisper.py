@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import ConfigError, TrainConfig
 from trainer.errors import ModelError
 from trainer.model.adapters import add_adapters, base_of, has_adapter, merge_adapter
+from trainer.model.generation import load_generation_config, set_generation
 from trainer.model.pretrained import load_pretrained, model_path
-from trainer.model.processor import is_multilingual
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
@@ -41,18 +41,13 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     """
     import torch
 
-    load_model_config(config)
-    model = _whole_weights(
-        config,
-        dtype=torch.float32,
-        dropout=config.dropout,
-        apply_spec_augment=config.spec_augment,
-        mask_time_prob=config.mask_time_prob,
-        mask_feature_prob=config.mask_feature_prob,
-        mask_time_length=config.mask_time_length,
-        mask_feature_length=config.mask_feature_length,
-    )
-    _set_generation(model, config, multilingual=is_multilingual(processor))
+    # As arguments of from_pretrained they would become part of the generation config, too.
+    own = load_model_config(config)
+    own.dropout, own.apply_spec_augment = config.dropout, config.spec_augment
+    own.mask_time_prob, own.mask_feature_prob = config.mask_time_prob, config.mask_feature_prob
+    own.mask_time_length, own.mask_feature_length = config.mask_time_length, config.mask_feature_length
+    model = _whole_weights(config, dtype=torch.float32, config=own)
+    set_generation(model, config, processor)
     # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
     model.get_encoder().embed_positions.requires_grad_(False)
     return model
@@ -106,14 +101,12 @@ def with_bf16_decoder(model: WhisperForConditionalGeneration) -> WhisperForCondi
             model.forward = wrapped
 
 
-def _whole_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalGeneration:
+def _whole_weights(config: TrainConfig, /, **kwargs: Any) -> WhisperForConditionalGeneration:
     """The model with all its weights, also where its folder holds adapters alone: the base model with them merged.
 
     Raises:
         ModelError: as `_load_weights`, or the base model cannot be loaded.
     """
-    from transformers import GenerationConfig
-
     folder = Path(model_path(config))
     if not has_adapter(folder):
         return _load_weights(config, **kwargs)
@@ -123,11 +116,11 @@ def _whole_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalG
     except ModelError as error:
         raise ModelError(f"model={config.model!r}: has adapters for {base}, and {error}") from error
     model = merge_adapter(model, folder)
-    model.generation_config = load_pretrained(GenerationConfig, config, "generation configuration")
+    model.generation_config = load_generation_config(config)
     return model
 
 
-def _load_weights(config: TrainConfig, **kwargs: Any) -> WhisperForConditionalGeneration:
+def _load_weights(config: TrainConfig, /, **kwargs: Any) -> WhisperForConditionalGeneration:
     """The model with all its weights.
 
     Raises:
@@ -166,21 +159,6 @@ def _check_weights(config: TrainConfig, found: Mapping[str, Any]) -> None:
             f"model={config.model!r}: the weights are not those of its config.json: {unfit[0]}{others}; "
             "take both from the same model"
         )
-
-
-def _set_generation(
-    model: WhisperForConditionalGeneration, config: TrainConfig, *, multilingual: bool
-) -> None:
-    generation = model.generation_config
-    generation.forced_decoder_ids = None
-    generation.language = config.language if multilingual else None
-    generation.task = config.task if multilingual else None
-    generation.use_cache = True
-    # Written down even where it is 1: the pipeline would decode with 5 beams, and so to another WER.
-    generation.num_beams = config.generation_num_beams
-    generation.max_new_tokens = None
-    limit = model.config.max_target_positions
-    generation.max_length = min(config.generation_max_length or generation.max_length or limit, limit)
 
 
 def resolve_precision(precision: str) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
-from trainer.errors import ModelError
 from trainer.model.pretrained import find_model
 from trainer.model.processor import is_multilingual
 from trainer.scoring.batch_size import BatchSize
@@ -99,11 +98,6 @@ class Recogniser:
         self._ours = (folder / CONFIG_FILE).is_file()
         self._multilingual = is_multilingual(self.processor)
         self.language: str | None = asked.language if known or not self._multilingual else None
-        if self.language is None and not getattr(self.model.generation_config, "lang_to_id", None):
-            raise ModelError(
-                f"model={model!r}: its generation config lists no languages, so the spoken one cannot be heard; "
-                "give --language"
-            )
 
     @property
     def window(self) -> float:

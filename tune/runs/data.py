@@ -239,6 +239,7 @@ def prepare_features(
     """
     from trainer.augmentation.sounds import open_sounds
     from trainer.data.prepared import prepare
+    from trainer.training.taught import allowed_note
 
     begun = ahead.begun if ahead else time.monotonic()
     with ProgressBar(console, "computing features") as progress:
@@ -251,7 +252,9 @@ def prepare_features(
         if (folder := getattr(base, setting)) is not None:
             sounds = open_sounds(setting, folder, data.folder.parent)  # what cannot be read shows here
             say(console, f"{setting} {folder}: {len(sounds):,} sounds")
-    data = dataclasses.replace(data, notes=[*data.notes, *_look_at(base, data)])
+    allowed = allowed_note(base, data)
+    notes = [*data.notes, *_look_at(base, data), *([allowed] if allowed else [])]
+    data = dataclasses.replace(data, notes=notes)
     say_notes(console, data.notes)
     kinds = data.splits["validation"].origins.kinds
     if base.task != TRANSLATE and any(kind.task == TRANSLATE for kind in kinds):

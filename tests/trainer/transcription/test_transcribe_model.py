@@ -165,7 +165,7 @@ def test_what_breaks_off_is_halved(tmp_path: Path) -> None:
 
 
 def test_language_is_heard_where_none_is_given(tmp_path: Path) -> None:
-    """From the audio, once a recording; a model that cannot be asked says so."""
+    """From the audio, once a recording."""
     shutil.copytree(DEMO_MODEL, tmp_path / "open")
     config = tmp_path / "open" / "generation_config.json"
     settings = json.loads(config.read_text())
@@ -177,9 +177,9 @@ def test_language_is_heard_where_none_is_given(tmp_path: Path) -> None:
     assert found.language == "en"  # the only one that it ever heard
     assert found.text == transcribe(Recogniser("demo", language="english"), tmp_path / "a.wav")[0].text  # type: ignore[union-attr]
     del settings["lang_to_id"], settings["language"]
-    config.write_text(json.dumps(settings))
-    with pytest.raises(ModelError, match="lists no languages"):
-        Recogniser(str(tmp_path / "open"))
+    config.write_text(json.dumps(settings))  # as of early 2023
+    old = Recogniser(str(tmp_path / "open"))
+    assert old.hear_language(demo_clips()[0][0]) == "en"
 
 
 def test_languages_beams_and_timestamps(demo: Recogniser) -> None:
@@ -210,7 +210,9 @@ def test_timestamps_that_were_never_taught_are_not_trusted(tmp_path: Path, demo:
     assert Transcriber(Recogniser(str(tmp_path / "ours"))).trusts_times is False
     config = tmp_path / "ours" / "generation_config.json"
     settings = json.loads(config.read_text())
-    del settings["no_timestamps_token_id"]
+    settings["no_timestamps_token_id"] = (
+        json.loads((DEMO_MODEL / "config.json").read_text())["vocab_size"] - 1
+    )
     config.write_text(json.dumps(settings))
     with pytest.raises(ModelError, match="no timestamps in its vocabulary"):
         Transcriber(Recogniser(str(tmp_path / "ours")), times="model")

@@ -1,0 +1,66 @@
+"""What the training texts hold may be written: OpenAI's models are kept from some ninety signs, such as brackets.
+
+The list is taken short where a training makes its model, in all trials and workers alike and after a resume, and saved
+with the weights; so evaluations, averages and exports decode with it. The untouched model has its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainer.config import TrainConfig
+from trainer.model.generation import allow_tokens, load_generation_config
+from trainer.model.processor import load_processor
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+    from trainer.data.prepared import PreparedData
+    from trainer.model.processor import Processor
+
+_MOST_TOLD = 12
+
+
+def allow_taught(
+    generation: GenerationConfig, config: TrainConfig, data: PreparedData, processor: Processor
+) -> list[int]:
+    """Take the tokens of the training texts off the lists of a generation config, unless `keep_suppress_tokens`.
+
+    The texts of a stream are not known beforehand: those of its validation split stand for them.
+
+    Args:
+        generation: changed in place.
+        config: the training.
+        data: its labels are those that are trained on.
+        processor: its tokenizer has language and task set.
+
+    Returns:
+        The tokens that were on the lists.
+    """
+    if config.keep_suppress_tokens:
+        return []
+    labels = data.splits["validation" if data.stream is not None else "train"].all_labels()
+    # Below the end token all are text; language and task, on the lists as well, are never written but given.
+    listed = [token for token in generation.suppress_tokens or [] if token < generation.eos_token_id]
+    taught = np.intersect1d(listed, labels.tokens)
+    first = np.unique(labels.tokens[labels.offsets[:-1] + len(processor.tokenizer.prefix_tokens)])
+    return allow_tokens(generation, taught.tolist(), first.tolist())
+
+
+def allowed_note(config: TrainConfig, data: PreparedData) -> str | None:
+    """A sentence for the user on what a training with these settings takes off the lists; None where it is nothing."""
+    processor = load_processor(config)
+    tokens = allow_taught(load_generation_config(config), config, data, processor)
+    # A space that a text begins with is no sign. Of "♪" and its like the list has the first two bytes, which no text
+    # is made of.
+    decoded = [text for text in map(processor.tokenizer.decode, tokens) if text.strip()]
+    signs = [sign or "others" for sign in dict.fromkeys(text.strip(" \ufffd") for text in decoded)]
+    if not signs:
+        return None
+    more = f" and {len(signs) - _MOST_TOLD} more" if len(signs) > _MOST_TOLD else ""
+    return (
+        f"{config.model} never writes {' '.join(signs[:_MOST_TOLD])}{more} (its suppress_tokens), but the training "
+        "texts do: tuned models may (keep_suppress_tokens=true: they may not)"
+    )
