@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -421,6 +422,31 @@ def test_a_search_on_a_shared_card(tmp_path: Path) -> None:
         assert search.end() == 0, search.log
         assert "card probe" not in search.log
         assert f"at a time with {share:g} GPU and 1 CPU each" in search.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--space", "lr_batch", "--experiment", "x"], ["train", "--name", "x"]])
+def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("torch can use the GPU here")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho 535.104.05\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.delenv("TUNE_WHISPER_PRETEND_GPUS")
+    with Nodes(cpus=1, gpus=1) as nodes:
+        search = Search(tmp_path, *words, "--address", nodes.address, *QUICK)
+        assert search.end() == 2, search.log
+    (line,) = [line for line in search.log.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: GPU: Ray found one on node ")
+    assert f", but torch {torch.__version__}, " in line
+    assert "CPU build" in line or "built for CUDA" in line
+    assert "NVIDIA driver 535.104.05; install " in line
+    assert "--gpus-per-trial 0" in line
+    assert not (tmp_path / "experiments" / "x").exists()
 
 
 # ----- what a process may take -----
