@@ -77,6 +77,8 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     _set_generation(model, config, multilingual=is_multilingual(processor))
     # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
     model.get_encoder().embed_positions.requires_grad_(False)
+    # PyTorch 2.11 and later take it first on H100 and newer: it plans anew for each shape, of which labels have many.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return model
 
 
