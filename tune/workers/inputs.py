@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 _TEXT_SETTINGS = ("lowercase", "remove_punctuation")
 """Searchable settings that change the labels, and so need them made anew (the features stay)."""
 
-_PRETENDED = "TUNE_WHISPER_PRETEND_GPUS"
-"""Set where tests tell Ray of GPUs that are not there."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialInputs:
@@ -88,11 +85,13 @@ def check_gpu() -> None:
     import ray
     import torch
 
+    from trainer.memory import PRETENDED_GPUS
+
     context = ray.get_runtime_context()
     if (
         not context.get_accelerator_ids().get("GPU")
         or torch.cuda.is_available()
-        or os.environ.get(_PRETENDED)
+        or os.environ.get(PRETENDED_GPUS)
     ):
         return
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"

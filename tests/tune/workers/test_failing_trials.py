@@ -157,10 +157,14 @@ def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(tmp_path: Pat
 
 @pytest.mark.slow
 def test_every_trial_with_deepspeed_has_a_process_of_its_own(tmp_path: Path) -> None:
-    words = "--space lr_batch --experiment x --trials 2 --finalists 0 --max-concurrent 1 --epochs 1 --deepspeed"
+    words = (
+        "--space lr_batch --experiment x --trials 2 --finalists 0 --max-concurrent 1 --epochs 1 --deepspeed"
+    )
     search = Search(tmp_path, *words.split(), *QUICK, "--max-failures", "0")
     assert search.end() == 0, search.log
-    assert [trial["status"] for trial in results(tmp_path / "experiments" / "x")["trials"]] == ["completed"] * 2
+    assert [trial["status"] for trial in results(tmp_path / "experiments" / "x")["trials"]] == [
+        "completed"
+    ] * 2
 
 
 @pytest.mark.slow
