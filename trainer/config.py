@@ -299,8 +299,8 @@ class TrainConfig:
     seed: int = 0
     """Seed of data order, dropout and augmentation."""
     dataloader_workers: int | None = None
-    """Processes that load batches beside the training process; `null`: where a GPU would wait for them 1 or 2, with
-    `augment` up to 8."""
+    """Processes that load batches beside the training process; `null`: none, but on a GPU with `augment` up to 8, as
+    many as free shared memory holds."""
     workers: int = 1
     """Processes that train together, each on its own GPU where there are any; set by the command that starts them."""
     deepspeed: str | None = None

@@ -135,6 +135,10 @@ def engine_settings(value: str) -> dict[str, Any]:
             own[name] = "auto"
     for precision in ("bf16", "fp16"):
         settings.setdefault(precision, {})["enabled"] = "auto"
+    if zero_stage(value) in (2, 3):
+        # Else micro-batches are added up in bf16, which has 8 bits. Without ZeRO the engine refuses it, and with ZeRO 1
+        # another optimiser would run (DeepSpeed 0.19).
+        settings.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
     if zero_stage(value) == 3:
         # Without it a checkpoint holds no weights that anything but DeepSpeed could read.
         settings["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True

@@ -19,6 +19,8 @@ _SIGNS = re.compile(
 _USABLE = 0.85
 """Of what is left on a GPU: parts of it are in pieces that are too small, and CUDA itself takes some."""
 _SHARE = "TUNE_WHISPER_GPU_SHARE"
+PRETENDED_GPUS = "TUNE_WHISPER_PRETEND_GPUS"
+"""Set where tests tell Ray of GPUs that are not there: to their compute capability, or to 1."""
 _CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _INACTIVE = re.compile(r"^inactive_file (\d+)$", re.MULTILINE)
 """Files that the kernel keeps in memory and gives back, such as checkpoints that were just written."""
@@ -57,6 +59,17 @@ def room_on_gpu() -> int | None:
     free, total = torch.cuda.mem_get_info()
     held, kept = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     return max(0, int(_USABLE * min(free + kept - held, share * total - held)))
+
+
+def gpu_capability() -> float | None:
+    """The compute capability of this process' GPU, such as 8.6; None where there is none."""
+    import torch
+
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        return major + minor / 10
+    pretended = os.environ.get(PRETENDED_GPUS, "")
+    return float(pretended) if "." in pretended else None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tune.experiments.log import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 SYNTHETIC = [str(ROOT / "tests" / "support" / "synthetic.py")]
+HANGING = str(ROOT / "tests" / "tune" / "workers" / "hanging_groups.py")
 FROZEN = str(ROOT / "tests" / "tune" / "runs" / "frozen_saves.py")
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
 """A small part of the demo's data."""
@@ -42,15 +43,19 @@ class Search:
         *words: str,
         curve: str | None = None,
         frozen: tuple[str, Path] | None = None,
+        program: Sequence[str] = TUNE,
         **environment: str,
     ) -> None:
-        """`curve` stands in for the trainings (see `synthetic.py`); `frozen` stops a save (`frozen_saves.py`)."""
+        """`curve` stands in for the trainings (see `synthetic.py`); `frozen` stops a save (`frozen_saves.py`).
+
+        Another `program` than `tune-whisper` takes the same words.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         if "--space" in words and "--storage" not in words:
             share_features(folder)
         self._log = folder / f"log-{time.monotonic_ns()}"
-        program = [*SYNTHETIC, curve] if curve else [FROZEN, *map(str, frozen)] if frozen else TUNE
+        program = [*SYNTHETIC, curve] if curve else [FROZEN, *map(str, frozen)] if frozen else program
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         with self._log.open("wb") as output:
             self.process = Command(

@@ -18,6 +18,7 @@ ENGINE = {
     "zero_optimization.overlap_comm",
     "zero_optimization.contiguous_gradients",
     "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "data_types.grad_accum_dtype",
 }
 
 
@@ -46,6 +47,15 @@ def test_settings_travel_as_text(tmp_path: Path) -> None:
     assert again.deepspeed == config.deepspeed
     assert zero_stage(again.deepspeed) == 1
     assert engine_settings(str(again.deepspeed))["train_micro_batch_size_per_gpu"] == "auto"
+
+
+@pytest.mark.parametrize(("stage", "expected"), [(0, None), (1, None), (2, "fp32"), (3, "fp32")])
+def test_gradients_of_micro_batches_are_added_up_in_fp32(stage: int, expected: str | None) -> None:
+    own = json.dumps({"zero_optimization": {"stage": stage}})
+    settings = engine_settings(str(TrainConfig(deepspeed=own).deepspeed))
+    assert settings.get("data_types", {}).get("grad_accum_dtype") == expected
+    other = '{"zero_optimization": {"stage": 2}, "data_types": {"grad_accum_dtype": "bf16"}}'
+    assert engine_settings(other)["data_types"] == {"grad_accum_dtype": "bf16"}
 
 
 def test_an_optimizer_of_its_own_takes_the_rate_of_the_trial() -> None:

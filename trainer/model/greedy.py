@@ -3,20 +3,17 @@
 `generate` spends much of a short transcript's time around the model: it grows its cache by concatenation, builds a mask
 and checks its settings at every token, and goes on with the whole batch until the last clip has ended. Here the caches
 are laid out once for all batches, and clips that have ended leave the batch. On a GPU the host looks only every few
-tokens which have, and steps have fixed shapes, so that they can be recorded.
+tokens which have.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
-
-from trainer.model.recording import Recorder
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, WhisperForConditionalGeneration
@@ -48,10 +45,6 @@ _LOOK_EVERY = 8
 _ENDED_SHARE = 0.25
 """On a GPU: when so many of the clips have ended the others are moved together. On a CPU, where a look costs nothing
 and each clip takes its own time, that is done with each that has ended."""
-_SIZES = 8
-"""Numbers of clips that steps of fixed shapes are taken with: each is recorded by itself."""
-_REACH = 64
-"""Steps of fixed shapes attend to so many of their own positions, or a multiple of it."""
 
 
 def is_plain_greedy(generation: GenerationConfig) -> bool:
@@ -109,7 +102,7 @@ class GreedyDecoder:
         caches = self._caches = self._hear(encoded, max_length)
         tokens, begin = found[:, :first], 0
         for position in range(first, max_length):
-            scores = _scores(self._model, caches, tokens, places[begin:position], begin)
+            scores = _scores(self._model, caches, tokens, places[begin:position], position)
             scores.index_fill_(1, never, -torch.inf)
             if position == first:
                 scores.index_fill_(1, not_first, -torch.inf)
@@ -146,14 +139,9 @@ class GreedyDecoder:
     def _lay_out(self, like: torch.Tensor, max_length: int) -> _Caches:
         clips, heads, positions, width = like.shape
         layers = range(self._model.config.decoder_layers)
-        # Autocast keeps what it has cast, which a record must not rely on.
-        fixed = self._on_gpu and not torch.is_autocast_enabled(like.device.type)
-        # What a mask hides must be a number, too.
-        make = like.new_zeros if fixed else like.new_empty
         return _Caches(
-            own=[make(2, clips, heads, max_length, width) for _ in layers],
+            own=[like.new_empty(2, clips, heads, max_length, width) for _ in layers],
             cross=[like.new_empty(2, clips, heads, positions, width) for _ in layers],
-            recorder=Recorder(clips, like.device) if fixed else None,
         )
 
     def _rows_kept(self, caches: _Caches, ended: list[bool]) -> list[int]:
@@ -163,8 +151,7 @@ class GreedyDecoder:
             return []
         kept = len(ended)
         if len(going) <= (1 - _ENDED_SHARE * self._on_gpu) * kept:
-            unit = max(1, caches.clips // _SIZES) if caches.recorder else 1
-            kept = min(kept, -(-len(going) // unit) * unit)
+            kept = len(going)
         rows = list(range(kept))
         behind = [row for row in going if row >= kept]
         free = [row for row in rows if ended[row]][: len(behind)]
@@ -186,8 +173,6 @@ class _Caches:
     """Of the tokens so far, with room for all that may come."""
     cross: list[torch.Tensor]
     """Of the encoder's output."""
-    recorder: Recorder | None
-    """Takes the steps, where they have fixed shapes."""
 
     @property
     def clips(self) -> int:
@@ -218,46 +203,16 @@ def _scores(
     caches: _Caches,
     tokens: torch.Tensor,
     places: torch.Tensor,
-    begin: int,
+    end: int,
 ) -> torch.Tensor:
-    """Scores (B, vocabulary) of what follows `tokens` (B, T) at `places` (T,), which are `begin` and on."""
-    end = begin + len(places)
-    if caches.recorder is None or end - begin > 1:
-        return _step(model, caches, tokens, places, end)
-    reach = min(-(-end // _REACH) * _REACH, caches.max_length)
-    return caches.recorder.take(functools.partial(_masked_step, model, caches), tokens, begin, reach)
-
-
-def _masked_step(
-    model: WhisperForConditionalGeneration,
-    caches: _Caches,
-    tokens: torch.Tensor,
-    place: torch.Tensor,
-    reach: int,
-) -> torch.Tensor:
-    return _step(model, caches, tokens, place, reach, torch.arange(reach, device=place.device)[None] <= place)
-
-
-def _step(
-    model: WhisperForConditionalGeneration,
-    caches: _Caches,
-    tokens: torch.Tensor,
-    places: torch.Tensor,
-    reach: int,
-    mask: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Scores (B, vocabulary) of what follows `tokens` (B, T), which stand at `places` (T,).
-
-    They attend to the first `reach` positions, or to those of them that `mask` (1, reach) has.
-    """
+    """Scores (B, vocabulary) of what follows `tokens` (B, T), which stand at `places` (T,), up to `end`."""
     decoder, clips = model.get_decoder(), len(tokens)
     states = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[places]
     for layer, own, cross in zip(decoder.layers, caches.own, caches.cross, strict=True):
         attention, normed = layer.self_attn, layer.self_attn_layer_norm(states)
         for cache, projection in zip(own, (attention.k_proj, attention.v_proj), strict=True):
             cache[:clips].index_copy_(2, places, _heads(projection(normed), attention.num_heads))
-        causal = mask is None and len(places) > 1
-        states = states + _attend(attention, normed, own[:, :clips, :, :reach], mask, causal=causal)
+        states = states + _attend(attention, normed, own[:, :clips, :, :end], causal=len(places) > 1)
         normed = layer.encoder_attn_layer_norm(states)
         states = states + _attend(layer.encoder_attn, normed, cross[:, :clips])
         states = states + layer.fc2(layer.activation_fn(layer.fc1(layer.final_layer_norm(states))))
@@ -277,19 +232,12 @@ def _heads(states: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _attend(
-    attention: Any,
-    states: torch.Tensor,
-    cache: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    *,
-    causal: bool = False,
+    attention: Any, states: torch.Tensor, cache: torch.Tensor, *, causal: bool = False
 ) -> torch.Tensor:
     """What `states` (B, T, width) attend to in keys and values (2, B, heads, positions, width / heads)."""
     # Whisper scales the queries, and so does this: it rounds as the model does.
     queries = _heads(attention.q_proj(states) * attention.scaling, attention.num_heads)
     keys, values = cache
-    heard = functional.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, is_causal=causal, scale=1.0
-    )
+    heard = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=1.0)
     projected: torch.Tensor = attention.out_proj(heard.transpose(1, 2).flatten(2))
     return projected

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.errors import ModelError
+from trainer.memory import gpu_capability
 from trainer.model.adapters import add_adapters, base_of, has_adapter, merge_adapter
 from trainer.model.generation import load_generation_config, set_generation
 from trainer.model.pretrained import load_pretrained, model_path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     from trainer.model.processor import Processor
+
+BF16_CAPABILITY = 8.0
+"""Compute capability from which on GPUs have bf16."""
 
 
 def load_model_config(config: TrainConfig) -> WhisperConfig:
@@ -50,6 +54,8 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     set_generation(model, config, processor)
     # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
     model.get_encoder().embed_positions.requires_grad_(False)
+    # PyTorch 2.11 and later take it first on H100 and newer: it plans anew for each shape, of which labels have many.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return model
 
 
@@ -165,14 +171,18 @@ def resolve_precision(precision: str) -> str:
     """`auto` as what the device does well: bf16 from Ampere on, fp16 on older GPUs, fp32 elsewhere.
 
     Raises:
-        ConfigError: fp16 was asked for without a GPU.
+        ConfigError: fp16 was asked for without a GPU, or bf16 with one that lacks it.
     """
-    import torch
-
-    if not torch.cuda.is_available():
+    capability = gpu_capability()
+    if capability is None:
         if precision == "fp16":
             raise ConfigError("precision='fp16': needs a GPU; use auto, fp32 or bf16")
         return "fp32" if precision == "auto" else precision
+    if precision == "bf16" and capability < BF16_CAPABILITY:
+        raise ConfigError(
+            f"precision='bf16': the GPU here has compute capability {capability:g}, and bf16 needs {BF16_CAPABILITY:g} "
+            "(Ampere); leave such nodes out, or begin anew with precision=fp16"
+        )
     if precision != "auto":
         return precision
-    return "bf16" if torch.cuda.get_device_capability()[0] >= 8 else "fp16"
+    return "bf16" if capability >= BF16_CAPABILITY else "fp16"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from typing import Any
 
 import torch
@@ -13,6 +14,13 @@ from trainer.deepspeed import engine_settings, join_on_cpu
 from trainer.model.whisper import resolve_precision
 from trainer.training.batches import BatchPlan
 from trainer.training.distributed import TIMEOUT_SECONDS
+
+_LEAST_SHARED = 2**30
+"""Bytes of shared memory below which nothing is loaded by other processes."""
+_BATCHES_WAITING = 3
+"""Batches of a loading process: two that PyTorch has it keep ready, and one on its way."""
+_CLIP_BYTES = 128 * 3000 * 2
+"""Of the features of the longest clip, as a GPU gets them."""
 
 
 def training_arguments(
@@ -59,8 +67,7 @@ def training_arguments(
         # Every parameter that is trained takes part in every step; looking for others costs time.
         ddp_find_unused_parameters=False,
         torch_compile=config.torch_compile,
-        # A stream is read by one process, whose threads decode.
-        dataloader_num_workers=min(1, loaders(config)) if config.streaming else loaders(config),
+        dataloader_num_workers=loader_processes(config),
         dataloader_pin_memory=torch.cuda.is_available(),
         predict_with_generate=True,
         remove_unused_columns=False,
@@ -98,16 +105,38 @@ def _has_tf32() -> bool:
 
 
 def loaders(config: TrainConfig) -> int:
-    """Processes that load batches, of a stream threads: on the CPU they would only take from the training what it
-    computes with.
+    """Processes that load training batches where there is room for what they pass on, of a stream threads.
 
-    On a GPU at least one, also where there is a single core: the process that trains is mostly waiting there. With
-    augmentation or a stream more: to change or decode a clip takes about 1 ms for each of its seconds.
+    Only with augmentation or a stream: to change or decode a clip takes about 1 ms for each of its seconds, to read
+    features that are prepared hardly anything. And only on a GPU, also where there is a single core: the process that
+    trains is mostly waiting there; on the CPU they would take from the training what it computes with.
     """
     if config.dataloader_workers is not None:
         return config.dataloader_workers
-    most = 8 if config.augments or config.streaming else 2
-    return max(1, min(most, torch.get_num_threads() - 1)) if torch.cuda.is_available() else 0
+    if not torch.cuda.is_available() or not (config.augments or config.streaming):
+        return 0
+    return max(1, min(8, torch.get_num_threads() - 1))
+
+
+def loader_processes(config: TrainConfig) -> int:
+    """Processes that load training batches: as many as there is shared memory for, through which these go.
+
+    In a container `/dev/shm` has 64 MB unless told otherwise, and a batch that finds no room there ends its process.
+    A stream is read by one process, whose threads decode.
+    """
+    wanted = min(1, loaders(config)) if config.streaming else loaders(config)
+    if config.dataloader_workers is not None or not wanted:
+        return wanted
+    try:
+        shared = os.statvfs("/dev/shm")
+    except FileNotFoundError:
+        return 0
+    free = shared.f_bavail * shared.f_frsize
+    if free < _LEAST_SHARED:
+        return 0
+    each = _BATCHES_WAITING * config.train_batch_size * _CLIP_BYTES
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(wanted, free // (2 * beside * each))  # half of it stays for others
 
 
 def _needs_use_cpu(config: TrainConfig, precision: str) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainConfig
 
-TIMEOUT_SECONDS = 7200
+TIMEOUT_SECONDS = 1800
 """How long a process waits for the others: at a checkpoint, for as long as the first one hands it over."""
 
 
@@ -102,7 +102,7 @@ def _wait_for_group() -> None:
 
 
 def leave_group() -> None:
-    """Leave the process group, so that this process can join another one later."""
+    """Leave the process group, with all others, so that this process can join another one later."""
     import torch
 
     if torch.distributed.is_initialized():

@@ -97,6 +97,8 @@ class WhisperTrainer(SavingTrainer):
             self.ema_decay = config.ema_decay
             self.add_callback(AveragingCallback(self))
         self._writer, self._greedy = self.model, GreedyDecoder(self.model)
+        # Prepared features, in large batches: unless asked for, no other process loads them.
+        self._evaluation_loaders = self.args.dataloader_num_workers if config.dataloader_workers else 0
         self._batch_size = BatchSize(
             config.eval_batch_size,
             clip_bytes(self.model, collators["evaluation"].n_frames, resolve_precision(config.precision)),
@@ -174,7 +176,7 @@ class WhisperTrainer(SavingTrainer):
             collate_fn=collator,
             # Else each evaluation would draw a number of the training's own, and so change its dropout.
             generator=torch.Generator(),
-            num_workers=self.args.dataloader_num_workers,
+            num_workers=self._evaluation_loaders,
             pin_memory=self.args.dataloader_pin_memory,
         )
 

@@ -28,6 +28,8 @@ from tune.util.redact import hide_password
 _PROBE_SECONDS = 5.0
 _SHARED_SECONDS = 60.0
 """Nodes that have not looked for a file within it are not waited for."""
+_SOME_GPU = 0.001
+"""Enough of a GPU to see it."""
 _LOOK_SECONDS = 1.0
 """From one look for the head to the next."""
 _PATIENCE = 30.0
@@ -252,6 +254,33 @@ def alive_nodes() -> list[Node]:
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def gpu_precision() -> str:
+    """What `precision: auto` is for trials on any of the nodes that have GPUs now; `auto` where none says."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from trainer.model.whisper import resolve_precision
+
+    asked = [
+        ray.remote(
+            num_cpus=0,
+            num_gpus=_SOME_GPU,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )(resolve_precision).remote("auto")
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("GPU")
+    ]
+    done, waiting = ray.wait(asked, num_returns=len(asked), timeout=_SHARED_SECONDS)
+    for task in waiting:  # all GPUs there are taken
+        ray.cancel(task)
+    found = set()
+    for task in done:
+        with contextlib.suppress(ray.exceptions.RayError):  # a node that is just leaving
+            found.add(ray.get(task))
+    return next((precision for precision in ("fp16", "bf16") if precision in found), "auto")
 
 
 def check_shared(folder: Path, storage: str) -> None:

@@ -71,6 +71,8 @@ class SessionStarted(Event):
     """GPUs that a trial holds."""
     micro_batch: int | None = None
     """Largest micro-batch that fits, where that was measured."""
+    precision: str = "auto"
+    """Arithmetic of all trials whose settings leave it open; `auto`: what each has where it runs."""
     package: str = ""
     """Version of tune-whisper."""
 

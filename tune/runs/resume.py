@@ -25,6 +25,7 @@ from tune.runs.finish import is_owed
 from tune.util.errors import ExperimentError, option_name
 
 if TYPE_CHECKING:
+    from trainer.config import TrainConfig
     from tune.experiments.events import SessionStarted
     from tune.experiments.settings import ExperimentSettings
     from tune.experiments.storage import Storage
@@ -89,7 +90,9 @@ def load_search(
         request = dataclasses.replace(request, guard=absolute_guards(request.guard, saved.base.data))
         request.resources.check_gpus(begun=True)
         check_auto(request, saved.base.deepspeed)
-        base = saved.base.replace(evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch)
+        base = _with_precision(saved.base, asked).replace(
+            evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch
+        )
         plan = SearchPlan(
             request=request,
             name=name,
@@ -130,7 +133,7 @@ def load_training(request: TrainRequest, name: str) -> Resumed[TrainPlan]:
             raise ExperimentError(
                 f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
             )
-        base = saved.base
+        base = _with_precision(saved.base, saved.state.session)
         request.resources(base.workers).check_gpus()
         request = dataclasses.replace(
             request,
@@ -171,6 +174,11 @@ def _opened(
         stack.callback(experiment.close)
         yield SavedExperiment(folder, settings, experiment.log.state), experiment
         stack.pop_all()
+
+
+def _with_precision(base: TrainConfig, asked: SessionStarted | None) -> TrainConfig:
+    """The settings in the arithmetic that was decided when the experiment began."""
+    return base if asked is None or base.precision != "auto" else base.replace(precision=asked.precision)
 
 
 def _as_before(

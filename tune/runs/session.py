@@ -17,7 +17,14 @@ from trainer.data.kept_splits import SPLITS_FILE
 from tune.cluster.file_share import start_share
 from tune.cluster.progress_channel import start_channel
 from tune.cluster.resources import TrialResources
-from tune.cluster.session import alive_nodes, check_shared, joined_address, ray_session, worker_processes
+from tune.cluster.session import (
+    alive_nodes,
+    check_shared,
+    gpu_precision,
+    joined_address,
+    ray_session,
+    worker_processes,
+)
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -145,6 +152,20 @@ class Session(Generic[PlanT]):
         say(self.console, text)
 
     @functools.cached_property
+    def precision(self) -> str:
+        """Arithmetic of trainings: as asked for or decided by an earlier session, else by the GPUs that are there."""
+        found: str = self.plan.base.precision
+        if found != "auto" or not self.resources.gpus:
+            return found
+        found = gpu_precision()
+        if found != "auto":
+            why = "has it" if found == "bf16" else "has bf16"
+            self.say(
+                f"precision: {found}, since {'every' if found == 'bf16' else 'not every'} GPU here {why}"
+            )
+        return found
+
+    @functools.cached_property
     def _stored(self) -> ObjectRef[PreparedData]:
         import ray
 
@@ -169,7 +190,7 @@ class Session(Generic[PlanT]):
         With a `guard` its data in place of the session's.
         """
         return TrialInputs(
-            config=config,
+            config=config.replace(precision=self.precision) if config.precision == "auto" else config,
             data=self._stored if guard is None else self._stored_guards[guard],
             share=share or self.share,
             cpus=self.resources.cpus_per_worker,
@@ -311,6 +332,7 @@ def session_started(session: Session[Any], experiment: OpenExperiment) -> Sessio
         **plan.asked,
         gpus_per_trial=session.resources.gpus,
         micro_batch=plan.base.micro_batch,
+        precision=session.precision,
         package=package_versions().get("tune-whisper", ""),
     )
 

@@ -160,8 +160,9 @@ class TrialRunner:
                 num_samples=left,
                 search_alg=RaySearcher(source, lambda: stopper.over),
                 scheduler=RayScheduler(callback.evaluated, reader.fetch),
-                # With several workers a trial's process holds nothing worth keeping: they are new each time.
-                reuse_actors=True,
+                # With several workers a trial's process holds nothing worth keeping: they are new each time. DeepSpeed
+                # keeps the process group of the trial before, which has been left.
+                reuse_actors=self.config.deepspeed is None,
                 trial_name_creator=lambda trial: str(trial.config[TRIAL_ID]),
                 trial_dirname_creator=lambda trial: f"{trial.config[TRIAL_ID]}{suffix}",
             ),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import SOUNDS, TEXT_SETTINGS
+from tune.util.errors import ResourceError
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -44,13 +47,18 @@ class TrialInputs:
         return dataclasses.replace(self, config=config, relabelled=self.relabelled or changed)
 
     def open(self) -> tuple[TrainConfig, PreparedData]:
-        """Settings and data with the folders that this node has, once a process of Ray's is there to use them."""
+        """Settings and data with the folders that this node has, once a process of Ray's is there to use them.
+
+        Raises:
+            ResourceError: Ray gave this process a GPU that PyTorch cannot use.
+        """
         import ray
         import torch
 
         from trainer.memory import use_share_of_gpu
         from tune.cluster.file_share import localize
 
+        check_gpu()
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))
         use_share_of_gpu(self.gpus if 0 < self.gpus < 1 else 1.0)
@@ -63,6 +71,48 @@ class TrialInputs:
         for name in [*named, *(["model"] if Path(config.model).is_absolute() else [])]:
             config = config.replace(**{name: str(localize(self.share, Path(getattr(config, name))))})
         return config, data.with_texts(config) if self.relabelled else data
+
+
+def check_gpu() -> None:
+    """Check that PyTorch can use the GPU that Ray, which counts them by the driver alone, gave this process.
+
+    Raises:
+        ResourceError: it cannot.
+    """
+    import ray
+    import torch
+
+    from trainer.memory import PRETENDED_GPUS
+
+    context = ray.get_runtime_context()
+    if (
+        not context.get_accelerator_ids().get("GPU")
+        or torch.cuda.is_available()
+        or os.environ.get(PRETENDED_GPUS)
+    ):
+        return
+    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    mend = (
+        "install a newer driver, or a torch that is built for an older CUDA"
+        if torch.version.cuda
+        else "install torch from PyPI, which is built for CUDA"
+    )
+    raise ResourceError(
+        f"GPU: Ray found one on node {ray.util.get_node_ip_address()}, but torch {torch.__version__}, {build}, cannot "
+        f"use it with {_driver()}; {mend}, or train on the CPU with --gpus-per-trial 0 (train: --gpus-per-worker 0)"
+    )
+
+
+def _driver() -> str:
+    """The NVIDIA driver of this node."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        found = []
+    return (
+        f"NVIDIA driver {found[0]}" if found else "the driver there, whose version nvidia-smi does not tell"
+    )
 
 
 def shared_folders(config: TrainConfig, data: PreparedData) -> list[Path]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.report import Decision
 from trainer.training.checkpoints import problem_of
-from trainer.training.distributed import private_folder
+from trainer.training.distributed import TIMEOUT_SECONDS, private_folder
 from tune.cluster.progress_channel import ask, tell
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import TRIALS_FOLDER
@@ -36,8 +36,6 @@ EVALUATION = "evaluation"
 """A question: an evaluation; what follows it."""
 FAILURE = "failure"
 """A message: its `report`."""
-_GROUP_TIMEOUT_SECONDS = 7200
-"""How long a worker waits for the others; at a checkpoint, for as long as it takes to store it."""
 
 
 def use_train_v2() -> None:
@@ -66,6 +64,22 @@ def make_ray_trainer(
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    backend: Any = TorchConfig().backend_cls
+
+    class Backend(backend):  # type: ignore[misc]
+        """Ray's, which would have failed workers leave their process group, too, for which they wait for all."""
+
+        def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+            """Nothing: a worker that succeeds has left it by itself."""
+
+    class GroupConfig(TorchConfig):
+        """Of the workers' process group."""
+
+        @property
+        def backend_cls(self) -> Any:
+            """What sets it up."""
+            return Backend
+
     class SendToDriver(ray.train.UserCallback):
         """Runs in Ray Train's controller."""
 
@@ -80,7 +94,7 @@ def make_ray_trainer(
 
     return TorchTrainer(
         train_loop,
-        torch_config=TorchConfig(timeout_s=_GROUP_TIMEOUT_SECONDS),
+        torch_config=GroupConfig(timeout_s=TIMEOUT_SECONDS),
         scaling_config=ray.train.ScalingConfig(
             num_workers=resources.workers,
             use_gpu=bool(resources.gpus),
@@ -125,7 +139,6 @@ def _work(inputs: TrialInputs, asked: Places, scratch: str) -> None:
             decide,
             places=places,
             checkpoint=first_whole(places.files, checkpoints),
-            own_group=False,
         )
     if result.diverged and context.get_world_rank() == 0:
         decide({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})

@@ -38,7 +38,6 @@ def train_worker(
     *,
     places: Places,
     checkpoint: str | None = None,
-    own_group: bool = True,
 ) -> TrainResult:
     """One worker's part of a training, in whatever process it has.
 
@@ -47,7 +46,8 @@ def train_worker(
         decide: takes each evaluation to the driver.
         places: where its checkpoints go, and whom it tells of them and of its progress.
         checkpoint: to go on from.
-        own_group: whether the process group that the training makes is left in the end; Ray Train has its own.
+
+    The process group is left after success alone, as with NCCL all leave it together; a failed process ends.
     """
     from trainer.train import train
     from trainer.training.distributed import leave_group
@@ -59,12 +59,10 @@ def train_worker(
     def progress(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
         post(places.channel, places.trial_id, metrics)
 
-    try:
-        with places.files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as folder:
-            return train(config, progress, keeper=keeper, data=data, resume_from=folder)
-    finally:
-        if own_group:
-            leave_group()
+    with places.files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as folder:
+        result = train(config, progress, keeper=keeper, data=data, resume_from=folder)
+    leave_group()
+    return result
 
 
 @dataclasses.dataclass(frozen=True)

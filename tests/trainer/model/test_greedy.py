@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +11,6 @@ from transformers import GenerationConfig, GenerationMixin, WhisperForConditiona
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
-from trainer.model import recording
 from trainer.model.greedy import GreedyDecoder, is_plain_greedy
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
@@ -47,24 +43,11 @@ def generated(model: Any, encoded: torch.Tensor, prefix: list[int], max_length: 
     return tokens
 
 
-@pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Steps that were recorded, without a GPU."""
-    found: list[Any] = []
-
-    def record(work: Any) -> Any:
-        found.append(work)
-        return work
-
-    monkeypatch.setattr(recording, "record_graph", record)
-    return found
-
-
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("max_length", [5, 12, 44, 128])
 @pytest.mark.parametrize("suppressed", [None, [5, 17, 60]])
 def test_same_tokens_as_generate(
-    heard: Any, records: list[Any], max_length: int, suppressed: list[int] | None, on_gpu: bool
+    heard: Any, max_length: int, suppressed: list[int] | None, on_gpu: bool
 ) -> None:
     model, encoded, prefix = heard
     model.generation_config.suppress_tokens = suppressed
@@ -72,7 +55,6 @@ def test_same_tokens_as_generate(
     expected = generated(model, encoded, prefix, max_length)
     found = GreedyDecoder(model, on_gpu=on_gpu).decode(encoded, prefix, max_length)
     assert torch.equal(found, expected)
-    assert bool(records) is (on_gpu and max_length > 5)
     ends = (found == model.generation_config.eos_token_id).float().argmax(1)
     if max_length > 12:
         assert len(set(ends.tolist())) > 3, "the clips must end at different places"
@@ -94,19 +76,16 @@ def test_one_clip_and_another_end_token(heard: Any) -> None:
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_caches_are_laid_out_once(heard: Any, records: list[Any], on_gpu: bool) -> None:
+def test_caches_are_laid_out_once(heard: Any, on_gpu: bool) -> None:
     model, encoded, prefix = heard
     decoder = GreedyDecoder(model, on_gpu=on_gpu)
     batches = [encoded, encoded[:7], encoded[3:], encoded[:, :150], encoded[:5], encoded]
-    made, kept = [], []
-    for number, batch in enumerate(batches):
-        if number == 2:
-            kept = list(records)
+    made = []
+    for batch in batches:
         assert torch.equal(decoder.decode(batch, prefix, 44), generated(model, batch, prefix, 44))
         made.append(decoder._caches)
     assert [one is made[0] for one in made] == [True, True, True, False, False, False]
     assert len({id(one) for one in made}) == 4  # another window, again, and more clips than that had
-    assert len(kept) <= 2 * (8 + 2), "few shapes are recorded"
     decoder.forget()
     assert decoder._caches is None
 
@@ -122,9 +101,7 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_the_host_seldom_waits_for_a_gpu(
-    heard: Any, records: list[Any], monkeypatch: pytest.MonkeyPatch, autocast: bool
-) -> None:
+def test_the_host_seldom_waits_for_a_gpu(heard: Any, monkeypatch: pytest.MonkeyPatch, autocast: bool) -> None:
     model, encoded, prefix = heard
     monkeypatch.setattr(model.generation_config, "suppress_tokens", [420])  # so that none ends
     looks: list[int] = []
@@ -141,59 +118,10 @@ def test_the_host_seldom_waits_for_a_gpu(
     assert found.shape[1] == 60
     assert looks == [16] * (56 // 8)
     assert waits.number <= 5  # before the first token and after the last one
-    assert bool(records) is not autocast
-
-
-def test_without_records_it_goes_on_step_by_step(heard: Any, caplog: pytest.LogCaptureFixture) -> None:
-    model, encoded, prefix = heard
-    found = GreedyDecoder(model, on_gpu=True).decode(encoded, prefix, 44)  # nothing can be recorded here
-    assert torch.equal(found, generated(model, encoded, prefix, 44))
-    (line,) = caplog.messages
-    assert line.startswith("CUDA graphs: ") and line.endswith("; decoding goes on without them")
-
-
-def test_a_record_without_memory_is_told(heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(work: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr(recording, "record_graph", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        GreedyDecoder(heard[0], on_gpu=True).decode(heard[1], heard[2], 44)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_record_is_played_or_its_stream_is_left(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """With stand-ins for CUDA: what is called, not that it works."""
-    calls: list[Any] = []
-
-    @contextlib.contextmanager
-    def graph(*args: Any, **kwargs: Any) -> Iterator[None]:
-        yield
-        if fails:
-            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
-
-    stands_in = SimpleNamespace(
-        current_stream=lambda: SimpleNamespace(wait_stream=lambda other: None),
-        Stream=lambda: SimpleNamespace(wait_stream=lambda other: None),
-        stream=lambda stream: contextlib.nullcontext(),
-        CUDAGraph=lambda: SimpleNamespace(replay=lambda: calls.append("replay")),
-        graph=graph,
-        set_stream=lambda stream: calls.append("set_stream"),
-        synchronize=lambda: None,
-    )
-    monkeypatch.setattr(recording.torch, "cuda", stands_in)
-    if fails:
-        with pytest.raises(RuntimeError, match="during capture"):
-            recording.record_graph(lambda: torch.ones(1))
-        assert calls == ["set_stream"]
-    else:
-        play = recording.record_graph(lambda: torch.ones(1))
-        assert play() is play()
-        assert calls == ["replay", "replay"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_recorded_steps_on_a_gpu(heard: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_same_tokens_on_a_gpu(heard: Any) -> None:
     model, encoded, prefix = heard
     expected = generated(model, encoded, prefix, 44)
     try:
@@ -202,7 +130,6 @@ def test_recorded_steps_on_a_gpu(heard: Any, caplog: pytest.LogCaptureFixture) -
             assert torch.equal(decoder.decode(encoded.to("cuda"), prefix, 44).cpu(), expected)
     finally:
         model.to("cpu")
-    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ Without a GPU it is seen by the operations that would wait for one.
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +21,8 @@ from transformers import TrainerCallback
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.decoding import Decoder
-from trainer.train import _make_trainer, evaluate, plan_batches
-from trainer.training.arguments import loaders
+from trainer.train import _augmented, _make_trainer, evaluate, plan_batches
+from trainer.training.arguments import loader_processes
 from trainer.training.whisper_trainer import WhisperTrainer
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "lift_fresh"}
@@ -124,6 +127,18 @@ def test_batches_are_copied_while_the_host_goes_on(small_config: TrainConfig, tm
     assert all(kwargs["non_blocking"] for kwargs in copies)
 
 
+def test_attention_does_not_plan_for_each_shape(small_config: TrainConfig) -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        uses: list[Callable[[TrainConfig], Any]] = [evaluate, Decoder]
+        for use in uses:
+            torch.backends.cuda.enable_cudnn_sdp(True)
+            use(small_config)
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 def test_label_tokens_are_counted_on_the_host(small_config: TrainConfig, tmp_path: Path) -> None:
     trainer = make_trainer(small_config, tmp_path)
     batches = [trainer._collators["train"](clips) for clips in ([0, 1], [2])]
@@ -146,14 +161,40 @@ def test_a_gpu_gets_features_as_they_are_stored(small_config: TrainConfig, tmp_p
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 1), (3, 2), (8, 2)])
-def test_a_gpu_has_a_process_that_loads(
-    small_config: TrainConfig, monkeypatch: pytest.MonkeyPatch, threads: int, expected: int
+@pytest.mark.parametrize(
+    ("shared", "changes", "expected"),
+    [
+        (2**40, {}, 0),
+        (2**40, {"augment": 0.5}, 7),
+        (2**30, {"augment": 0.5, "train_batch_size": 64}, 3),
+        (2**26, {"augment": 0.5}, 0),
+        (2**26, {"augment": 0.5, "dataloader_workers": 2}, 2),
+    ],
+    ids=["prepared", "changed", "large batches", "container", "asked for"],
+)
+def test_on_a_gpu_as_many_processes_load_as_shared_memory_holds(
+    small_config: TrainConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    shared: int,
+    changes: dict[str, Any],
+    expected: int,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert loaders(small_config) == expected
-    assert loaders(small_config.replace(dataloader_workers=0)) == 0
+    config = small_config.replace(max_steps=1, max_eval_clips=1, evaluations=1, **changes)
+    data = prepare(config, waveforms=config.augments)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=shared // 4096, f_frsize=4096))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    with monkeypatch.context() as gpu:
+        gpu.setattr(torch.cuda, "is_available", lambda: True)
+
+        number = loader_processes(config)
+    assert number == expected
+    augmented = _augmented(config, data) if config.augments else None
+    plan = plan_batches(config, data.splits["train"])
+    monkeypatch.setattr("trainer.training.arguments.loader_processes", lambda config: number)
+    trainer = _make_trainer(config, data, data.splits["validation"], plan, tmp_path, augmented)
+    assert trainer.get_train_dataloader().num_workers == expected
+    assert trainer.get_eval_dataloader().num_workers == (config.dataloader_workers or 0)
 
 
 def test_batches_come_from_another_process_as_they_are(small_config: TrainConfig, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from trainer.config import ConfigError, TrainConfig
 from trainer.memory import room_on_gpu
 from trainer.probe import Measured
 from tune.cli import main
+from tune.cluster.session import gpu_precision
 from tune.commands.job_request import read_request
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
@@ -421,6 +423,79 @@ def test_a_search_on_a_shared_card(tmp_path: Path) -> None:
         assert search.end() == 0, search.log
         assert "card probe" not in search.log
         assert f"at a time with {share:g} GPU and 1 CPU each" in search.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--space", "lr_batch", "--experiment", "x"], ["train", "--name", "x"]])
+def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("torch can use the GPU here")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho 535.104.05\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.delenv("TUNE_WHISPER_PRETEND_GPUS")
+    with Nodes(cpus=1, gpus=1) as nodes:
+        search = Search(tmp_path, *words, "--address", nodes.address, *QUICK)
+        assert search.end() == 2, search.log
+    (line,) = [line for line in search.log.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: GPU: Ray found one on node ")
+    assert f", but torch {torch.__version__}, " in line
+    assert "CPU build" in line or "built for CUDA" in line
+    assert "NVIDIA driver 535.104.05; install " in line
+    assert "--gpus-per-trial 0" in line
+    assert not (tmp_path / "experiments" / "x").exists()
+
+
+@pytest.mark.slow
+def test_precision_is_that_of_the_gpus_with_which_the_search_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "--space",
+        "lr_batch",
+        "--experiment",
+        "x",
+        "--trials",
+        "1",
+        "--finalists",
+        "0",
+        "--epochs",
+        "1",
+        *QUICK,
+    ]
+    monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "8.0")
+    with Nodes(cpus=1, gpus=1) as nodes:
+        search = Search(tmp_path, *words, "--address", nodes.address)
+        assert search.end() == 0, search.log
+    assert "precision: bf16, since every GPU here has it" in search.log
+    session = read_log(tmp_path / "experiments" / "x" / EVENTS_FILE).session
+    assert session is not None and session.precision == "bf16"
+    monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
+    words = ["--resume", "x", "--trials", "2", "--max-failures", "0"]
+    with Nodes(cpus=1, gpus=1) as nodes:
+        search = Search(tmp_path, *words, "--address", nodes.address)
+        assert search.end() == 0, search.log
+    (line,) = [line for line in search.log.splitlines() if "trial 002 failed" in line]
+    assert "precision='bf16': the GPU here has compute capability 7.5" in line
+    session = read_log(tmp_path / "experiments" / "x" / EVENTS_FILE).session
+    assert session is not None and (session.session, session.precision) == (2, "bf16")
+
+
+@pytest.mark.slow
+def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "8.0")
+    with Nodes(cpus=1, gpus=1) as nodes:
+        monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
+        nodes.add(cpus=1, gpus=1)
+        ray.init(nodes.address, log_to_driver=False)
+        try:
+            assert gpu_precision() == "fp16"
+        finally:
+            ray.shutdown()
 
 
 # ----- what a process may take -----

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from forks import Command, tune_whisper
 from old_experiments import write_old_results
-from search_process import state
+from search_process import HANGING, Search, state
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
@@ -205,6 +205,21 @@ def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
     assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "completed")
     assert run.data.params["effective_batch_size"] == "16"
     assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [16, 32]
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(
+    trained: tuple[Path, str], tmp_path: Path
+) -> None:
+    words = ["train", "--workers", "2", "--name", "x", "--epochs", "1", *SMALL]
+    training = Search(tmp_path, *words, program=[HANGING, str(tmp_path)])
+    try:
+        training.wait_for((tmp_path / "failed").exists)
+        training.wait_for("the training failed and starts again")
+        assert training.end(120) == 0, training.log
+    finally:
+        training.kill()
+    assert results(tmp_path, "x")["trials"][0]["status"] == "completed"
 
 
 def wait_for_checkpoint(process: Command, experiment: Path) -> Path:

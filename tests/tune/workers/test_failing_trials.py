@@ -14,7 +14,7 @@ import pytest
 import ray.exceptions
 import torch
 from forks import family, tune_whisper
-from search_process import QUICK, Search, results, state
+from search_process import HANGING, QUICK, Search, results, state
 
 import trainer
 from trainer.config import TrainConfig
@@ -139,6 +139,32 @@ def test_a_truncated_checkpoint_is_left_for_the_one_before(tmp_path: Path) -> No
     seen = [evaluation["samples_seen"] for evaluation in trial["evaluations"]]
     assert seen == sorted(set(seen))
     assert len(seen) == 8
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(tmp_path: Path) -> None:
+    words = "--space lr_batch --experiment x --trials 1 --finalists 0 --workers-per-trial 2 --epochs 1"
+    search = Search(tmp_path, *words.split(), *QUICK, program=[HANGING, str(tmp_path)])
+    try:
+        search.wait_for((tmp_path / "failed").exists)
+        search.wait_for("trial 001 ran out of memory and goes on with micro-batch", seconds=60)
+        assert search.end() == 0, search.log
+    finally:
+        search.kill()
+    (trial,) = results(tmp_path / "experiments" / "x")["trials"]
+    assert trial["status"] == "completed"
+
+
+@pytest.mark.slow
+def test_every_trial_with_deepspeed_has_a_process_of_its_own(tmp_path: Path) -> None:
+    words = (
+        "--space lr_batch --experiment x --trials 2 --finalists 0 --max-concurrent 1 --epochs 1 --deepspeed"
+    )
+    search = Search(tmp_path, *words.split(), *QUICK, "--max-failures", "0")
+    assert search.end() == 0, search.log
+    assert [trial["status"] for trial in results(tmp_path / "experiments" / "x")["trials"]] == [
+        "completed"
+    ] * 2
 
 
 @pytest.mark.slow
