@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import tempfile
 import time
@@ -106,7 +107,8 @@ class Evaluation:
             sum(values[clip] for clip in clips)
             for values in (self.utterances.word_errors, self.utterances.words)
         )
-        return Written([self.tokens[clip] for clip in clips], self.token_limit, 100 * errors / words)
+        wer = 100 * errors / words if words else math.nan  # some clips alone may have no words to count
+        return Written([self.tokens[clip] for clip in clips], self.token_limit, wer)
 
     def describe(self) -> str:
         """`WER 9.19 %, CER 3.02 %`, or what translations have."""
