@@ -492,6 +492,7 @@ def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest
     with Nodes(cpus=1, gpus=1) as nodes:
         monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
         nodes.add(cpus=1, gpus=1)
+        ray.shutdown()
         ray.init(nodes.address, log_to_driver=False)
         try:
             assert gpu_precision() == "fp16"
