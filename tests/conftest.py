@@ -20,8 +20,10 @@ from trainer.config import TrainConfig
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Several tests run at a time: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Many tests tell Ray of GPUs that are not there.
-os.environ.setdefault("TUNE_WHISPER_PRETEND_GPUS", "1")
+# Tests are of CPUs; with TEST_GPU=1 those that need a GPU run too.
+if not os.environ.get("TEST_GPU"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["TUNE_WHISPER_PRETEND_GPUS"] = "1"  # many tell Ray of GPUs that are not there
 # What the processes of one run share lies under this name (see `mlflow_tables.shared_folder`).
 os.environ.setdefault("TEST_RUN", str(os.getpid()))
 ROOT = Path(__file__).resolve().parent.parent

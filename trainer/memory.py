@@ -21,6 +21,8 @@ _USABLE = 0.85
 _SHARE = "TUNE_WHISPER_GPU_SHARE"
 PRETENDED_GPUS = "TUNE_WHISPER_PRETEND_GPUS"
 """Set where tests tell Ray of GPUs that are not there: to their compute capability, or to 1."""
+BF16_CAPABILITY = 8.0
+"""Compute capability from which on GPUs have bf16."""
 _CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _INACTIVE = re.compile(r"^inactive_file (\d+)$", re.MULTILINE)
 """Files that the kernel keeps in memory and gives back, such as checkpoints that were just written."""
@@ -63,13 +65,15 @@ def room_on_gpu() -> int | None:
 
 def gpu_capability() -> float | None:
     """The compute capability of this process' GPU, such as 8.6; None where there is none."""
+    pretended = os.environ.get(PRETENDED_GPUS)
+    if pretended:
+        return float(pretended) if "." in pretended else None
     import torch
 
-    if torch.cuda.is_available():
-        major, minor = torch.cuda.get_device_capability()
-        return major + minor / 10
-    pretended = os.environ.get(PRETENDED_GPUS, "")
-    return float(pretended) if "." in pretended else None
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return major + minor / 10
 
 
 def is_out_of_memory(error: BaseException) -> bool:

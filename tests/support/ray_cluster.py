@@ -15,6 +15,9 @@ from pathlib import Path
 import psutil
 from forks import Command, ray_command
 
+HIDDEN_GPUS = ",".join(str(number) for number in range(100, 116))
+"""`CUDA_VISIBLE_DEVICES` for a Ray that is told of GPUs: it takes at most as many as it names; CUDA finds none."""
+
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -26,7 +29,8 @@ class RayCluster:
 
     def __init__(self, environment: dict[str, str] | None = None, *, cpus: int = 0) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # Ray's sockets need short paths
-        self.environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(environment or {})}
+        usual = {"RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": HIDDEN_GPUS}
+        self.environment = {**os.environ, **usual, **(environment or {})}
         for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI"):
             self.environment.pop(name, None)
         self._cpus = cpus

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 from forks import Command, family, ray_command
-from ray_cluster import free_port
+from ray_cluster import HIDDEN_GPUS, free_port
 
 
 class Nodes:
@@ -87,6 +87,7 @@ class Nodes:
             env={
                 **environment,
                 "RAY_USAGE_STATS_ENABLED": "0",
+                "CUDA_VISIBLE_DEVICES": HIDDEN_GPUS,
                 "RAY_AUTH_MODE": "token",
                 "RAY_AUTH_TOKEN": self._token,
             },

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.errors import ModelError
-from trainer.memory import gpu_capability
+from trainer.memory import BF16_CAPABILITY, gpu_capability
 from trainer.model.adapters import add_adapters, base_of, has_adapter, merge_adapter
 from trainer.model.generation import load_generation_config, set_generation
 from trainer.model.pretrained import load_pretrained, model_path
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     from trainer.model.processor import Processor
-
-BF16_CAPABILITY = 8.0
-"""Compute capability from which on GPUs have bf16."""
 
 
 def load_model_config(config: TrainConfig) -> WhisperConfig:

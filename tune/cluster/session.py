@@ -261,7 +261,7 @@ def gpu_precision() -> str:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from trainer.model.whisper import resolve_precision
+    from trainer.memory import BF16_CAPABILITY, gpu_capability
 
     asked = [
         ray.remote(
@@ -269,18 +269,21 @@ def gpu_precision() -> str:
             num_gpus=_SOME_GPU,
             max_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        )(resolve_precision).remote("auto")
+        )(gpu_capability).remote()
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get("GPU")
     ]
     done, waiting = ray.wait(asked, num_returns=len(asked), timeout=_SHARED_SECONDS)
     for task in waiting:  # all GPUs there are taken
         ray.cancel(task)
-    found = set()
+    found = []
     for task in done:
         with contextlib.suppress(ray.exceptions.RayError):  # a node that is just leaving
-            found.add(ray.get(task))
-    return next((precision for precision in ("fp16", "bf16") if precision in found), "auto")
+            found.append(ray.get(task))
+    known = [capability for capability in found if capability is not None]
+    if not known:
+        return "auto"
+    return "bf16" if min(known) >= BF16_CAPABILITY else "fp16"
 
 
 def check_shared(folder: Path, storage: str) -> None:

@@ -77,11 +77,11 @@ def share_gpus(session: Session[SearchPlan]) -> None:
     counts = [1, *(count for count in COUNTS if count <= most_sharing(plan, nodes))]
     resources = {count: dataclasses.replace(plan.resources, gpus=1 / count).fit(nodes) for count in counts}
     cpus = max(count * resources[count].cpus for count in counts)
+    inputs = session.inputs(heaviest(plan))  # which asks the cards; then one is held
     with (
         session.console.status("measuring on one card how many trials share it ..."),
         _one_card(cpus) as card,
     ):
-        inputs = session.inputs(heaviest(plan))
 
         def measure(count: int, sizes: Sequence[int]) -> list[list[Measured]]:
             return _at_once(card, resources[count], count, inputs, sizes)

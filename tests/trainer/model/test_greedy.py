@@ -120,7 +120,7 @@ def test_the_host_seldom_waits_for_a_gpu(heard: Any, monkeypatch: pytest.MonkeyP
     assert waits.number <= 5  # before the first token and after the last one
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU and TEST_GPU=1")
 def test_same_tokens_on_a_gpu(heard: Any) -> None:
     model, encoded, prefix = heard
     expected = generated(model, encoded, prefix, 44)

@@ -101,7 +101,7 @@ def test_the_host_never_waits_within_a_step(
     assert not names & WAITS
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU and TEST_GPU=1")
 @pytest.mark.parametrize("changes", STEPS, ids=lambda changes: "-".join(changes) or "plain")
 def test_the_host_never_waits_on_a_gpu(
     small_config: TrainConfig, tmp_path: Path, changes: dict[str, Any]

@@ -17,6 +17,7 @@ import torch
 import yaml
 from forks import fork_workers
 from made_experiments import made_trial, write_experiment
+from ray_cluster import HIDDEN_GPUS
 from ray_nodes import Nodes
 from rich.console import Console
 from search_process import QUICK, Search
@@ -234,7 +235,9 @@ def one_gpu() -> Iterator[None]:
     """A Ray that was told of a GPU."""
     ray.shutdown()
     fork_workers()
-    ray.init("local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", HIDDEN_GPUS)
+        ray.init("local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -430,8 +433,6 @@ def test_a_search_on_a_shared_card(tmp_path: Path) -> None:
 def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("torch can use the GPU here")
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "nvidia-smi").write_text("#!/bin/sh\necho 535.104.05\n")
@@ -491,6 +492,7 @@ def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest
     with Nodes(cpus=1, gpus=1) as nodes:
         monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
         nodes.add(cpus=1, gpus=1)
+        ray.shutdown()
         ray.init(nodes.address, log_to_driver=False)
         try:
             assert gpu_precision() == "fp16"
