@@ -159,6 +159,11 @@ class Plan(abc.ABC):
         """
 
     @property
+    def searched_rates(self) -> str:
+        """The learning rates that are searched, in words."""
+        return ""
+
+    @property
     def whole_window_trials(self) -> bool:
         """Whether trials are measured in the model's whole window, not in the one that they train with."""
         return self.base.full_window_evaluation
@@ -284,7 +289,9 @@ class SearchPlan(Plan):
 
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """What is searched, on what."""
-        base = self.base
+        base, space = self.base, self.space
+        if self.space_as_read is not None and len(self.by_base_wer()) > 1:
+            space = self.space_as_read
         shown = {"model", "data", "language", "task"}
         fixed = [
             f"{name}={getattr(base, name, value)}"
@@ -295,7 +302,7 @@ class SearchPlan(Plan):
             f"experiment {self.name} in {self.where}",
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
             f"space {self.space.path.name}:",
-            *(f"  {name}: {text}" for name, text in (self.space_as_read or self.space).describe()),
+            *(f"  {name}: {text}" for name, text in space.describe()),
             *([f"fixed: {', '.join(fixed)}"] if fixed else []),
             *self.notes_on_settings(),
         ]
@@ -337,6 +344,11 @@ class SearchPlan(Plan):
         found = space.resolve(default, by_method).with_recipe(default, by_method, weights)
         warm_start = self.warm_start.within(found) if self.warm_start else None
         return dataclasses.replace(self, base=base, space=found, space_as_read=None, warm_start=warm_start)
+
+    @property
+    def searched_rates(self) -> str:
+        """See `Plan.searched_rates`."""
+        return dict(self.space.describe()).get("learning_rate", "")
 
     def by_base_wer(self) -> list[tuple[float, SearchPlan]]:
         """What the plan will be below each of some WERs of the base model in percent, where that matters."""

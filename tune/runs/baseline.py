@@ -48,7 +48,8 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
     problem = _choose_window(session, found)
     plan = session.plan.after_baseline(found.wer)
     if (usual := plan.base.learning_rate) != session.plan.base.learning_rate:
-        session.say(f"the usual learning rate of a model with such a WER is {usual:g}")
+        searched = f"; searched: {text}" if (text := plan.searched_rates) else ""
+        session.say(f"the usual learning rate of a model with such a WER is {usual:g}{searched}")
     else:
         usual = None
     session.plan = plan

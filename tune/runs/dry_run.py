@@ -285,9 +285,8 @@ def _show_rates(by_wer: Sequence[tuple[float, SearchPlan]], console: Console) ->
     )
     for below, plan in by_wer:
         which = f"below {below:g} %" if math.isfinite(below) else "above that"
-        ranges = dict(plan.space.describe()).get("learning_rate", "")
-        usual = f"usual {plan.base.learning_rate:g}"
-        say(console, f"  {which}: {usual}{f', searched {ranges}' if ranges else ''}")
+        searched = f", searched {plan.searched_rates}" if plan.searched_rates else ""
+        say(console, f"  {which}: usual {plan.base.learning_rate:g}{searched}")
     say(console, f"what follows is for a WER below {by_wer[0][0]:g} %")
 
 

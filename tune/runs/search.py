@@ -213,12 +213,16 @@ class SearchStages:
 
     def _display(self, records: Records, trials: int, noun: str) -> SearchDisplay:
         state = self.session.state
+        whole, same = state.base_rates["wer"], state.trial_base_rates["wer"]
+        baseline = f"baseline {whole:.2f} %"
+        if records is state.records and same != whole:
+            baseline = f"baseline {same:.2f} % in the trials' window"
         return SearchDisplay(
             self.session.console,
             records,
             n_trials=trials,
             budget=(self.base.evaluate_at or (1,))[-1],
-            baseline=(state.trial_base_rates if records is state.records else state.base_rates)["wer"],
+            baseline=baseline,
             trouble=lambda: self.session.tracking.problem,
             noun=noun,
         )

@@ -43,7 +43,7 @@ class SearchDisplay(LiveDisplay):
         *,
         n_trials: int,
         budget: int,
-        baseline: float,
+        baseline: str,
         trouble: Callable[[], str | None],
         noun: str = "trials",
     ) -> None:
@@ -67,9 +67,7 @@ class SearchDisplay(LiveDisplay):
         left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_wer is not None:
-            parts.append(
-                f"best WER {best_rate(best)} % (trial {best.trial_id}), baseline {self._baseline:.2f} %"
-            )
+            parts.append(f"best WER {best_rate(best)} % (trial {best.trial_id}), {self._baseline}")
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
         trouble = self._trouble()

@@ -20,7 +20,9 @@ def display(*, terminal: bool) -> tuple[SearchDisplay, io.StringIO]:
     console = Console(file=written, force_terminal=terminal, width=100, height=30, _environ={"TERM": "xterm"})
     records = Records()
     records.start("001", {"learning_rate": 1e-3}, 8)
-    shown = SearchDisplay(console, records, n_trials=300, budget=900, baseline=50.0, trouble=lambda: None)
+    shown = SearchDisplay(
+        console, records, n_trials=300, budget=900, baseline="baseline 50.00 %", trouble=lambda: None
+    )
     return shown, written
 
 
