@@ -34,16 +34,20 @@ import real_data  # noqa: E402
 from trainer.config import TrainConfig  # noqa: E402
 
 RESULTS = Path(__file__).with_name("real_results.jsonl")
-LANGUAGES = {"german": "de", "telephone": "de", "cherokee": "haw"}
-EPOCHS = {"german": 3, "telephone": 3, "cherokee": 4}
+LANGUAGES = {"german": "de", "short": "de", "telephone": "de", "cherokee": "haw"}
+EPOCHS = {"german": 3, "short": 3, "telephone": 3, "cherokee": 4}
 RATES = (1e-5, 2.5e-5, 5e-5, 1e-4, 2e-4)
 AUTO, WHOLE = None, 30.0
 """Windows in seconds: `auto` is 13.6 s for the German clips, 10.1 s for the Cherokee ones."""
 
 
+UNTOUCHED = (30.0, 20.0, 15.0, 10.0, 7.5, 6.0)
+"""Windows in which the untouched model is measured, on German clips of at most 5.5 s."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One training; without a rate the model as it is."""
+    """One training; without a rate the model as it is, in the whole window where none is given."""
 
     data: str
     rate: float | None = None
@@ -56,6 +60,8 @@ def runs_of(part: str) -> list[Run]:
     """The trainings of a part, in the order in which they are made."""
     if part == "labels":
         return [Run("german", 1e-5, seed, AUTO, space) for seed in range(5) for space in (True, False)]
+    if part == "untouched":
+        return [Run("short", None, 0, window) for window in UNTOUCHED]
     if part == "windows":
         known = [Run("german", 1e-5, seed, window) for seed in range(3) for window in (AUTO, WHOLE)]
         return [*known, *(Run("cherokee", 1e-4, 0, window) for window in (AUTO, WHOLE))]
@@ -73,7 +79,7 @@ def runs_of(part: str) -> list[Run]:
     raise ValueError(part)
 
 
-PARTS = ("labels", "rates", "windows", "second-seeds", "telephone")
+PARTS = ("labels", "untouched", "rates", "windows", "second-seeds", "telephone")
 
 
 def main() -> None:
@@ -88,6 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tables = {
         "german": real_data.make_german(arguments.german, arguments.work),
+        "short": real_data.make_short(arguments.german, arguments.work),
         "telephone": real_data.make_telephone(arguments.german, arguments.work),
     }
     if arguments.cherokee:
@@ -130,6 +137,9 @@ def measure(run: Run, config: TrainConfig) -> dict[str, Any]:
     from trainer.train import train
 
     data = prepare(config)
+    if run.rate is None and run.window is not None:
+        config = config.replace(full_window_evaluation=False)
+        return {**rates(config, data, as_in_training=True), **circumstances()}
     if run.rate is None:
         return {**rates(config, data), "timestamps": timestamps(config, data), **circumstances()}
     found: dict[str, Any] = {}
@@ -150,7 +160,7 @@ def measure(run: Run, config: TrainConfig) -> dict[str, Any]:
     return {**found, **circumstances()}
 
 
-def rates(config: TrainConfig, data: Any) -> dict[str, Any]:
+def rates(config: TrainConfig, data: Any, *, as_in_training: bool = False) -> dict[str, Any]:
     """Of validation and test split: WER and CER, errors and words by clip, how many clips' first word is wrong."""
     from trainer.model.processor import load_processor
     from trainer.scoring.normalizers import make_normalizer
@@ -159,7 +169,7 @@ def rates(config: TrainConfig, data: Any) -> dict[str, Any]:
     normalize = make_normalizer(config, load_processor(config).tokenizer)
     found: dict[str, Any] = {}
     for split in ("validation", "test"):
-        one = evaluate(config, split, data=data)
+        one = evaluate(config, split, data=data, as_in_training=as_in_training)
         texts = [normalize(data.splits[split].text(clip)) for clip in range(one.clips)]
         written = list(map(normalize, one.predictions))
         firsts = [(text.split()[:1], other.split()[:1]) for text, other in zip(texts, written, strict=True)]
@@ -169,6 +179,7 @@ def rates(config: TrainConfig, data: Any) -> dict[str, Any]:
             "cer": one.cer,
             "loss": one.loss,
             "seconds": one.seconds,
+            "tokens": sum(one.tokens),
             "wrong_first_words": sum(text != other for text, other in firsts),
             "errors": list(map(int, one.utterances.word_errors)),
             "words": list(map(int, one.utterances.words)),
@@ -252,14 +263,14 @@ def print_tables(results: dict[Run, dict[str, Any]]) -> None:
         cells = [
             run.data,
             f"{run.rate:g}" if run.rate else "untouched",
-            window_name(run) if run.rate else "",
+            window_name(run) if run.rate or run.window else "",
             str(run.seed) if run.rate else "",
             ("yes" if run.leading_space else "no") if run.rate else "",
             f"{row.get('samples', 0):.0f}",
             f"{row['seconds_a_sample']:.2f}" if "seconds_a_sample" in row else "",
             *(f"{part['wer']:.2f}, {part['cer']:.2f}" for part in both),
             str(sum(part["wrong_first_words"] for part in both)),
-            f"{row['timestamps']['with_both_times']} of {row['timestamps']['segments']}",
+            f"{found['with_both_times']} of {found['segments']}" if (found := row.get("timestamps")) else "",
         ]
         print("| " + " | ".join(cells) + " |")
     print()

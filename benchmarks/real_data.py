@@ -24,6 +24,7 @@ CHEROKEE_COMMIT = "9b8a9dc5b297c91df4407486ecefe1fb37ef5480"
 CHEROKEE_PARTS = ("durbin-feeling-tones", "wwacc", "walc-1", "see-say-write")
 CHEROKEE_SPLITS = {"train": 260, "validation": 48, "test": 48}
 CHEROKEE_SECONDS = (1.0, 5.0)
+SHORT_SECONDS = 5.5
 TELEPHONE = (300, 3400)
 """Hz: the band that is left."""
 SNR = 5.0
@@ -40,6 +41,15 @@ def make_german(source: Path, folder: Path) -> Path:
     table = folder / "german.csv"
     if not table.is_file():
         _write(table, [(str(source / name), text, split) for name, text, split in _german(source)])
+    return table
+
+
+def make_short(source: Path, folder: Path) -> Path:
+    """The table of the German clips of at most 5.5 s."""
+    table = folder / "short.csv"
+    if not table.is_file():
+        rows = [(str(source / name), text, split) for name, text, split in _german(source)]
+        _write(table, [row for row in rows if soundfile.info(row[0]).duration <= SHORT_SECONDS])
     return table
 
 
