@@ -1,4 +1,4 @@
-"""What is heard with an exported model elsewhere: in transformers 5 and 4.57, and in faster-whisper.
+"""What an exported model transcribes elsewhere: in transformers 5 and 4.57, and in faster-whisper.
 
     python3.11 -m venv OLD && OLD/bin/pip install torch 'transformers==4.57.6' soundfile
     python3.11 -m venv FASTER && FASTER/bin/pip install faster-whisper soundfile
@@ -36,10 +36,10 @@ from transformers import AutoModelForSpeechSeq2Seq, WhisperProcessor, pipeline
 folder, path, _ = sys.argv[1:]
 WhisperProcessor.from_pretrained(folder), AutoModelForSpeechSeq2Seq.from_pretrained(folder)
 samples, rate = soundfile.read(path, dtype="float32")
-hear = pipeline("automatic-speech-recognition", folder)
-heard = hear({"raw": samples, "sampling_rate": rate}, return_timestamps=True)
-print(json.dumps({"version": "transformers " + transformers.__version__, "text": heard["text"],
-                  "segments": len(heard["chunks"])}))
+transcribe = pipeline("automatic-speech-recognition", folder)
+result = transcribe({"raw": samples, "sampling_rate": rate}, return_timestamps=True)
+print(json.dumps({"version": "transformers " + transformers.__version__, "text": result["text"],
+                  "segments": len(result["chunks"])}))
 """
 FASTER = """
 import importlib.metadata, json, sys
@@ -68,7 +68,7 @@ def join(clips: Path, path: Path) -> str:
     return " ".join(texts)
 
 
-def heard(python: str, code: str, folder: Path, path: Path, **settings: Any) -> dict[str, Any]:
+def transcribed(python: str, code: str, folder: Path, path: Path, **settings: Any) -> dict[str, Any]:
     """What one program writes."""
     words = [python, "-c", code, str(folder), str(path), json.dumps(settings)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=path.parent)
@@ -100,10 +100,10 @@ def main() -> None:
             (asked.faster, FASTER, {}),
             (asked.faster, FASTER, {"suppress_tokens": []}),
         ):
-            found = heard(python, code, folder, path, **settings)
+            found = transcribed(python, code, folder, path, **settings)
             wer = 100 * jiwer.wer(normalize(reference), normalize(found["text"]))
-            told = ", ".join(f"`{name}={value}`" for name, value in settings.items()) or "its own"
-            print(f"| {found['version']} | {told} | {wer:.2f} | {found['segments']} |", flush=True)
+            shown = ", ".join(f"`{name}={value}`" for name, value in settings.items()) or "its own"
+            print(f"| {found['version']} | {shown} | {wer:.2f} | {found['segments']} |", flush=True)
             print(found["text"], file=sys.stderr)
 
 

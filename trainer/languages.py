@@ -145,7 +145,7 @@ _SAME = 1
 _RELATED = 14
 """The same, of languages that share a macrolanguage: `arz` (Egyptian Arabic) and `ar`."""
 _SPARE = "haw"
-"""A language of which Whisper heard next to nothing, so that its token can be taught another."""
+"""A language on which Whisper was trained next to nothing, so that its token can be taught another."""
 _ALIKE = 0.75
 """Likeness of two words, by difflib, from which one is taken for the other mistyped."""
 

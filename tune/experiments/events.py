@@ -106,7 +106,7 @@ class BaselineMeasured(Event):
     window_rates: dict[str, float] = dataclasses.field(default_factory=dict)
     """The same in the window in which trials are measured; empty where that is the model's whole one."""
     window_problem: str = ""
-    """Why trainings hear the whole window, where a shorter one would hold all clips."""
+    """Why trainings use the whole window, where a shorter one would hold all clips."""
     learning_rate: float | None = None
     """The usual one, for a base model with these rates; None where none depends on it."""
     seconds: float | None = None

@@ -418,7 +418,7 @@ class SearchState:
 
     @property
     def no_gain(self) -> str | None:
-        """What is told first where a model is there that is no better than the untouched one; else None."""
+        """The first line about a model that is no better than the untouched one; else None."""
         wer, base = self.wer, self.comparable_base_wer
         if wer is None or wer < base:
             return None

@@ -122,13 +122,13 @@ class TrainPlan(Plan):
 
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """What is trained, on what, with which settings; and the workers with the effective batch."""
-        base, told = self.base, self.trial_config
+        base, settings = self.base, self.trial_config
         if not self.rate_given:
-            told = {**told, "learning_rate": "auto"}
+            settings = {**settings, "learning_rate": "auto"}
         lines = [
             f"training {self.name} in {short_path(self.folder)}",
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
-            ", ".join(f"{name} {short_value(value)}" for name, value in told.items()),
+            ", ".join(f"{name} {short_value(value)}" for name, value in settings.items()),
             *self.notes,
             *self.notes_on_settings(),
         ]

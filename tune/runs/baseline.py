@@ -67,7 +67,7 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
 
 
 def _choose_window(session: Session[Any], whole: Evaluation) -> str:
-    """Have trainings hear the model's whole window where the untouched one cannot be trusted in a shorter one.
+    """Have trainings use the model's whole window where the untouched one cannot be trusted in a shorter one.
 
     Returns:
         why, or nothing.
@@ -85,13 +85,13 @@ def _choose_window(session: Session[Any], whole: Evaluation) -> str:
     if problem is None:
         return ""
     seconds, own = frames / FRAMES_PER_SECOND, full / FRAMES_PER_SECOND
-    told = f"in a window of {seconds:.3g} s {base.model} untouched cannot be trusted: {problem}"
+    reason = f"in a window of {seconds:.3g} s {base.model} untouched cannot be trusted: {problem}"
     if isinstance(base.audio_window, float):
         session.say(
-            f"warning: audio_window={base.audio_window:g}: {told}; take auto, or {own:g} for the whole one"
+            f"warning: audio_window={base.audio_window:g}: {reason}; take auto, or {own:g} for the whole one"
         )
         return ""
-    session.say(f"trainings use the whole window of {own:g} s: {told}")
+    session.say(f"trainings use the whole window of {own:g} s: {reason}")
     session.plan = dataclasses.replace(session.plan, base=base.replace(audio_window=own))
     return problem
 
