@@ -107,7 +107,8 @@ def interrupted(saved: SavedExperiment) -> bool:
 
 
 def _headline(saved: SavedExperiment) -> list[str]:
-    state, baseline, model = saved.state, saved.state.base_rates.get("wer"), _model(saved.base)
+    state, model = saved.state, _model(saved.base)
+    baseline = state.comparable_base_wer if state.base_rates else None
     best, wer = state.best(), state.wer
     if best is None or wer is None:
         trials = state.records.all()

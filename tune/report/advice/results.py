@@ -32,8 +32,9 @@ WHOLE_SECONDS = 30.0
 
 def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     """No trial beat the untouched base model, which may have no error to mend."""
-    best, base = analysis.experiment.best_trial, analysis.experiment.base_wer
-    if best is None or best.best_wer is None or best.best_wer < base:
+    best, state = analysis.experiment.best_trial, analysis.experiment.state
+    wer, base = state.wer, state.comparable_base_wer
+    if best is None or wer is None or wer < base:
         return
     if not base:
         clips = counted(analysis.experiment.settings.clips["validation"], "validation clip")
@@ -44,13 +45,13 @@ def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
         return
     follows = "" if base >= _MOST_WRONG else "Keep the base model."
     rate = best.config.get("learning_rate")
-    if rate is not None and best.best_wer > base:
+    if rate is not None and wer > base:
         follows += f" The best had `learning_rate` {short_value(rate)}: search below it."
     check = "that there is enough data"
     if base >= _DOUBTFUL:
         check = f"that texts and audio belong together, and {check}"
     yield Advice(
-        f"No trial is better than the untouched base model: {best.best_wer:.2f} % at best, against {base:.2f} %.",
+        f"No trial is better than the untouched base model: {wer:.2f} % at best, against {base:.2f} %.",
         f"{follows} Check {check}.".lstrip(),
     )
 
