@@ -47,4 +47,4 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
 
 
 def _factor(base_wer: float) -> float:
-    return next(factor for below, factor in STEPS if base_wer < below)
+    return next((factor for below, factor in STEPS if base_wer < below), STEPS[-1][1])

@@ -135,7 +135,10 @@ def loader_processes(config: TrainConfig) -> int:
     if free < _LEAST_SHARED:
         return 0
     each = _BATCHES_WAITING * config.train_batch_size * _CLIP_BYTES
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # By their share of the CPUs: trials on other GPUs of the node take as much.
+    beside = max(
+        int(os.environ.get("LOCAL_WORLD_SIZE", "1")), (os.cpu_count() or 1) // torch.get_num_threads()
+    )
     return min(wanted, free // (2 * beside * each))  # half of it stays for others
 
 

@@ -278,8 +278,12 @@ def gpu_precision() -> str:
         ray.cancel(task)
     found = []
     for task in done:
-        with contextlib.suppress(ray.exceptions.RayError):  # a node that is just leaving
+        try:
             found.append(ray.get(task))
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError:  # a node that is just leaving
+            continue
     known = [capability for capability in found if capability is not None]
     if not known:
         return "auto"

@@ -106,9 +106,9 @@ class BaselineMeasured(Event):
     window_rates: dict[str, float] = dataclasses.field(default_factory=dict)
     """The same in the window in which trials are measured; empty where that is the model's whole one."""
     window_problem: str = ""
-    """Why trainings use the whole window, where a shorter one would hold all clips."""
+    """What speaks against the window of the trainings, which use the whole one unless theirs was given in seconds."""
     learning_rate: float | None = None
-    """The usual one, for a base model with these rates; None where none depends on it."""
+    """The usual one for a base model with these rates; None where it does not depend on them."""
     seconds: float | None = None
     """What measuring took; None where it was known from before."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)

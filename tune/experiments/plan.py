@@ -28,7 +28,7 @@ from tune.search.soup import INNER_POINTS
 from tune.space.parameters import FloatParameter, Parameter
 from tune.space.space import load_space
 from tune.util.console import short_path
-from tune.util.errors import ConfigError, ExperimentError, ResourceError, check_least
+from tune.util.errors import ConfigError, ExperimentError, ResourceError, SpaceError, check_least
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -150,9 +150,18 @@ class Plan(abc.ABC):
         """Whether a trial may change the waveforms of clips."""
         return self.base.augments
 
+    def with_base(self: _Plan, base: TrainConfig) -> _Plan:
+        """The plan with other settings that all trials share."""
+        return dataclasses.replace(self, base=base)
+
+    @property
+    @abc.abstractmethod
+    def rates_depend_on_baseline(self) -> bool:
+        """Whether learning rates go by the base model's WER, which is not known yet."""
+
     @abc.abstractmethod
     def after_baseline(self: _Plan, base_wer: float | None) -> _Plan:
-        """The plan with numbers for the learning rates that depend on the base model's WER in percent.
+        """The plan with numbers for these learning rates; the WER is in percent, None where it does not count.
 
         Raises:
             SpaceError: with these rates a range is empty, or a point to try first lies outside.
@@ -290,7 +299,7 @@ class SearchPlan(Plan):
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """What is searched, on what."""
         base, space = self.base, self.space
-        if self.space_as_read is not None and len(self.by_base_wer()) > 1:
+        if self.space_as_read is not None and self.rates_depend_on_baseline:
             space = self.space_as_read
         shown = {"model", "data", "language", "task"}
         fixed = [
@@ -350,12 +359,32 @@ class SearchPlan(Plan):
         """See `Plan.searched_rates`."""
         return dict(self.space.describe()).get("learning_rate", "")
 
+    @property
+    def rates_depend_on_baseline(self) -> bool:
+        """See `Plan.rates_depend_on_baseline`."""
+        return self.space_as_read is not None and len(self.by_base_wer()) > 1
+
     def by_base_wer(self) -> list[tuple[float, SearchPlan]]:
-        """What the plan will be below each of some WERs of the base model in percent, where that matters."""
+        """What the plan will be below each of some WERs of the base model in percent, where that matters.
+
+        Raises:
+            SpaceError: with some of these rates a range is empty, or a point to try first lies outside.
+        """
         from trainer.model.rates import STEPS
 
-        plans = [(below, self.after_baseline(min(below, 1e6) - 1e-6)) for below, _ in STEPS]
-        return plans if len({str(plan.space.to_dict()) for _, plan in plans}) > 1 else plans[:1]
+        plans, known = list[tuple[float, SearchPlan]](), set[str]()
+        for below, _ in STEPS:
+            try:
+                plan = self.after_baseline(min(below, 1e6) - 1e-6)
+            except SpaceError as error:
+                which = f"below {below:g}" if math.isfinite(below) else f"of {STEPS[-2][0]:g} or more"
+                raise SpaceError(
+                    f"{error} (auto goes by the untouched model's WER, and this is for one {which} %; write numbers "
+                    "in place of auto)"
+                ) from error
+            plans.append((below, plan))
+            known.add(f"{plan.space.to_dict()} {plan.base.learning_rate}")
+        return plans if len(known) > 1 else plans[:1]
 
     @property
     def largest_batch(self) -> int:
@@ -434,13 +463,13 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     plan = SearchPlan(
         request=request, name=name, experiment_folder=folder, space=space, base=base, space_as_read=space
     )
-    plan.by_base_wer()  # none of them may fail once the base model is measured
+    by_wer = plan.by_base_wer()  # none of them may fail once the base model is measured
     plan = dataclasses.replace(plan.after_baseline(None), space_as_read=space)
     if request.warm_start is not None:
         from tune.experiments.warm_start import read_warm_start
 
-        ours = plan.base.to_dict()
-        warm_start = read_warm_start(request.warm_start, request.storage, plan.space, ours, find)
+        ours, spaces = plan.base.to_dict(), [known.space for _, known in by_wer]
+        warm_start = read_warm_start(request.warm_start, request.storage, spaces, ours, find)
         plan = dataclasses.replace(plan, warm_start=warm_start)
     plan.check_settings()
     return plan

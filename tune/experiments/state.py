@@ -420,7 +420,7 @@ class SearchState:
     def no_gain(self) -> str | None:
         """The first line about a model that is no better than the untouched one; else None."""
         wer, base = self.wer, self.comparable_base_wer
-        if wer is None or wer < base:
+        if wer is None or wer < base or self.something_is_left:
             return None
         what = "what is exported for the guards" if self.passed_over else "the best model"
         return (

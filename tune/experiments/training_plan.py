@@ -111,6 +111,15 @@ class TrainPlan(Plan):
             "asked_resources": {**dict.fromkeys(ASKED_RESOURCES), "max_failures": self.request.max_failures}
         }
 
+    def with_base(self, base: TrainConfig) -> TrainPlan:
+        """See `Plan.with_base`."""
+        return dataclasses.replace(self, base=base, trial_config=told_settings(base))
+
+    @property
+    def rates_depend_on_baseline(self) -> bool:
+        """See `Plan.rates_depend_on_baseline`."""
+        return not self.rate_given and len(set(self._usual_rates())) > 1
+
     def after_baseline(self, base_wer: float | None) -> TrainPlan:
         """See `Plan.after_baseline`."""
         from trainer.model.rates import default_learning_rate
@@ -118,13 +127,20 @@ class TrainPlan(Plan):
         if self.rate_given:
             return self
         base = self.base.replace(learning_rate=default_learning_rate(self.base, base_wer))
-        return dataclasses.replace(self, base=base, trial_config=told_settings(base), rate_given=True)
+        return dataclasses.replace(self.with_base(base), rate_given=True)
+
+    def _usual_rates(self) -> list[float]:
+        """Those of untouched models with rising WERs."""
+        from trainer.model.rates import STEPS, default_learning_rate
+
+        return [default_learning_rate(self.base, min(below, 1e6) - 1e-6) for below, _ in STEPS]
 
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """What is trained, on what, with which settings; and the workers with the effective batch."""
         base, settings = self.base, self.trial_config
-        if not self.rate_given:
-            settings = {**settings, "learning_rate": "auto"}
+        if self.rates_depend_on_baseline:
+            usual = ", ".join(f"{rate:g}" for rate in self._usual_rates())
+            settings = {**settings, "learning_rate": f"by the base model's WER one of {usual}"}
         lines = [
             f"training {self.name} in {short_path(self.folder)}",
             f"model {base.model} · data {base.data} · language {base.language} · {base.task}",

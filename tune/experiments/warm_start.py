@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,21 +90,25 @@ class WarmStart:
 
 
 def read_warm_start(
-    name: str, storage: Storage, space: SearchSpace, ours: dict[str, Any], find: Find = find_experiment
+    name: str,
+    storage: Storage,
+    spaces: Sequence[SearchSpace],
+    ours: dict[str, Any],
+    find: Find = find_experiment,
 ) -> WarmStart:
     """Take from a finished experiment what fits.
 
     Args:
         name: the experiment.
         storage: where it is.
-        space: what is searched now, bounds resolved.
+        spaces: what is searched now, bounds resolved: of those that may be, a trial has to fit one.
         ours: this search's settings, all of `TrainConfig`.
         find: finds the experiment, in its end where it has one.
 
     Raises:
         ExperimentError: there is no such experiment, it has no results, or nothing of it fits.
     """
-    saved = load_saved(find(name, storage))
+    saved, space = load_saved(find(name, storage)), spaces[0]
     theirs = saved.settings.train_config
     trials: list[EarlierTrial] = []
     outside: Counter[str] = Counter()
@@ -114,7 +119,7 @@ def read_warm_start(
         frozen = bool(config.get("freeze_encoder"))  # as trials of earlier versions have it
         config["method"] = method_of(config.get("method", "full"), frozen)
         params = space.draw(lambda key, _, config=config: config.get(key))  # type: ignore[misc]
-        wrong = space.outside(params)
+        wrong = min((each.outside(params) for each in spaces), key=len)
         here = {**ours, **params}
         if config["method"] != method_of(here["method"], bool(here["freeze_encoder"])):
             wrong.append("method")  # it has learning rates of its own

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.model.whisper import load_model_config
 from trainer.scoring.objectives import objective_words
+from trainer.scoring.translation import TRANSLATE
 from trainer.training.early_evaluation import early_clips
-from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, window_frames, window_problem
+from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.events import BaselineMeasured
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
@@ -36,7 +36,12 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         UserError: the model cannot be used.
     """
     began, base = time.time(), session.plan.base
-    found, known = _measure_base(session, "validation")
+    if base.full_window_evaluation:
+        found, known = _measure(session, base, "validation")
+        problem = _choose_window(session, found)
+    else:
+        problem = _choose_window(session, None)
+        found, known = _measure(session, session.plan.base, "validation")
     session.say(
         f"baseline: {base.model} untouched has {found.describe()} "
         f"on {found.clips} validation clips{' (measured before)' if known else ''}"
@@ -45,14 +50,13 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         how = objective_words(base.objective) or "all clips together"
         own = ", ".join(f"{name} {rates['wer']:.2f} %" for name, rates in found.sources.items())
         session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
-    problem = _choose_window(session, found)
-    plan = session.plan.after_baseline(found.wer)
-    if (usual := plan.base.learning_rate) != session.plan.base.learning_rate:
-        searched = f"; searched: {text}" if (text := plan.searched_rates) else ""
+    usual = None
+    if session.plan.rates_depend_on_baseline:
+        # The error of a translation is no share of words.
+        session.plan = session.plan.after_baseline(None if base.task == TRANSLATE else found.wer)
+        usual = session.plan.base.learning_rate
+        searched = f"; searched: {text}" if (text := session.plan.searched_rates) else ""
         session.say(f"the usual learning rate of a model with such a WER is {usual:g}{searched}")
-    else:
-        usual = None
-    session.plan = plan
     session.baseline = BaselineMeasured(
         rates=finite(found.rates()),
         window_rates=_rates_in_window(session),
@@ -66,58 +70,71 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
     return found
 
 
-def _choose_window(session: Session[Any], whole: Evaluation) -> str:
+def _choose_window(session: Session[Any], whole: Evaluation | None) -> str:
     """Have trainings use the model's whole window where the untouched one cannot be trusted in a shorter one.
 
+    Args:
+        session: its plan is changed.
+        whole: the untouched model in its whole window, where all clips were measured in it.
+
     Returns:
-        why, or nothing.
+        what speaks against the shorter one, or nothing.
     """
     base, data = session.plan.base, session.data
-    full = 2 * int(load_model_config(base).max_source_positions)
-    frames = window_frames(base, data, full)
-    if frames == full or len(session.plan.values_of("audio_window")) > 1:
+    full, frames = _frames(session)
+    if frames == full and not varies(base):
+        return ""
+    if len(session.plan.values_of("audio_window")) > 1:
         return ""
     origins = data.splits["validation"].origins
     sources = [origins.kinds[number].source for number in origins.numbers]
     clips = early_clips(sources, GUARD_CLIPS, base.data_seed)
-    short = _measure_in_window(session, clips)
-    problem = window_problem(whole.written(clips), short.written(range(len(clips))))
+    every = range(len(clips))
+    if whole is None:
+        whole_base = base.replace(full_window_evaluation=True)
+        before = _measure(session, whole_base, "validation", clips)[0].written(every)
+    else:
+        before = whole.written(clips)
+    short = _measure(session, base.replace(full_window_evaluation=False), "validation", clips)[0]
+    problem = window_problem(before, short.written(every))
     if problem is None:
         return ""
     seconds, own = frames / FRAMES_PER_SECOND, full / FRAMES_PER_SECOND
-    reason = f"in a window of {seconds:.3g} s {base.model} untouched cannot be trusted: {problem}"
+    where = "in windows of its clips" if varies(base) else f"in a window of {seconds:.3g} s"
+    reason = f"{where} {base.model} untouched cannot be trusted: {problem}"
     if isinstance(base.audio_window, float):
-        session.say(
-            f"warning: audio_window={base.audio_window:g}: {reason}; take auto, or {own:g} for the whole one"
-        )
-        return ""
-    session.say(f"trainings use the whole window of {own:g} s: {reason}")
-    session.plan = dataclasses.replace(session.plan, base=base.replace(audio_window=own))
+        better = f"{own:g}" if base.streaming else f"auto, or {own:g} for the whole one"
+        session.say(f"warning: audio_window={base.audio_window:g}: {reason}; take {better}")
+    else:
+        session.say(f"trainings use the whole window of {own:g} s: {reason}")
+        session.plan = session.plan.with_base(base.replace(audio_window=own))
     return problem
 
 
 def _rates_in_window(session: Session[Any]) -> dict[str, float]:
-    """The base model's, with which trials are compared at their rungs; none where they use the whole window."""
-    base = session.plan.base
-    full = 2 * int(load_model_config(base).max_source_positions)
-    if session.plan.whole_window_trials or window_frames(base, session.data, full) == full:
+    """The base model's, with which trials are compared at their rungs; none where they have the window of `rates`."""
+    base, (full, frames) = session.plan.base, _frames(session)
+    if session.plan.whole_window_trials or not base.full_window_evaluation:
         return {}
-    clips = range(len(session.data.splits["validation"]))
-    return finite(_measure_in_window(session, clips).rates())
+    if frames == full and not varies(base):
+        return {}
+    return finite(_measure(session, base.replace(full_window_evaluation=False), "validation")[0].rates())
 
 
-def _measure_in_window(session: Session[Any], clips: Sequence[int]) -> Evaluation:
-    """The base model on validation clips, in the window that trainings have."""
-    inputs = session.inputs(session.plan.base.replace(full_window_evaluation=False))
-    every = len(clips) == len(session.data.splits["validation"])
-    return measure_untouched(
-        session,
-        inputs,
-        session.data,
-        "validation",
-        "in the trainings' window",
-        clips=None if every else clips,
-    )[0]
+def _frames(session: Session[Any]) -> tuple[int, int]:
+    """Feature frames of the model's own window, and of the trainings'."""
+    full = 2 * int(load_model_config(session.plan.base).max_source_positions)
+    return full, window_frames(session.plan.base, session.data, full)
+
+
+def _measure(
+    session: Session[Any], base: TrainConfig, split: str, clips: Sequence[int] | None = None
+) -> tuple[Evaluation, bool]:
+    """The untouched model as these settings measure it, on some clips or all, and whether it was measured before."""
+    if clips is not None and len(clips) == len(session.data.splits[split]):
+        clips = None
+    where = "" if base.full_window_evaluation else "in the trainings' window"
+    return measure_untouched(session, session.inputs(base), session.data, split, where, clips=clips)
 
 
 def measure_held_out(
@@ -137,18 +154,13 @@ def measure_held_out(
             config = config.replace(model=str(checkpoint))
             share = share_folders(session.plan, shared_folders(config, session.data))
             found = begin_in_worker(session, evaluate_shared, session.inputs(config, share), "test")
-            base = _measure_base(session, "test")[0]  # beside it, where there is room
+            whole = session.plan.base.replace(full_window_evaluation=True)
+            base = _measure(session, whole, "test")[0]  # beside it, where there is room
             with session.console.status("measuring the test split ..."):
                 return found(), base
     except (UserError, StorageError, ray.exceptions.RayError) as error:
         session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
         return None
-
-
-def _measure_base(session: Session[Any], split: str) -> tuple[Evaluation, bool]:
-    """The base model on a split, and whether it was measured before."""
-    base = session.plan.base.replace(full_window_evaluation=True)
-    return measure_untouched(session, session.inputs(base), session.data, split)
 
 
 def measure_untouched(

@@ -49,7 +49,7 @@ class Outcome(Generic[PlanT]):
     @property
     def gained(self) -> bool:
         """Whether the winner beats the untouched base model."""
-        return self.state.wer is not None and self.state.no_gain is None
+        return self.state.wer is not None and self.state.wer < self.state.comparable_base_wer
 
 
 def _closed(run: TrialRecord) -> TrialRecord:

@@ -194,7 +194,7 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
     partly their luck, and only told as the WER of the weights that are there.
     """
-    verdict, baseline, wer = outcome.state.verdict, outcome.state.base_rates["wer"], outcome.state.wer
+    verdict, baseline, wer = outcome.state.verdict, outcome.state.comparable_base_wer, outcome.state.wer
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
         if outcome.state.not_compared:
@@ -210,15 +210,15 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         _print_winner(told, trials.get(won.trial_id, best), console)
         if len(verdict.standings) > 1:
             say(console, f"verdict   trial {verdict.describe()}")
-    say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched")
+    where = "" if baseline == outcome.state.base_rates["wer"] else " in the trials' window"
+    say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched{where}")
     if test := outcome.state.tested:
         told = f"WER {test.rates['wer']:6.2f} % (base {test.baseline['wer']:.2f} %)"
         console.print(f"test      {told}  on {test.rates['clips']:,.0f} clips that chose nothing")
     print_sources(outcome, console)
     if outcome.gained and wer is not None:
-        compared = outcome.state.comparable_base_wer
-        gain = compared - wer
-        console.print(f"gain      {gain:10.2f} points: {100 * gain / compared:.0f} % fewer errors")
+        gain = baseline - wer
+        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
     for told in outcome.guards:
         say(console, f"guards    {told}")
     if soup := outcome.state.soup_text:

@@ -154,7 +154,7 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
     metrics = {
         BASELINE_WER: baseline,
         BEST_WER: None if best is None or best.best_wer is None else round(best.best_wer, 4),
-        WER_GAIN: None if wer is None or baseline is None else round(baseline - wer, 4),
+        WER_GAIN: None if wer is None or baseline is None else round(state.comparable_base_wer - wer, 4),
     }
     if saved.is_training:
         (record,) = state.records.all() or [TrialRecord(TRIAL, {})]
@@ -196,7 +196,9 @@ def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
 
 
 def _results(record: TrialRecord, saved: SavedExperiment) -> list[Metric]:
-    session, baseline = saved.state.session, saved.state.base_rates.get("wer")
+    session, state = saved.state.session, saved.state
+    alike = state.trial_base_rates if record.trial_id in state.records else state.base_rates
+    baseline = alike.get("wer")
     seconds, best = round(record.seconds, 1), record.best_wer
     metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: seconds}
     if best is not None:

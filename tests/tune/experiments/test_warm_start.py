@@ -79,7 +79,7 @@ def ours(**settings: Any) -> dict[str, Any]:
 
 
 def test_equal_spaces_take_all_that_ended_well(tmp_path: Path) -> None:
-    found = read_warm_start("other", finished(tmp_path), space_of(tmp_path, RATE + BATCH), ours())
+    found = read_warm_start("other", finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
     assert found.trials == [
         EarlierTrial(THREE[0]["config"], [(300, 40.0), (600, 20.0), (900, 21.0)], 20.0, BUDGET),
         EarlierTrial(THREE[1]["config"], [(300, 55.0)], None, BUDGET),
@@ -91,13 +91,15 @@ def test_equal_spaces_take_all_that_ended_well(tmp_path: Path) -> None:
 def test_what_is_searched_here_only_has_the_value_that_it_had_there(tmp_path: Path) -> None:
     trials = [trial(1, {"learning_rate": 1e-3}, 20.0)]
     storage = finished(tmp_path, RATE, trials, train_batch_size=4)
-    found = read_warm_start("other", storage, space_of(tmp_path, RATE + BATCH), ours())
+    found = read_warm_start("other", storage, [space_of(tmp_path, RATE + BATCH)], ours())
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "train_batch_size": 4}]
     assert "warm start: train_batch_size was not searched there, it was 4" in found.notes
 
 
 def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path) -> None:
-    found = read_warm_start("other", finished(tmp_path), space_of(tmp_path, RATE), ours(train_batch_size=16))
+    found = read_warm_start(
+        "other", finished(tmp_path), [space_of(tmp_path, RATE)], ours(train_batch_size=16)
+    )
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3}, {"learning_rate": 1e-4}]
     assert found.notes[1:] == [
         "warm start: train_batch_size was searched there and is 16 here; what was found is used"
@@ -112,7 +114,7 @@ def test_a_frozen_encoder_is_the_method_of_the_decoder(tmp_path: Path) -> None:
     ]
     storage = finished(tmp_path, RATE + frozen, trials)
     space = space_of(tmp_path, RATE + "method: {type: choice, values: [full, decoder]}\n")
-    warm = read_warm_start("other", storage, space, TrainConfig().to_dict())
+    warm = read_warm_start("other", storage, [space], TrainConfig().to_dict())
     assert [each.params["method"] for each in warm.trials] == ["decoder", "full"]
 
 
@@ -125,18 +127,18 @@ def test_trials_of_another_method_are_left_out(tmp_path: Path) -> None:
         trial(2, {"learning_rate": 1e-3, "method": "lora", "lora_rank": 8}, 30.0),
     ]
     storage = finished(tmp_path, text + ranks % ", when: {method: lora}", trials)
-    found = read_warm_start("other", storage, space_of(tmp_path, RATE), ours())
+    found = read_warm_start("other", storage, [space_of(tmp_path, RATE)], ours())
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-4}]
     assert "warm start: 1 are left out, their method is outside the space" in found.notes
     assert not any("method was searched there" in note for note in found.notes)
     here = space_of(tmp_path, f"method: lora\n{RATE}{ranks % ''}")
-    found = read_warm_start("other", storage, here, ours(method="lora"))
+    found = read_warm_start("other", storage, [here], ours(method="lora"))
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "lora_rank": 8}]
 
 
 def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
     space = space_of(tmp_path, RATE.replace("1e-5", "5e-4") + BATCH)
-    found = read_warm_start("other", finished(tmp_path), space, ours())
+    found = read_warm_start("other", finished(tmp_path), [space], ours())
     assert [earlier.params["learning_rate"] for earlier in found.trials] == [1e-3]
     assert found.notes == [
         "warm start: 1 of the 3 trials of other are used",
@@ -155,12 +157,12 @@ def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp
         trial(1, {"learning_rate": 1e-3, **frozen}, 20.0),
         trial(2, {"learning_rate": 1e-3, "freeze_encoder": False, "dropout": 0.1}, 30.0),
     ]
-    kept = read_warm_start("other", finished(tmp_path, text, trials), space_of(tmp_path, text), ours())
+    kept = read_warm_start("other", finished(tmp_path, text, trials), [space_of(tmp_path, text)], ours())
     assert [earlier.params for earlier in kept.trials] == [each["config"] for each in trials]
     here = RATE + "dropout: {type: float, low: 0, high: 0.2, when: {freeze_encoder: false}}\n"
     here += "freeze_encoder: {type: choice, values: [false, true]}\n"
     found = read_warm_start(
-        "other", Storage.parse(str(tmp_path / "experiments")), space_of(tmp_path, here), ours()
+        "other", Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, here)], ours()
     )
     assert [earlier.params for earlier in found.trials] == [
         {"learning_rate": 1e-3, "freeze_encoder": True},
@@ -173,7 +175,7 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     """There it had 60 %, here 30 %: half of each WER. Here a trial is twice as long."""
     storage = finished(tmp_path, language="en")
     found = read_warm_start(
-        "other", storage, space_of(tmp_path, RATE + BATCH), ours(language="de", model="tiny")
+        "other", storage, [space_of(tmp_path, RATE + BATCH)], ours(language="de", model="tiny")
     )
     assert (
         found.notes[-1]
@@ -191,7 +193,7 @@ def test_a_budget_in_steps_is_one_in_samples_for_each_batch(tmp_path: Path) -> N
         {**trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0), "effective_batch_size": 4},
     ]
     storage = finished(tmp_path, trials=trials, max_steps=112)
-    found = read_warm_start("other", storage, space_of(tmp_path, RATE + BATCH), ours())
+    found = read_warm_start("other", storage, [space_of(tmp_path, RATE + BATCH)], ours())
     assert [one.budget for one in found.trials] == [896, 448]
     assert [one.budget for one in found.adapted(BASELINE, 2 * BUDGET)] == [1792, 896]
 
@@ -213,7 +215,7 @@ def test_nothing_that_fits_is_an_error(
 ) -> None:
     storage = finished(tmp_path, trials=trials)
     with pytest.raises(ExperimentError, match=f"^--warm-start other: {expected}$"):
-        read_warm_start("other", storage, space_of(tmp_path, text), ours())
+        read_warm_start("other", storage, [space_of(tmp_path, text)], ours())
 
 
 def test_a_search_killed_before_its_base_model_was_told_is_an_error(tmp_path: Path) -> None:
@@ -221,7 +223,7 @@ def test_a_search_killed_before_its_base_model_was_told_is_an_error(tmp_path: Pa
     made.append(SessionStarted(session=1, owner="one", began=made.now, trials=4))
     with pytest.raises(ExperimentError, match=r"^--warm-start other: none of its 0 trials fits the space$"):
         read_warm_start(
-            "other", Storage.parse(str(tmp_path / "experiments")), space_of(tmp_path, RATE), ours()
+            "other", Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, RATE)], ours()
         )
 
 
@@ -242,13 +244,26 @@ def test_a_single_training_can_be_learned_from(tmp_path: Path) -> None:
     storage = finished(tmp_path, trials=THREE[:1])
     path = tmp_path / "experiments" / "other" / "experiment.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "kind": "training", "space": {}}))
-    found = read_warm_start("other", storage, space_of(tmp_path, RATE + BATCH), ours())
+    found = read_warm_start("other", storage, [space_of(tmp_path, RATE + BATCH)], ours())
     assert len(found.trials) == 1
     assert "warm start: learning_rate was not searched there" in found.notes[1]
 
 
+def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: Path) -> None:
+    """The trials had 1e-3 and 1e-4; which range it is shows once the base model is measured."""
+    narrow, wide = (
+        space_of(tmp_path, f"learning_rate: {{type: float, low: {low}, high: {high}, log: true}}\n")
+        for low, high in (("2e-5", "5e-4"), ("5e-4", "5e-3"))
+    )
+    found = read_warm_start("other", finished(tmp_path), [narrow, wide], ours())
+    assert len(found.trials) == 2
+    left = found.within(wide)
+    assert [earlier.params for earlier in left.trials] == [{"learning_rate": 1e-3}]
+    assert left.notes[-1] == "warm start: 1 are left out, their learning_rate is outside the space"
+
+
 def test_it_is_kept_with_the_experiment(tmp_path: Path) -> None:
-    found = read_warm_start("other", finished(tmp_path), space_of(tmp_path, RATE + BATCH), ours())
+    found = read_warm_start("other", finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
     assert WarmStart.load(tmp_path) is None
     found.save(tmp_path)
     assert (tmp_path / WARM_START_FILE).is_file()

@@ -376,7 +376,7 @@ def test_what_a_search_measured_is_kept_for_its_next_session(tmp_path: Path) -> 
     resumed = load_search(request, "one", [])
     found = find_share(measure(4, {1: 9.0, 2: 18.0}, []), micro_batches(resumed.plan), 2)
     session: Any = SimpleNamespace(
-        plan=with_share(resumed.plan, found), resources=SimpleNamespace(gpus=0.5), began=1.0
+        plan=with_share(resumed.plan, found), resources=SimpleNamespace(gpus=0.5), began=1.0, precision="auto"
     )
     resumed.experiment.log.append(session_started(session, resumed.experiment))
     resumed.experiment.close()

@@ -59,6 +59,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_settings_that_are_shown_are_those_that_are_trained(here: Path) -> None:
+    """Also where the base model's measurement changes them."""
+    plan = plan_of("--set", "audio_window=batch", "--set", "learning_rate=1e-3")
+    assert plan.trial_config["audio_window"] == "batch"
+    assert plan.with_base(plan.base.replace(audio_window=4.0)).trial_config["audio_window"] == 4.0
+
+
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
     "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),

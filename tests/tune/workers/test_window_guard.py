@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 from forks import tune_whisper
 from looping_whisper import make_looping_whisper
+from make_data import tone, write_manifest
 
 from tune.experiments.saved import load_saved
 from tune.experiments.storage import Storage
 
+RATE = 16_000
 SPACE = """\
 learning_rate: {type: float, low: 1e-12, high: 1e-11}
 train_batch_size: 2
@@ -32,7 +35,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def search(home: Path, name: str, *words: str) -> str:
     found = tune_whisper(
-        *("--space", "space.yaml", "--experiment", name, "--model", "looping", "--data", "demo"),
+        *("--space", "space.yaml", "--experiment", name, "--model", "looping"),
+        *(() if "--data" in words else ("--data", "demo")),
         *words,
         cwd=home,
     )
@@ -73,3 +77,21 @@ def test_the_judge_compares_with_the_base_model_in_the_window_of_the_trials(home
         assert trial.stop is None, "an untouched model is not worse than itself"
     [repeat] = state.repeats.all()
     assert repeat.best_wer == base, "what is compared in the end is measured in the whole window"
+
+
+@pytest.mark.slow
+def test_batches_with_windows_of_their_own_are_guarded_too(home: Path) -> None:
+    """One clip as long as the model's whole window: those of the others are short all the same."""
+    rows = []
+    for number, seconds in enumerate((3.95, *[0.5] * 19)):
+        soundfile.write(home / f"{number}.wav", tone(seconds, pitch=200 + 10 * number), RATE)
+        split = "train" if number < 12 else "validation" if number < 16 else "test"
+        rows.append({"audio": f"{number}.wav", "text": f"door {number}", "split": split})
+    data = write_manifest(home / "clips.csv", rows)
+    told = search(
+        *(home, "batch", "--trials", "1", "--finalists", "0", "--data", str(data)),
+        *("--set", "audio_window=batch"),
+    )
+    [line] = [line for line in told.splitlines() if line.startswith("trainings use the whole window of 4 s")]
+    assert "in windows of its clips" in line
+    assert experiment(home, "batch").base.audio_window == 4.0
