@@ -159,10 +159,8 @@ class Session(Generic[PlanT]):
             return found
         found = gpu_precision()
         if found != "auto":
-            why = "has it" if found == "bf16" else "has bf16"
-            self.say(
-                f"precision: {found}, since {'every' if found == 'bf16' else 'not every'} GPU here {why}"
-            )
+            why = "which every GPU here has" if found == "bf16" else "since not every GPU here has bf16"
+            self.say(f"precision: {found}, {why}")
         return found
 
     @functools.cached_property

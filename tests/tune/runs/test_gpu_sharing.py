@@ -472,7 +472,7 @@ def test_precision_is_that_of_the_gpus_with_which_the_search_began(
     with Nodes(cpus=1, gpus=1) as nodes:
         search = Search(tmp_path, *words, "--address", nodes.address)
         assert search.end() == 0, search.log
-    assert "precision: bf16, since every GPU here has it" in search.log
+    assert "precision: bf16, which every GPU here has" in search.log
     session = read_log(tmp_path / "experiments" / "x" / EVENTS_FILE).session
     assert session is not None and session.precision == "bf16"
     monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
