@@ -108,7 +108,7 @@ def interrupted(saved: SavedExperiment) -> bool:
 
 def _headline(saved: SavedExperiment) -> list[str]:
     state, model = saved.state, _model(saved.base)
-    baseline = state.comparable_base_wer if state.base_rates else None
+    baseline = state.comparable_base_wer if "wer" in state.base_rates else None
     best, wer = state.best(), state.wer
     if best is None or wer is None:
         trials = state.records.all()

@@ -72,7 +72,7 @@ def test_drops_are_counted_and_listed(config: TrainConfig, tmp_path: Path) -> No
     assert ("unreadable_audio", "file not found") in details
     assert ("empty_text", "no letter or digit in '?!'") in details
     assert ("empty_text", "no text") in details
-    assert ("too_long_text", "65 tokens; the model writes at most 64") in details
+    assert ("too_long_text", "66 tokens; the model writes at most 64") in details
     assert any(note.startswith("dropped 7 of 22 clips: 2 unreadable audio") for note in data.notes)
     # The same features, whatever the text settings: a text without words is none even where marks are kept.
     again = prepare(config)
@@ -158,7 +158,7 @@ def test_a_split_with_nothing_left(config: TrainConfig, tmp_path: Path) -> None:
 
 NOTHING_LEFT = {
     "missing": "3 unreadable audio (the first is clips/none_02.flac: file not found)",
-    "texts": "3 text longer than the model writes (the first is clips/clip_02.flac: 65 tokens",
+    "texts": "3 text longer than the model writes (the first is clips/clip_02.flac: 66 tokens",
     "window": "3 audio longer than the model's window of 2 s (the first is clips/long.wav: 2.50 s, over",
 }
 

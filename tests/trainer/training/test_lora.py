@@ -132,7 +132,9 @@ def test_the_older_name_is_read_as_the_method() -> None:
 def test_the_default_learning_rate_is_higher(tmp_path: Path) -> None:
     for name, least, most in [("tiny", 5e-4, 2e-3), ("large-v3", 5e-5, 2e-4)]:
         width = {"tiny": 384, "large-v3": 1280}[name]
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper", "d_model": width}))
+        (tmp_path / "config.json").write_text(
+            json.dumps({"model_type": "whisper", "d_model": width, "decoder_layers": 32})
+        )
         config = TrainConfig(model=str(tmp_path))
         rate = default_learning_rate(config.replace(method="lora"))
         assert least <= rate <= most

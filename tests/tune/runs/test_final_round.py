@@ -48,7 +48,7 @@ class Search:
         self.experiment.log.append(*BEGUN)
 
     def begin(self) -> None:
-        session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=1.0)
+        session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=1.0, precision="auto")
         self.experiment.log.append(session_started(session, self.experiment))
 
     def resume(self, given: str = "", **asked: Any) -> None:

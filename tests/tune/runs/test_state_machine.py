@@ -305,7 +305,9 @@ class SearchMachine(RuleBasedStateMachine):
         self.look()
 
     def session_started(self) -> Any:
-        session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=self.clock.now)
+        session: Any = SimpleNamespace(
+            plan=self.plan, resources=RESOURCES, began=self.clock.now, precision="auto"
+        )
         assert self.experiment is not None
         return session_module.session_started(session, self.experiment)
 
