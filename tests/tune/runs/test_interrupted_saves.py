@@ -12,7 +12,10 @@ from small_disks import mounted
 
 from trainer.training.checkpoints import problem_of
 
-SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 4, reduction_factor: 2}\n"
+SPACE = """\
+learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}
+scheduler: {rungs: 4, reduction_factor: 2, rising_rungs: 0}
+"""
 WORDS = [
     "--space",
     "space.yaml",

@@ -27,7 +27,10 @@ from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.storage import Storage
 from tune.util.errors import ExperimentError
 
-SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 4, reduction_factor: 2}\n"
+SPACE = """\
+learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}
+scheduler: {rungs: 4, reduction_factor: 2, rising_rungs: 0}
+"""
 SECRETS = {
     "HF_TOKEN": "hf_planted0123456789",
     "AWS_ACCESS_KEY_ID": "AKIAPLANTED012345678",
