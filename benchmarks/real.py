@@ -84,21 +84,10 @@ PARTS = ("labels", "untouched", "rates", "windows", "second-seeds", "telephone")
 
 def main() -> None:
     """Make what is missing, then print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", type=Path, required=True, help="folder of whisper-base")
-    parser.add_argument("--german", type=Path, required=True, help="folder with metadata.csv")
-    parser.add_argument("--cherokee", type=Path, help="clone of cherokee-audio-data")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real", help="tables and features")
+    parser = input_parser(__doc__)
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
-    parser.add_argument("--minutes", type=float, default=float("inf"))
     arguments = parser.parse_args()
-    tables = {
-        "german": real_data.make_german(arguments.german, arguments.work),
-        "short": real_data.make_short(arguments.german, arguments.work),
-        "telephone": real_data.make_telephone(arguments.german, arguments.work),
-    }
-    if arguments.cherokee:
-        tables["cherokee"] = real_data.make_cherokee(arguments.cherokee, arguments.work)
+    tables = make_tables(arguments)
     began = time.monotonic()
     wanted = dict.fromkeys(run for part in arguments.parts for run in runs_of(part) if run.data in tables)
     for number, run in enumerate(wanted, 1):
@@ -112,6 +101,32 @@ def main() -> None:
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"run": dataclasses.asdict(run), **result}, ensure_ascii=False) + "\n")
     print_tables(read_results())
+
+
+def input_parser(text: str) -> argparse.ArgumentParser:
+    """Arguments that name the model and the speech; `text` begins with what the program does."""
+    parser = argparse.ArgumentParser(description=text.split("\n", maxsplit=1)[0])
+    parser.add_argument("--model", type=Path, required=True, help="folder of whisper-base")
+    parser.add_argument("--german", type=Path, required=True, help="folder with metadata.csv")
+    parser.add_argument("--cherokee", type=Path, help="clone of cherokee-audio-data")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build" / "real", help="tables, features, experiments"
+    )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing begins after them")
+    return parser
+
+
+def make_tables(arguments: argparse.Namespace) -> dict[str, Path]:
+    """The tables of clips by their names, made where they are not there yet."""
+    work = arguments.work.absolute()
+    tables = {
+        "german": real_data.make_german(arguments.german, work),
+        "short": real_data.make_short(arguments.german, work),
+        "telephone": real_data.make_telephone(arguments.german, work),
+    }
+    if arguments.cherokee:
+        tables["cherokee"] = real_data.make_cherokee(arguments.cherokee, work)
+    return tables
 
 
 def base_config(run: Run, model: Path, table: Path, work: Path) -> TrainConfig:

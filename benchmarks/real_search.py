@@ -9,7 +9,6 @@ what `real_searches.jsonl` has is not measured again; with `--minutes` nothing b
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -26,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 import real  # noqa: E402
-import real_data  # noqa: E402
 
 from trainer.scoring.intervals import compare  # noqa: E402
 
@@ -46,20 +44,8 @@ SEARCHES = [
 
 def main() -> None:
     """Run what is missing, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", type=Path, required=True, help="folder of whisper-base")
-    parser.add_argument("--german", type=Path, required=True, help="folder with metadata.csv")
-    parser.add_argument("--cherokee", type=Path, help="clone of cherokee-audio-data")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real", help="tables and experiments")
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    arguments = parser.parse_args()
-    work = arguments.work.absolute()
-    tables = {
-        "german": real_data.make_german(arguments.german, work),
-        "telephone": real_data.make_telephone(arguments.german, work),
-    }
-    if arguments.cherokee:
-        tables["cherokee"] = real_data.make_cherokee(arguments.cherokee, work)
+    arguments = real.input_parser(__doc__).parse_args()
+    work, tables = arguments.work.absolute(), real.make_tables(arguments)
     began = time.monotonic()
     for data, seed in SEARCHES:
         if data not in tables or (data, seed) in read_results():
