@@ -38,6 +38,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "experiment": folder.name,
         "metric": METRIC,
         "baseline": {name: state.base_rates.get(name) for name in ("wer", "cer")},
+        "trial_baseline": {name: state.trial_base_rates.get(name) for name in ("wer", "cer")},
         "objective": state.baseline.objective if state.baseline else None,
         "sources": sources_of(state),
         "best": None if best is None else _best(folder, state, best),

@@ -197,7 +197,9 @@ class SearchStages:
         warm_start = self.session.plan.warm_start
         if warm_start is None:
             return []
-        return warm_start.adapted(self.session.state.base_rates["wer"], (self.base.evaluate_at or (1,))[-1])
+        return warm_start.adapted(
+            self.session.state.trial_base_rates["wer"], (self.base.evaluate_at or (1,))[-1]
+        )
 
     def _runner(self, config: TrainConfig) -> TrialRunner:
         ratio = self._window_ratio() if self.trial != self.base else 1.0
