@@ -723,6 +723,7 @@ class SearchMachine(RuleBasedStateMachine):
         """Sync all of the log; whether the store was there all the time."""
         store: Any = self.store
         found = MlflowStore(store, "") if name == "mlflow" else OptunaStore(self.plan.folder / STUDY_FILE)
+        (self.plan.folder / "tracking").mkdir(exist_ok=True)
         log = Log(self.plan.experiment_folder)
         log.read()
         try:
