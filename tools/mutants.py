@@ -140,9 +140,8 @@ def changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, str, st
         row = node.lineno - 1
         old = lines[row][node.col_offset : node.end_col_offset]
         new = str(not node.value) if isinstance(node.value, bool) else str(node.value + 1)
-        if (
-            old == str(node.value) and "strict=" not in lines[row]
-        ):  # else it lies in an f-string, or tells nothing
+        # Positions in an f-string are not right; what is said of `strict` changes nothing.
+        if old == str(node.value) and "strict=" not in lines[row]:
             yield row, node.col_offset, old, new
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield node.lineno - 1, node.col_offset, "not ", ""

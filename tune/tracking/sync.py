@@ -48,6 +48,8 @@ _LONGEST_FINISH = 300.0
 """Seconds that the end of a session waits for a store that answers, but slowly."""
 _LOCK_SECONDS = 10.0
 """How long another process that syncs the same experiment is waited for."""
+_LONGEST_CALL = 20.0
+"""How long a call to a store takes at most: MLflow's own limit is 15 s."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,14 +138,11 @@ def make_store(name: str, target: Target) -> Store:
     """A store by its name, not connected.
 
     Raises:
-        TrackingError: there is none of this name, or what it needs is not installed.
+        TrackingError: there is none of this name.
     """
     if name not in STORES:
         raise TrackingError(f"--track {name}: must be one of {', '.join(STORES)}")
-    try:
-        store: Store = importlib.import_module(STORES[name]).make_store(target)
-    except ImportError as error:
-        raise TrackingError(f"--track {name}: cannot be used here: {error}") from error
+    store: Store = importlib.import_module(STORES[name]).make_store(target)
     return store
 
 
@@ -175,7 +174,6 @@ class Sync:
         """Where the session broke off, its end is synced too, if that is quickly done."""
         if self._thread.is_alive() and not self._ended.is_set():
             self.finish(5.0)
-        self.stop()
 
     @property
     def problem(self) -> str | None:
@@ -198,11 +196,11 @@ class Sync:
             raise TrackingError(self.problem)
 
     def stop(self) -> None:
-        """End the thread at once; one that waits for a store's answer leaves nothing more in the folder."""
+        """End the thread, after the call to a store in which it is: it may be writing to the experiment's folder."""
         self._stopped.set()
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join(_LOCK_SECONDS)
+            self._thread.join(_LONGEST_CALL)
 
     def finish(self, patience: float = 30.0) -> str | None:
         """Sync what is left. Nothing may be written to the log any more.
@@ -243,8 +241,8 @@ class Sync:
         try:
             with self._lock():
                 self._sync_all()
-        except Exception as error:  # noqa: BLE001 - the search goes on without its stores, and says so
-            self._problems["sync"] = self._noted(error)
+        except UserError as error:  # the log is damaged, or another process syncs it
+            self._problems["sync"] = str(error)
         finally:
             self._opened.set()
 
@@ -257,6 +255,8 @@ class Sync:
             if new or ended or time.monotonic() - synced > _PROGRESS_SPACING:
                 synced = time.monotonic()
                 for name in self._target.stores:
+                    if self._stopped.is_set():
+                        return
                     if ended or time.monotonic() >= self._again.get(name, 0.0):
                         self._sync(name)
             self._opened.set()
@@ -271,7 +271,7 @@ class Sync:
             if store.run_ids:
                 path = self._target.folder.path / TRACKING_FILE
                 write_whole(path, json.dumps({"run_ids": store.run_ids}) + "\n")
-        except Exception as error:  # noqa: BLE001 - a fault with one store must not end the delivery to others
+        except Exception as error:  # noqa: BLE001 - told, noted and tried again: a fault of one store is none of others
             self._failures[name] = self._failures.get(name, 0) + 1
             self._again[name] = time.monotonic() + min(2.0 ** self._failures[name] / 2, _LONGEST_PAUSE)
             self._problems[name] = self._noted(error)
