@@ -38,9 +38,10 @@ def sync(words: list[str]) -> int:
     from tune.experiments.folder import EVENTS_FILE
     from tune.experiments.log import read_log
     from tune.experiments.mlflow_store import absolute_tracking_uri
-    from tune.experiments.results import write_results
+    from tune.experiments.results import run_ids, write_results
     from tune.experiments.saved import find_experiment
     from tune.experiments.settings import read_settings, read_tracking_uri
+    from tune.tracking.mlflow import check_known
     from tune.tracking.sync import STORE_NAMES, Sync, Target
     from tune.util.console import make_console
 
@@ -54,6 +55,8 @@ def sync(words: list[str]) -> int:
         optuna_url=settings.optuna_storage,
     )
     state, syncing = read_log(folder.path / EVENTS_FILE), Sync(target)
+    if given is not None and run_ids(folder.path):
+        check_known(target.tracking_uri, folder.name, state.created)
     names = " and ".join(STORE_NAMES[name] for name in target.stores)
     try:
         with make_console(error=True).status(f"syncing {state.events:,} events with {names} ..."):

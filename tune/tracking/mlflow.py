@@ -250,6 +250,21 @@ def find_own(store: TrackingStore, created: float) -> FoundRun | None:
     return min(found, key=lambda run: run.deleted, default=None)
 
 
+def check_known(uri: str, experiment: str, created: float) -> None:
+    """Find out whether a store has the run of an experiment that began then.
+
+    Raises:
+        TrackingError: it has not, or cannot be reached.
+    """
+    check_store(uri)
+    store = TrackingStore(uri, experiment, None)
+    if store.find() is None or find_own(store, created) is None:
+        raise TrackingError(
+            f"MLflow store {hide_password(uri)}: has no run of {experiment!r}; --tracking-uri must name the store "
+            "that the search used"
+        )
+
+
 def attach_folder(folder: ExperimentFolder, files: Path) -> None:
     """Store all files of a folder as artifacts of the experiment's own run, below the folder's name.
 

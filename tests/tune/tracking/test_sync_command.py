@@ -76,13 +76,16 @@ def test_the_experiment_has_moved_and_its_server_too(made: MadeLog, server: Serv
     assert set(children(client, only_parent(client, made.name))) == {"001"}
 
 
-def test_another_store_gets_everything(made: MadeLog, tmp_path: Path) -> None:
+def test_another_store_gets_nothing(made: MadeLog, tmp_path: Path) -> None:
+    """Its ids would stand for those of the search's own store."""
     whole_search(made)
     assert sync(words(made)) == 0
+    known, results = run_ids(made.folder), (made.folder / "results.json").read_text()
     other = f"sqlite:///{tmp_path}/other.db"
-    assert sync(words(made, "--tracking-uri", other)) == 0
-    client = client_of(other)
-    assert set(children(client, only_parent(client, made.name))) == {"001", "002"}
+    with pytest.raises(TrackingError, match=r"--tracking-uri must name the store that the search used"):
+        sync(words(made, "--tracking-uri", other))
+    assert client_of(other).get_experiment_by_name(made.name) is None
+    assert (run_ids(made.folder), (made.folder / "results.json").read_text()) == (known, results)
 
 
 def test_ctrl_c_ends_the_wait_for_a_locked_database(tmp_path: Path) -> None:
