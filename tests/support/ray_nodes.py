@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import psutil
-from forks import Command, family, ray_command
+from processes import Command, family, ray_command
 from ray_cluster import HIDDEN_GPUS, free_port
 
 
@@ -125,7 +125,7 @@ class Nodes:
             f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
             "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"
         )
-        seen, _ = Command(program=("-c", code), cwd=self.folder).communicate(60)
+        seen, _ = Command(program=("-c", code), cwd=self.folder).communicate(timeout=60)
         total, free = json.loads(seen.splitlines()[-1])
         kinds = ("CPU", "GPU")
         return {kind: total.get(kind, 0.0) for kind in kinds}, {kind: free.get(kind, 0.0) for kind in kinds}

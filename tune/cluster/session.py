@@ -19,7 +19,6 @@ from rich.console import Console
 
 from trainer.imports import hidden
 from tune.cluster.resources import Node
-from tune.cluster.worker_forks import begin_forks, started_with, worker_forks
 from tune.util.console import say
 from tune.util.environment import changed_environment, worker_environment
 from tune.util.errors import EXIT_FAILED, ResourceError
@@ -41,24 +40,9 @@ _OWN_PATIENCE = 5.0
 """The head that a search has started for itself does not come back."""
 
 
-def begin_workers(address: str | None) -> None:
-    """Begin with what `worker_processes` has, beside whatever is checked before it is asked for."""
-    if joined_address(address) == "local":
-        begin_forks({**os.environ, **worker_environment()})
-
-
-def worker_processes(address: str | None) -> contextlib.AbstractContextManager[Path | None]:
-    """What a Ray of our own starts its workers with; None of a cluster at `address`, which has started."""
-    if joined_address(address) != "local":
-        return contextlib.nullcontext()
-    return worker_forks({**os.environ, **worker_environment()})
-
-
 @contextlib.contextmanager
-def ray_session(console: Console, address: str | None = None, python: Path | None = None) -> Iterator[None]:
+def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     """Ray, quiet, for the length of the block: the cluster at `address`, at `$RAY_ADDRESS`, or one of its own.
-
-    Its own starts workers with `python`, if there is one.
 
     Raises:
         ResourceError: there is no such cluster, or it runs another version.
@@ -77,11 +61,11 @@ def ray_session(console: Console, address: str | None = None, python: Path | Non
     # would ask for the next trial only once the one before has its process.
     at_once = {} if address != "local" or _PENDING in os.environ else {_PENDING: str(_MOST_PENDING)}
     with changed_environment(at_once):
-        yield from _session(address, console, python)
+        yield from _session(address, console)
 
 
-def _session(address: str, console: Console, python: Path | None) -> Iterator[None]:
-    _join(address, console, python)
+def _session(address: str, console: Console) -> Iterator[None]:
+    _join(address, console)
     import ray
 
     # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
@@ -174,7 +158,7 @@ def _speaks_http(probe: socket.socket) -> bool:
         return False
 
 
-def _join(address: str, console: Console, python: Path | None) -> None:
+def _join(address: str, console: Console) -> None:
     check_address(address)
     import ray
 
@@ -190,7 +174,7 @@ def _join(address: str, console: Console, python: Path | None) -> None:
     unused = ["ray.dashboard.optional_deps"] if local else []
     with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
         try:
-            with changed_environment(variables if local else {}), hidden(*unused), started_with(python):
+            with changed_environment(variables if local else {}), hidden(*unused):
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         except (ConnectionError, RuntimeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -17,14 +17,7 @@ from trainer.data.kept_splits import SPLITS_FILE
 from tune.cluster.file_share import start_share
 from tune.cluster.progress_channel import start_channel
 from tune.cluster.resources import TrialResources
-from tune.cluster.session import (
-    alive_nodes,
-    check_shared,
-    gpu_precision,
-    joined_address,
-    ray_session,
-    worker_processes,
-)
+from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -106,7 +99,6 @@ class Session(Generic[PlanT]):
 
         began = time.time()
         with contextlib.ExitStack() as outer:
-            python = outer.enter_context(worker_processes(plan.request.address))
             tracking = outer.enter_context(FollowerProcess(orders_of(plan)))
             with console.status("looking at the data and the MLflow store ..."):
                 table = load_table(plan.base, augments=plan.augments)
@@ -120,7 +112,7 @@ class Session(Generic[PlanT]):
             # On a cluster other nodes help to compute them.
             if joined_address(plan.request.address) == "local" and _runs_anywhere(plan):
                 ahead = outer.enter_context(FeaturesAhead(plan.base, table, augments=plan.augments))
-            outer.enter_context(ray_session(console, plan.request.address, python))
+            outer.enter_context(ray_session(console, plan.request.address))
             stack = outer.enter_context(contextlib.ExitStack())
             tell_of(console, plan.base.task)
             resources = plan.resources.fit(alive_nodes())

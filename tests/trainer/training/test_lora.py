@@ -14,7 +14,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from forks import run_workers
+from processes import run_workers
 from safetensors.torch import load_file
 from transformers import WhisperForConditionalGeneration
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from forks import ray_command
+from processes import ray_command
 
 ROOT = Path(__file__).resolve().parents[3]
 

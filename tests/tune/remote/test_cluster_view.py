@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forks import Command
+from processes import Command
 from ray_cluster import RayCluster
 
 from tune.remote.view import ClusterView, versions_line
@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def run_cluster(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = Command("cluster", *words, cwd=ROOT, environment={**known, **environment})
-    out, error = command.communicate(300)
-    return subprocess.CompletedProcess(command.words, command.wait(), out, error)
+    out, error = command.communicate(timeout=300)
+    return subprocess.CompletedProcess(command.args, command.returncode, out, error)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import pytest
 import ray
 import torch
 import yaml
-from forks import fork_workers
 from made_experiments import made_trial, write_experiment
 from ray_cluster import HIDDEN_GPUS
 from ray_nodes import Nodes
@@ -234,7 +233,6 @@ def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
 def one_gpu() -> Iterator[None]:
     """A Ray that was told of a GPU."""
     ray.shutdown()
-    fork_workers()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", HIDDEN_GPUS)
         ray.init("local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
