@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from trainer.imports import hidden
 from tune.cluster.resources import Node
 from tune.util.console import say
 from tune.util.environment import changed_environment, worker_environment
@@ -74,27 +73,7 @@ def _session(address: str, console: Console) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        if address == "local" and ray.is_initialized():  # a training that is interrupted shuts it down before
-            end_monitor()
         ray.shutdown()
-
-
-def end_monitor() -> None:
-    """End the autoscaler's monitor of our own Ray, which starts no nodes here.
-
-    Once the head is gone it hangs, and `ray.shutdown` waits a second for it.
-    """
-    import psutil
-    import ray
-
-    head = f"--gcs-address={ray.get_runtime_context().gcs_address}"
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):  # another child that has ended hides nothing
-            words = child.cmdline()
-            if head in words and any(
-                "/autoscaler/" in word and word.endswith("/monitor.py") for word in words
-            ):
-                child.kill()
 
 
 def joined_address(asked: str | None) -> str:
@@ -169,12 +148,9 @@ def _join(address: str, console: Console) -> None:
     # A Ray of our own passes its environment on. A runtime environment would cost a process that makes it, and
     # the workers that Ray starts beforehand: 3 s.
     how: dict[str, Any] = {"include_dashboard": False} if local else {"runtime_env": {"env_vars": variables}}
-    # Nobody looks at the dashboard of a Ray of our own. As if only Ray's core were installed, its processes start
-    # sooner and take less, and this one imports no web server.
-    unused = ["ray.dashboard.optional_deps"] if local else []
     with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
         try:
-            with changed_environment(variables if local else {}), hidden(*unused):
+            with changed_environment(variables if local else {}):
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         except (ConnectionError, RuntimeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import importlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING
 import ray.tune
 from rich.markup import escape
 
-from trainer.imports import hidden
 from tune.cluster.progress_channel import ProgressReader
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
@@ -136,12 +133,6 @@ class TrialRunner:
         if remote:
             # Ray tells in a traceback what the uploader tells in a line.
             logging.getLogger("ray.train._internal.storage").setLevel(logging.CRITICAL)
-        # Tune imports it to count callbacks of its own, and with it MLflow, which only the follower needs.
-        with hidden("mlflow"):
-            importlib.import_module("ray.air.integrations.mlflow")
-        # With a variable that only Lightning reads, trials would not get the workers that Ray has ready.
-        with contextlib.suppress(ImportError, AttributeError):  # of a Ray that has none
-            importlib.import_module("ray.tune.execution.class_cache").DEFAULT_ENV_VARS.clear()
         reader = ProgressReader(session.channel, callback.hear, callback.flush_progress)
         callback.fetch = reader.fetch
         stopper = RayStopper(
