@@ -251,10 +251,10 @@ def gpu_precision() -> str:
 
 
 def check_shared(folder: Path, storage: str) -> None:
-    """Check that every node sees `folder`, which is there, by a file in it.
+    """Check that every node sees `folder`, which is made where there are several, by a file in it.
 
     Raises:
-        ResourceError: trials on some nodes could not keep their checkpoints there.
+        ResourceError: trials on some nodes could not read and keep anything there.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -264,6 +264,7 @@ def check_shared(folder: Path, storage: str) -> None:
     del others[here]
     if not others:
         return
+    folder.mkdir(parents=True, exist_ok=True)
     token = folder / f".seen-{uuid.uuid4().hex}"
     token.touch()
     looks = {

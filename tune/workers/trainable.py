@@ -144,6 +144,18 @@ def evaluate_shared(
     return evaluate(config, split, data=data, as_in_training=as_in_training, clips=clips)
 
 
+def evaluate_checkpoint(
+    inputs: TrialInputs, files: CheckpointFiles, checkpoint: str, split: str
+) -> Evaluation:
+    """The same for a checkpoint of the experiment, by its path there."""
+    from trainer.model.adapters import with_base
+    from trainer.train import evaluate
+
+    config, data = inputs.open()
+    with files.fetched(checkpoint) as fetched, with_base(fetched, config.model) as folder:
+        return evaluate(config.replace(model=str(folder)), split, data=data)
+
+
 def probe_shared(
     inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: ActorHandle | None
 ) -> list[Measured]:
