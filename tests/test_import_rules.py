@@ -27,7 +27,7 @@ ROWS = {
         {"bounds", "errors", "files", "report", "threads", "yaml_nodes"},
         {"languages", "deepspeed", "command", "methods", "optimizers"},
         {"config"},
-        {"imports", "memory", "mix"},
+        {"memory", "mix"},
         {"model"},
         {"data"},
         {"augmentation", "scoring"},

@@ -9,7 +9,6 @@ import datetime
 import importlib.metadata
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +43,6 @@ def packaged_file(name: str) -> Path:
     places = [root / name, root / "share" / "tune-whisper" / name]
     places += [Path(str(file.locate())) for file in listed if file.name == name]
     return next((place for place in places if place.is_file()), places[0])
-
-
-def only_where_imported() -> None:
-    """Keep accelerate from importing DeepSpeed just to ask whether a model is one of its engines (accelerate 1.15).
-
-    Where DeepSpeed has not been imported, no model can be. Its import takes 0.8 s of every process that trains,
-    most of it for MLflow, which DeepSpeed's autotuner imports.
-    """
-    from accelerate.utils import other
-
-    other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
 
 
 def resolve_deepspeed(value: str) -> str:

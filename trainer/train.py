@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.errors import DataError, DivergedError
-from trainer.imports import import_trainer
 from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
 from trainer.model.rates import default_learning_rate
@@ -206,7 +205,6 @@ def train(
         CheckpointError: `resume_from` is not whole, or its training averaged its weights and this one does not.
         DiskFullError: a checkpoint does not fit on the disk.
     """
-    import_trainer()
     from trainer.data.prepared import prepare
     from trainer.training.callbacks import ReportingCallback
     from trainer.training.saving import CheckpointSaver, ReportingKeeper
@@ -277,7 +275,6 @@ def evaluate(
         DataError: the data has no such split.
         DivergedError: the model's loss is no finite number.
     """
-    import_trainer()
     from trainer.data.prepared import prepare
 
     # One process: a model is evaluated where one fits on one device.

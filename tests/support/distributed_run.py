@@ -1,4 +1,4 @@
-"""What each worker of a distributed training runs in the tests; see `forks.run_workers`.
+"""What each worker of a distributed training runs in the tests; see `processes.run_workers`.
 
 The folder holds `config.json`, `most-bytes` where the loss is to make so few scores at once, and `most-clips-1` where
 worker 1 is to have memory for so few clips; results go there.

@@ -21,7 +21,7 @@ def shared_folder() -> Path:
 
 
 def copy_tables() -> None:
-    """Let MLflow's own store, in this process and those forked from it, begin new SQLite databases as such copies."""
+    """Let MLflow's own store, in this process, begin new SQLite databases as such copies."""
     from mlflow.store.db import utils
     from mlflow.store.model_registry import sqlalchemy_store
 

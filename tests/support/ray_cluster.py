@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import psutil
-from forks import Command, ray_command
+from processes import Command, ray_command
 
 HIDDEN_GPUS = ",".join(str(number) for number in range(100, 116))
 """`CUDA_VISIBLE_DEVICES` for a Ray that is told of GPUs: it takes at most as many as it names; CUDA finds none."""
@@ -75,10 +75,9 @@ class RayCluster:
             asked = Command(
                 "cluster", "--json", "--address", self.url, cwd=self.folder, environment=self.environment
             )
-            out, error = asked.communicate(300)
+            out, error = asked.communicate(timeout=300)
             view = json.loads(out) if asked.returncode == 0 else None
-            # What is free comes a few seconds after the node itself.
-            if view and len(view["nodes"]) >= count and view["totals"]["free_cpus"] is not None:
+            if view and len(view["nodes"]) >= count:
                 return
             time.sleep(0.5)
         raise AssertionError(f"the cluster has not got {count} nodes: {out}{error}")

@@ -10,11 +10,19 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-from forks import Command, family, ray_command
+import pytest
+from processes import Command, family, ray_command
 from ray_cluster import HIDDEN_GPUS, free_port
+
+
+def need_namespaces() -> None:
+    """Skip where a process may not have mounts of its own."""
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("needs the right to unshare mounts (root on Linux), to hide folders from a node")
 
 
 class Nodes:
@@ -67,21 +75,34 @@ class Nodes:
             self.kill(node)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def add(self, *, cpus: int = 0, gpus: int = 0) -> subprocess.Popen[bytes]:
-        """Start a worker node and wait until it is up."""
+    def add(self, *, cpus: int = 0, gpus: int = 0, hidden: Sequence[Path] = ()) -> subprocess.Popen[bytes]:
+        """Start a worker node, to which these folders are empty, and wait until it is up."""
         (here,) = self.folder.glob("session_2*/node_ip_address.json")
         of_head = here.read_text()
-        node = self._start([f"--address={self.address}"], cpus, gpus)
+        node = self._start([f"--address={self.address}"], cpus, gpus, hidden)
         here.write_text(of_head)
         return node
 
-    def _start(self, words: list[str], cpus: int, gpus: int) -> subprocess.Popen[bytes]:
+    def _start(
+        self, words: list[str], cpus: int, gpus: int, hidden: Sequence[Path] = ()
+    ) -> subprocess.Popen[bytes]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         log, ip = self.folder / f"node-{len(self.nodes)}.log", f"127.0.0.{len(self.nodes) + 1}"
         resources = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--object-store-memory=150000000"]
         ports = ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
+        mounts = " && ".join(f"mount -t tmpfs tmpfs '{folder}'" for folder in hidden)
+        apart = ["unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh"] if hidden else []
         node = subprocess.Popen(
-            [*ray_command(), "start", *words, *resources, *ports, f"--node-ip-address={ip}", "--block"],
+            [
+                *apart,
+                *ray_command(),
+                "start",
+                *words,
+                *resources,
+                *ports,
+                f"--node-ip-address={ip}",
+                "--block",
+            ],
             stdout=log.open("wb"),
             stderr=subprocess.STDOUT,
             env={
@@ -125,7 +146,7 @@ class Nodes:
             f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
             "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"
         )
-        seen, _ = Command(program=("-c", code), cwd=self.folder).communicate(60)
+        seen, _ = Command(program=("-c", code), cwd=self.folder).communicate(timeout=60)
         total, free = json.loads(seen.splitlines()[-1])
         kinds = ("CPU", "GPU")
         return {kind: total.get(kind, 0.0) for kind in kinds}, {kind: free.get(kind, 0.0) for kind in kinds}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from forks import TUNE, Command, family
 from mlflow_tables import shared_folder
+from processes import TUNE, Command, family
 
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import run_workers
+from processes import run_workers
 from safetensors.torch import load_file
 from torch import nn
 from transformers.optimization import Adafactor

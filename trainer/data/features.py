@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard, hear
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.grouping import audio_key
-from trainer.data.parallel import Task, Workers, over_clips
+from trainer.data.parallel import Task, over_clips
 from trainer.data.unfinished import Unfinished
 from trainer.errors import DataError
 from trainer.files import flush
@@ -169,7 +169,7 @@ def build_features(
     table: ClipTable,
     extractor: WhisperFeatureExtractor,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: Workers = None,
+    workers: int | None = None,
     waveforms: WaveformWriter | None = None,
 ) -> dict[str, Any]:
     """Write the features of all clips into `folder`.
@@ -386,7 +386,7 @@ def build_waveforms(
     clips: Sequence[Clip],
     *,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: Workers = None,
+    workers: int | None = None,
 ) -> None:
     """Write the waveforms of clips whose features are there already.
 

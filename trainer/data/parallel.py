@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from trainer.data.audio import AudioError, AudioSource, Heard, hear_each
 from trainer.data.clips import Clip
@@ -44,26 +44,8 @@ class Task(Generic[OutcomeT]):
         return (self.compute(source, found) for source, found in heard)
 
 
-class Pool(Protocol):
-    """Processes, here or on other machines."""
-
-    size: int
-    """How many there can be."""
-
-    def submit(self, sources: list[AudioSource]) -> Future[list[Any]]:
-        """Hand some clips to the next that is free."""
-
-    def close(self) -> None:
-        """End them once they have done what they are at."""
-
-
-#: Processes of this machine: so many, or one for each core unless there is little to do; or what makes a pool for a
-#: task and so many clips.
-Workers: TypeAlias = "int | Callable[[Task[Any], int], Pool] | None"
-
-
 def over_clips(
-    task: Task[OutcomeT], clips: Sequence[Clip], *, doing: str, workers: Workers, small: int
+    task: Task[OutcomeT], clips: Sequence[Clip], *, doing: str, workers: int | None, small: int
 ) -> Generator[OutcomeT, None, None]:
     """What comes of every clip's audio, in the clips' order; close it where it is not read to its end.
 
@@ -71,8 +53,8 @@ def over_clips(
         task: what is done with one.
         clips: of any splits.
         doing: the same in words, for the error: `computes features`.
-        workers: who does it.
-        small: clips up to which it is this process alone, unless a number is told: others take some seconds to start.
+        workers: how many processes; by default one for each core, or this one alone where there is little to do.
+        small: clips up to which there is little to do: other processes take some seconds to start.
 
     Raises:
         DataError: a process died.
@@ -81,16 +63,20 @@ def over_clips(
     if alone or (workers is None and cores() == 1):
         yield from task.run(clip.source() for clip in clips)
         return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    pool = workers(task, len(clips)) if callable(workers) else Processes(task, workers or cores())
+    size = workers or cores()
+    # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
+    pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _begin, (task.start,))
     # So many chunks wait at a time, so that audio is not all read into memory ahead of the work.
     waiting: deque[Future[list[OutcomeT]]] = deque()
     try:
         for sources in _jobs(clip.source() for clip in clips):
-            waiting.append(pool.submit(sources))
+            waiting.append(pool.submit(_run, task, sources))
             # What comes of a recording is large.
-            if len(waiting) > (pool.size if len(sources) > _CHUNK else 3 * pool.size):
+            if len(waiting) > (size if len(sources) > _CHUNK else 3 * size):
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
@@ -99,28 +85,7 @@ def over_clips(
             f"a process that {doing} died, most likely for lack of memory; free some and run again"
         ) from error
     finally:
-        pool.close()
-
-
-class Processes:
-    """Those of this machine; they start with the first clips that they are given."""
-
-    def __init__(self, task: Task[Any], size: int) -> None:
-        import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
-
-        # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
-        context = multiprocessing.get_context("spawn")
-        self._pool, self._task = ProcessPoolExecutor(size, context, _begin, (task.start,)), task
-        self.size = size
-
-    def submit(self, sources: list[AudioSource]) -> Future[list[Any]]:
-        """Hand some clips to the next that is free."""
-        return self._pool.submit(_run, self._task, sources)
-
-    def close(self) -> None:
-        """End them once they have done what they are at."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def check_main_guard() -> None:

@@ -33,7 +33,7 @@ from trainer.data.features import (
 )
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
-from trainer.data.parallel import Workers, check_main_guard
+from trainer.data.parallel import check_main_guard
 from trainer.data.unfinished import is_begun
 from trainer.errors import DataError
 from trainer.files import nearest_folder
@@ -381,7 +381,7 @@ LABELS_VERSION = 1
 def prepare(
     config: TrainConfig,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: Workers = None,
+    workers: int | None = None,
     *,
     table: ClipTable | None = None,
     waveforms: bool = False,
@@ -510,7 +510,7 @@ def open_features(
     table: ClipTable,
     extractor: WhisperFeatureExtractor,
     on_progress: Callable[[int, int], None] | None = None,
-    workers: Workers = None,
+    workers: int | None = None,
     *,
     waveforms: bool = False,
 ) -> Iterator[Features]:

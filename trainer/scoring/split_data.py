@@ -29,7 +29,6 @@ from trainer.data.columns import (
 )
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
-from trainer.data.parallel import Workers
 from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset, told_of
@@ -319,7 +318,6 @@ def prepare_split(
     config: TrainConfig,
     source: SplitClips,
     on_progress: Progress | None = None,
-    workers: Workers = None,
 ) -> SplitData:
     """Features of a split from the cache, or computed now.
 
@@ -327,7 +325,6 @@ def prepare_split(
         config: its model hears and writes the clips; those that it cannot are left out as in a training.
         source: the split, as `load_split` gives it.
         on_progress: called with clips done and clips in all while features are computed.
-        workers: who computes.
 
     Raises:
         DataError: too much of the split cannot be used, or the disk is full.
@@ -335,7 +332,7 @@ def prepare_split(
     """
     processor = load_processor(config)
     check_languages(config, source.clips, processor)
-    found = _find_features(config, source, on_progress, workers)
+    found = _find_features(config, source, on_progress)
     index = found.indexes[_ROLE]
     longest = int(load_model_config(config).max_target_positions)
     labels, too_long = make_labels(config, processor, longest, split=source.name, index=index)
@@ -359,9 +356,7 @@ def prepare_split(
     )
 
 
-def _find_features(
-    config: TrainConfig, source: SplitClips, on_progress: Progress | None, workers: Workers = None
-) -> Features:
+def _find_features(config: TrainConfig, source: SplitClips, on_progress: Progress | None) -> Features:
     extractor = load_processor(config).feature_extractor
-    with open_features(config, source.table, extractor, on_progress, workers) as found:
+    with open_features(config, source.table, extractor, on_progress) as found:
         return found

@@ -17,9 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from trainer.imports import hidden
 from tune.cluster.resources import Node
-from tune.cluster.worker_forks import begin_forks, started_with, worker_forks
 from tune.util.console import say
 from tune.util.environment import changed_environment, worker_environment
 from tune.util.errors import EXIT_FAILED, ResourceError
@@ -41,24 +39,9 @@ _OWN_PATIENCE = 5.0
 """The head that a search has started for itself does not come back."""
 
 
-def begin_workers(address: str | None) -> None:
-    """Begin with what `worker_processes` has, beside whatever is checked before it is asked for."""
-    if joined_address(address) == "local":
-        begin_forks({**os.environ, **worker_environment()})
-
-
-def worker_processes(address: str | None) -> contextlib.AbstractContextManager[Path | None]:
-    """What a Ray of our own starts its workers with; None of a cluster at `address`, which has started."""
-    if joined_address(address) != "local":
-        return contextlib.nullcontext()
-    return worker_forks({**os.environ, **worker_environment()})
-
-
 @contextlib.contextmanager
-def ray_session(console: Console, address: str | None = None, python: Path | None = None) -> Iterator[None]:
+def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     """Ray, quiet, for the length of the block: the cluster at `address`, at `$RAY_ADDRESS`, or one of its own.
-
-    Its own starts workers with `python`, if there is one.
 
     Raises:
         ResourceError: there is no such cluster, or it runs another version.
@@ -77,11 +60,11 @@ def ray_session(console: Console, address: str | None = None, python: Path | Non
     # would ask for the next trial only once the one before has its process.
     at_once = {} if address != "local" or _PENDING in os.environ else {_PENDING: str(_MOST_PENDING)}
     with changed_environment(at_once):
-        yield from _session(address, console, python)
+        yield from _session(address, console)
 
 
-def _session(address: str, console: Console, python: Path | None) -> Iterator[None]:
-    _join(address, console, python)
+def _session(address: str, console: Console) -> Iterator[None]:
+    _join(address, console)
     import ray
 
     # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
@@ -90,27 +73,7 @@ def _session(address: str, console: Console, python: Path | None) -> Iterator[No
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        if address == "local" and ray.is_initialized():  # a training that is interrupted shuts it down before
-            end_monitor()
         ray.shutdown()
-
-
-def end_monitor() -> None:
-    """End the autoscaler's monitor of our own Ray, which starts no nodes here.
-
-    Once the head is gone it hangs, and `ray.shutdown` waits a second for it.
-    """
-    import psutil
-    import ray
-
-    head = f"--gcs-address={ray.get_runtime_context().gcs_address}"
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):  # another child that has ended hides nothing
-            words = child.cmdline()
-            if head in words and any(
-                "/autoscaler/" in word and word.endswith("/monitor.py") for word in words
-            ):
-                child.kill()
 
 
 def joined_address(asked: str | None) -> str:
@@ -174,7 +137,7 @@ def _speaks_http(probe: socket.socket) -> bool:
         return False
 
 
-def _join(address: str, console: Console, python: Path | None) -> None:
+def _join(address: str, console: Console) -> None:
     check_address(address)
     import ray
 
@@ -185,12 +148,9 @@ def _join(address: str, console: Console, python: Path | None) -> None:
     # A Ray of our own passes its environment on. A runtime environment would cost a process that makes it, and
     # the workers that Ray starts beforehand: 3 s.
     how: dict[str, Any] = {"include_dashboard": False} if local else {"runtime_env": {"env_vars": variables}}
-    # Nobody looks at the dashboard of a Ray of our own. As if only Ray's core were installed, its processes start
-    # sooner and take less, and this one imports no web server.
-    unused = ["ray.dashboard.optional_deps"] if local else []
     with console.status("starting Ray ..." if local else f"joining Ray at {address} ..."):
         try:
-            with changed_environment(variables if local else {}), hidden(*unused), started_with(python):
+            with changed_environment(variables if local else {}):
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         except (ConnectionError, RuntimeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -291,10 +251,10 @@ def gpu_precision() -> str:
 
 
 def check_shared(folder: Path, storage: str) -> None:
-    """Check that every node sees `folder`, which is there, by a file in it.
+    """Check that every node sees `folder`, which is made where there are several, by a file in it.
 
     Raises:
-        ResourceError: trials on some nodes could not keep their checkpoints there.
+        ResourceError: trials on some nodes could not read and keep anything there.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -304,6 +264,7 @@ def check_shared(folder: Path, storage: str) -> None:
     del others[here]
     if not others:
         return
+    folder.mkdir(parents=True, exist_ok=True)
     token = folder / f".seen-{uuid.uuid4().hex}"
     token.touch()
     looks = {

@@ -34,7 +34,7 @@ def cluster_parser() -> argparse.ArgumentParser:
     """Arguments of `tune-whisper cluster`."""
     parser = Parser(
         prog="tune-whisper cluster",
-        description="Show a Ray cluster: nodes, CPUs, GPUs, what is free, and whether its versions are ours.",
+        description="Show a Ray cluster: nodes, CPUs, GPUs, and whether its versions are ours.",
         epilog=_EPILOG,
     )
     _add_address(parser)
@@ -148,7 +148,7 @@ def _show(arguments: argparse.Namespace, console: Console) -> None:
         with ray_session(Console(quiet=True), address):
             view = read_joined(address)
     if arguments.json:
-        print(json.dumps(view.as_json(), indent=2))
+        print(json.dumps(dataclasses.asdict(view), indent=2))
     else:
         print_cluster(view, console)
 
@@ -169,7 +169,7 @@ def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) 
             **dataclasses.asdict(name),
             **{"state": cluster.state, "ray_version": ray_version, "python_version": python_version},
             **{"dashboard": dashboard, "pools": [_pool_json(pool) for pool in pools]},
-            **{"ray": view.as_json() if view else None, "ray_problem": problem},
+            **{"ray": dataclasses.asdict(view) if view else None, "ray_problem": problem},
         }
         print(json.dumps(shown, indent=2))
         return

@@ -207,16 +207,12 @@ def run(words: list[str]) -> Outcome[SearchPlan] | None:
         UserError: something that was given cannot be used.
     """
     arguments = search_parser().parse_args(words)
-
     request = read_request(arguments, words)
 
-    from tune.cluster.session import begin_workers
     from tune.experiments.plan import make_plan
     from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
-    if not arguments.dry_run:
-        begin_workers(request.address)
     console = make_console()
     if arguments.resume:
         outcome = _resume(request, arguments.resume, _given(words), console, take_over=arguments.take_over)

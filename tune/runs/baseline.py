@@ -10,13 +10,13 @@ from trainer.model.whisper import load_model_config
 from trainer.scoring.objectives import objective_words
 from trainer.training.early_evaluation import early_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured
-from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import write_baseline_clips
-from tune.runs.session import Session, finite, share_folders
+from tune.runs.session import Session, finite
 from tune.util.errors import UserError, first_line
-from tune.workers.inputs import TrialInputs, shared_folders
-from tune.workers.trainable import evaluate_shared, freeing_memory
+from tune.workers.inputs import TrialInputs
+from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, freeing_memory
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -148,15 +148,14 @@ def measure_held_out(
     import ray
 
     try:
-        with session.experiment.folder.checkpoint(str(run.checkpoint)) as checkpoint:
-            config = config.replace(model=str(checkpoint))
-            share = share_folders(session.plan, shared_folders(config, session.data))
-            found = begin_in_worker(session, evaluate_shared, session.inputs(config, share), "test")
-            whole = session.plan.base.replace(full_window_evaluation=True)
-            base = _measure(session, whole, "test")[0]  # beside it, where there is room
-            with session.console.status("measuring the test split ..."):
-                return found(), base
-    except (UserError, StorageError, ray.exceptions.RayError) as error:
+        files = CheckpointFiles(session.experiment.folder)
+        inputs = session.inputs(config)
+        found = begin_in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
+        whole = session.plan.base.replace(full_window_evaluation=True)
+        base = _measure(session, whole, "test")[0]  # beside it, where there is room
+        with session.console.status("measuring the test split ..."):
+            return found(), base
+    except (UserError, ray.exceptions.RayError) as error:
         session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import shlex
 import threading
 import time
@@ -16,7 +15,6 @@ from rich.console import Console
 from trainer.config import CLIP_SETTINGS, SOUNDS, TrainConfig
 from trainer.scoring.normalizers import unit_note
 from trainer.scoring.translation import TRANSLATE
-from tune.cluster.clip_workers import cluster_workers
 from tune.util.console import ProgressBar, say, say_notes, short_source
 from tune.util.errors import ConfigError, DataError
 
@@ -122,13 +120,13 @@ def prepare_guards(
     from trainer.data.prepared import PreparedData
     from trainer.scoring.split_data import prepare_split
 
-    found, workers = {}, cluster_workers(functools.partial(say, console))
+    found = {}
     for guard in guards:
         with (
             _told_of(guard),
             ProgressBar(console, f"computing features of {short_source(guard.data)}") as bar,
         ):
-            data = prepare_split(guard_config(base, guard), loaded[guard.data], bar.update, workers)
+            data = prepare_split(guard_config(base, guard), loaded[guard.data], bar.update)
         say(console, f"guard {describe_guard(guard, data.source.name, len(data))}")
         say_notes(console, data.notes)
         found[guard.data] = PreparedData.of_split(data.prepared)
@@ -224,7 +222,7 @@ def prepare_features(
     augments: bool = False,
     ahead: FeaturesAhead | None = None,
 ) -> PreparedData:
-    """Features of all splits, with a progress bar where they have to be computed. Ray must be running.
+    """Features of all splits, with a progress bar where they have to be computed.
 
     Args:
         base: the settings.
@@ -246,8 +244,7 @@ def prepare_features(
         if ahead is not None:
             data = ahead.result(progress.update)
         else:
-            workers = cluster_workers(functools.partial(say, console))
-            data = prepare(base, progress.update, workers, table=table, waveforms=augments)
+            data = prepare(base, progress.update, table=table, waveforms=augments)
     for setting in SOUNDS if augments else ():
         if (folder := getattr(base, setting)) is not None:
             sounds = open_sounds(setting, folder, data.folder.parent)  # what cannot be read shows here

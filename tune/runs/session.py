@@ -7,24 +7,15 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
-from tune.cluster.file_share import start_share
 from tune.cluster.progress_channel import start_channel
 from tune.cluster.resources import TrialResources
-from tune.cluster.session import (
-    alive_nodes,
-    check_shared,
-    gpu_precision,
-    joined_address,
-    ray_session,
-    worker_processes,
-)
+from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
@@ -55,6 +46,7 @@ from tune.util.console import say, short_path, tell_of
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError, UserError
 from tune.workers.inputs import TrialInputs, shared_folders
+from tune.workers.node_copies import NodeCopies
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -62,7 +54,6 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
-    from tune.cluster.file_share import FileShare
     from tune.cluster.progress_channel import ProgressChannel
     from tune.experiments.state import SearchState
 
@@ -78,8 +69,8 @@ class Session(Generic[PlanT]):
     resources: TrialResources
     """Of a trial."""
     data: PreparedData
-    share: ActorHandle[FileShare] | None
-    """Serves features and model to nodes that lack them; see `share_folders`."""
+    copies: NodeCopies | None
+    """Of features and model, for other nodes; a Ray of our own has none."""
     tracking: Sync
     stack: contextlib.ExitStack
     """Ends before Ray does."""
@@ -105,7 +96,6 @@ class Session(Generic[PlanT]):
 
         began = time.time()
         with contextlib.ExitStack() as outer:
-            python = outer.enter_context(worker_processes(plan.request.address))
             tracking = outer.enter_context(Sync(target_of(plan)))
             with console.status("looking at the data and the MLflow store ..."):
                 table = load_table(plan.base, augments=plan.augments)
@@ -116,11 +106,12 @@ class Session(Generic[PlanT]):
                     check_study(plan.request.optuna_storage, plan.name)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
             ahead = None
-            # On a cluster other nodes help to compute them.
-            if joined_address(plan.request.address) == "local" and _runs_anywhere(plan):
+            if _runs_anywhere(plan):
                 ahead = outer.enter_context(FeaturesAhead(plan.base, table, augments=plan.augments))
-            outer.enter_context(ray_session(console, plan.request.address, python))
+            outer.enter_context(ray_session(console, plan.request.address))
             stack = outer.enter_context(contextlib.ExitStack())
+            if plan.request.storage.folder is not None:
+                check_shared(plan.request.storage.folder, plan.request.storage.text)
             tell_of(console, plan.base.task)
             resources = plan.resources.fit(alive_nodes())
             plan.check_fit(resources)
@@ -131,9 +122,12 @@ class Session(Generic[PlanT]):
             del table  # of a million clips it takes gigabytes
             plan = dataclasses.replace(plan, base=with_samples(plan.base, data.stream))
             guards = prepare_guards(plan.base, plan.request.guard, guard_clips, console)
-            folders = [*shared_folders(plan.base, data), *(each.folder for each in guards.values())]
-            share = share_folders(plan, folders)
-            yield cls(console, plan, resources, data, share, tracking, stack, began, guards, splits)
+            copies = None
+            if joined_address(plan.request.address) != "local":
+                folders = [*shared_folders(plan.base, data), *(each.folder for each in guards.values())]
+                with console.status("bringing features to the storage ..."):
+                    copies = NodeCopies.keep(plan.request.storage, folders)
+            yield cls(console, plan, resources, data, copies, tracking, stack, began, guards, splits)
 
     @property
     def experiment(self) -> OpenExperiment:
@@ -179,17 +173,12 @@ class Session(Generic[PlanT]):
         """Between the trainings and this process."""
         return start_channel()
 
-    def inputs(
-        self, config: TrainConfig, share: ActorHandle[FileShare] | None = None, guard: str | None = None
-    ) -> TrialInputs:
-        """What the processes of a training are given; `share` serves other folders than the session's.
-
-        With a `guard` its data in place of the session's.
-        """
+    def inputs(self, config: TrainConfig, guard: str | None = None) -> TrialInputs:
+        """What the processes of a training are given; with a `guard` its data in place of the session's."""
         return TrialInputs(
             config=config.replace(precision=self.precision) if config.precision == "auto" else config,
             data=self._stored if guard is None else self._stored_guards[guard],
-            share=share or self.share,
+            copies=self.copies,
             cpus=self.resources.cpus_per_worker,
             gpus=self.resources.gpus_per_worker,
         )
@@ -201,7 +190,7 @@ class Session(Generic[PlanT]):
         The stores are opened meanwhile, for which `begin` waits.
 
         Raises:
-            UserError: the folder cannot be made, or some nodes do not see it.
+            UserError: the folder cannot be made.
         """
         plan, data = self.plan, self.data
         with _new_folder(plan):
@@ -239,7 +228,7 @@ class Session(Generic[PlanT]):
         """Take up an experiment of an earlier session.
 
         Raises:
-            UserError: its data is another now, some nodes do not see its folder, or a store refuses.
+            UserError: its data is another now, or a store refuses.
         """
         self._experiment = experiment
         check_same_data(self.plan.name, experiment, self.data)
@@ -255,8 +244,6 @@ class Session(Generic[PlanT]):
         return Outcome(self.plan, self.state, sync_the_rest(self.tracking, self.experiment, self.console))
 
     def _connect(self) -> None:
-        if not self.plan.experiment_folder.remote:
-            check_shared(self.plan.folder, self.plan.request.storage.text)
         self.tracking.start()
 
     def _wait_for_stores(self) -> None:
@@ -309,12 +296,6 @@ def sync_the_rest(tracking: Sync, experiment: OpenExperiment, console: Console) 
         told = f"{experiment.folder.path / RESULTS_FILE}: cannot be written again: {error.strerror}"
         problem = f"{problem}; {told}" if problem else told
     return problem
-
-
-def share_folders(plan: Plan, folders: Sequence[Path]) -> ActorHandle[FileShare] | None:
-    """Serve folders to other nodes, which a cluster that was joined may have now or later, and a Ray of our own not."""
-    own = joined_address(plan.request.address) == "local"
-    return None if own else start_share(folders)
 
 
 def session_started(session: Session[Any], experiment: OpenExperiment) -> SessionStarted:

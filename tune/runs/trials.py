@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import importlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -135,9 +133,6 @@ class TrialRunner:
         if remote:
             # Ray tells in a traceback what the uploader tells in a line.
             logging.getLogger("ray.train._internal.storage").setLevel(logging.CRITICAL)
-        # With a variable that only Lightning reads, trials would not get the workers that Ray has ready.
-        with contextlib.suppress(ImportError, AttributeError):  # of a Ray that has none
-            importlib.import_module("ray.tune.execution.class_cache").DEFAULT_ENV_VARS.clear()
         reader = ProgressReader(session.channel, callback.hear, callback.flush_progress)
         callback.fetch = reader.fetch
         stopper = RayStopper(

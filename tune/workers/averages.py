@@ -128,9 +128,6 @@ def _write_mean(
 ) -> None:
     """The mean of checkpoints by their shares, as a model folder; None is the base model."""
     from trainer.files import has_room
-    from trainer.imports import import_trainer
-
-    import_trainer()
     from trainer.model.adapters import with_base
     from trainer.model.averaging import load_mean
     from trainer.training.checkpoints import checkpoint_bytes, disk_full, told_when_full

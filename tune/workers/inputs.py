@@ -14,16 +14,15 @@ from tune.util.errors import ResourceError
 
 if TYPE_CHECKING:
     from ray import ObjectRef
-    from ray.actor import ActorHandle
 
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
-    from tune.cluster.file_share import FileShare
+    from tune.workers.node_copies import NodeCopies
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialInputs:
-    """Settings, data, and what serves the driver's folders to nodes that lack them.
+    """Settings, data, and where nodes find the driver's folders.
 
     The data goes through Ray's object store once: a trial that looked for it anew would read the tables, ask the hub
     and look at every audio file again, and see other data if those had changed meanwhile.
@@ -31,7 +30,7 @@ class TrialInputs:
 
     config: TrainConfig
     data: ObjectRef[PreparedData]
-    share: ActorHandle[FileShare] | None
+    copies: NodeCopies | None
     """None where all runs on the driver's node."""
     cpus: float
     """Of each process: threads of PyTorch."""
@@ -56,20 +55,18 @@ class TrialInputs:
         import torch
 
         from trainer.memory import use_share_of_gpu
-        from tune.cluster.file_share import localize
 
         check_gpu()
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))
         use_share_of_gpu(self.gpus if 0 < self.gpus < 1 else 1.0)
         config, data = self.config, ray.get(self.data)
-        folder = localize(self.share, data.folder)
-        waveforms = localize(self.share, data.waveforms) if config.augments and data.waveforms else None
-        if folder != data.folder or waveforms is not None:
-            data = data.moved_to(folder, waveforms)
-        named = [name for name in SOUNDS if config.augments and getattr(config, name) is not None]
-        for name in [*named, *(["model"] if Path(config.model).is_absolute() else [])]:
-            config = config.replace(**{name: str(localize(self.share, Path(getattr(config, name))))})
+        if (copies := self.copies) is not None:
+            waveforms = copies.local(data.waveforms) if config.augments and data.waveforms else None
+            data = data.moved_to(copies.local(data.folder), waveforms)
+            named = [name for name in SOUNDS if config.augments and getattr(config, name) is not None]
+            for name in [*named, *(["model"] if Path(config.model).is_absolute() else [])]:
+                config = config.replace(**{name: str(copies.local(Path(getattr(config, name))))})
         return config, data.with_texts(config) if self.relabelled else data
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import functools
 import gc
@@ -145,6 +144,18 @@ def evaluate_shared(
     return evaluate(config, split, data=data, as_in_training=as_in_training, clips=clips)
 
 
+def evaluate_checkpoint(
+    inputs: TrialInputs, files: CheckpointFiles, checkpoint: str, split: str
+) -> Evaluation:
+    """The same for a checkpoint of the experiment, by its path there."""
+    from trainer.model.adapters import with_base
+    from trainer.train import evaluate
+
+    config, data = inputs.open()
+    with files.fetched(checkpoint) as fetched, with_base(fetched, config.model) as folder:
+        return evaluate(config.replace(model=str(folder)), split, data=data)
+
+
 def probe_shared(
     inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: ActorHandle | None
 ) -> list[Measured]:
@@ -207,5 +218,3 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    with contextlib.suppress(OSError, AttributeError):  # another libc than glibc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from distributed_run import little_memory
-from forks import run_workers
+from processes import run_workers
 
 from trainer import memory
 from trainer.config import ConfigError, TrainConfig, check_value

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from forks import run_workers
 from make_data import CLIPS, demo_rows, streaming, write_shards
+from processes import run_workers
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from forks import run_workers
+from processes import run_workers
 from safetensors.torch import load_file
 
 from trainer.config import TrainConfig

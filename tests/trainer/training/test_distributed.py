@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forks import run_workers
+from processes import run_workers
 
 from trainer.config import TrainConfig
 from trainer.conversion.hugging_face import write_model

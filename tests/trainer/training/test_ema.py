@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from forks import run_workers
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run_workers
 from safetensors.torch import load_file
 from torch import nn
 

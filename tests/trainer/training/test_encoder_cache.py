@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from encoder_inputs import encoder_inputs
-from forks import run_workers
+from processes import run_workers
 from safetensors.torch import load_file, save_file
 from small_disks import mounted
 from transformers import TrainerCallback

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import run_workers
+from processes import run_workers
 from safetensors.torch import load_file
 
 from trainer.config import TrainConfig

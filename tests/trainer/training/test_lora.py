@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from forks import run_workers
+from processes import run_workers
 from safetensors.torch import load_file
 from transformers import WhisperForConditionalGeneration
 
@@ -352,22 +350,3 @@ def test_two_workers_train_the_same_adapters(config: TrainConfig, tmp_path: Path
     one, two = (load_file(tmp_path / str(workers) / "kept-4" / ADAPTER_WEIGHTS) for workers in (1, 2))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, atol=1e-4, rtol=1e-3, msg=name)
-
-
-def test_peft_is_imported_only_where_there_are_adapters(small_config: TrainConfig) -> None:
-    code = (
-        "import json, sys\n"
-        "from trainer.imports import import_trainer\n"
-        "import_trainer()\n"
-        "from trainer.config import TrainConfig\n"
-        "from trainer.train import train\n"
-        "config = TrainConfig.from_dict(json.loads(sys.argv[1]))\n"
-        "for method in ('decoder', 'lora'):\n"
-        "    train(config.replace(method=method))\n"
-        "    print('peft' in sys.modules)\n"
-    )
-    few = small_config.replace(max_steps=1, train_batch_size=2, evaluations=1, max_eval_clips=1)
-    words = [sys.executable, "-c", code, json.dumps(few.to_dict())]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
-    assert "Warning" not in done.stderr

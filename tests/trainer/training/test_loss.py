@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import run_workers
+from processes import run_workers
 from test_training import first_gradient
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -6,13 +6,10 @@ import http.server
 import threading
 from typing import Any
 
-import psutil
 import pytest
-from rich.console import Console
 
 from tune.cli import main
 from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
-from tune.cluster.session import end_monitor, ray_session
 from tune.util.errors import ResourceError
 
 FOUR, EIGHT_AND_ONE = {"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}
@@ -124,22 +121,3 @@ def test_addresses_that_a_search_cannot_join(
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert error.startswith("error: --address ") and told in error
     assert "hush" not in error
-
-
-def test_the_monitor_of_a_ray_of_our_own_is_found_and_ended() -> None:
-    """It may have another name in a newer Ray: then each search waits a second for it in the end."""
-
-    def monitors() -> list[psutil.Process]:
-        found = psutil.Process().children()
-        return [
-            each
-            for each in found
-            if each.status() != psutil.STATUS_ZOMBIE and any("monitor.py" in word for word in each.cmdline())
-        ]
-
-    with ray_session(Console(quiet=True), "local"):
-        before = [each for each in monitors() if not any("log_monitor" in word for word in each.cmdline())]
-        assert before
-        end_monitor()
-        psutil.wait_procs(before, timeout=30)
-        assert not {*before} & {*monitors()}

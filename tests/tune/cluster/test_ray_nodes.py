@@ -7,9 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from forks import ready, stood_for
 from ray_nodes import Nodes
 from search_process import finish, search_nodes, state, trials
 
@@ -62,33 +60,3 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
         while (found := nodes.resources()) != (one, one) and time.monotonic() < deadline:
             time.sleep(3)
         assert found == (one, one)
-
-
-def test_a_worker_that_dies_with_what_stands_for_it_takes_no_other_with_it(tmp_path: Path) -> None:
-    """Tests fork all of Ray's processes from one: were that to end, the head of every cluster would."""
-    program = tmp_path / "ray" / "_private" / "log_monitor.py"
-    program.parent.mkdir(parents=True)
-    program.write_text("import time; time.sleep(600)")
-    python = str(ready("workers") / "python")
-
-    def start() -> tuple[psutil.Process, psutil.Process]:
-        stand_in = psutil.Popen([python, str(program)])
-        while not (found := stood_for(stand_in)):
-            assert stand_in.poll() is None
-            time.sleep(0.05)
-        return stand_in, found[0]
-
-    stand_in, worker = start()
-    forks = psutil.Process(worker.ppid())
-    forks.suspend()
-    try:
-        worker.kill()
-        while worker.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.05)
-        stand_in.kill()
-        stand_in.wait(30)
-    finally:
-        forks.resume()
-    stand_in, worker = start()
-    stand_in.kill()
-    worker.wait(30)

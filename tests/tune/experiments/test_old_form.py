@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 import yaml
-from forks import tune_whisper
 from made_experiments import made_trial, write_experiment
 from mlflow_server import client_of, running_ui, search_runs
 from old_experiments import change, recorded_in_mlflow, to_old_form
+from processes import tune_whisper
 from s3_server import give_keys, s3_server
 from search_process import QUICK, Search
 

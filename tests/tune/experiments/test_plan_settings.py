@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import tune_whisper
+from processes import tune_whisper
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from forks import tune_whisper
+from processes import tune_whisper
 
 from tune.cli import main
 from tune.commands.train import read_request, train_parser

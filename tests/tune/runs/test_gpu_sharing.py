@@ -15,7 +15,6 @@ import pytest
 import ray
 import torch
 import yaml
-from forks import fork_workers
 from made_experiments import made_trial, write_experiment
 from ray_cluster import HIDDEN_GPUS
 from ray_nodes import Nodes
@@ -234,7 +233,6 @@ def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
 def one_gpu() -> Iterator[None]:
     """A Ray that was told of a GPU."""
     ray.shutdown()
-    fork_workers()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", HIDDEN_GPUS)
         ray.init("local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
@@ -510,7 +508,7 @@ def test_an_evaluation_counts_on_no_more_than_the_trials_share(
     data: Any = SimpleNamespace(folder=Path("features"))
     monkeypatch.setattr(ray, "get", lambda reference: reference)
     monkeypatch.setenv("TUNE_WHISPER_GPU_SHARE", "0.5")  # of the trial before in this process
-    TrialInputs(config=TrainConfig(), data=data, share=None, cpus=1.0, gpus=gpus).open()
+    TrialInputs(config=TrainConfig(), data=data, copies=None, cpus=1.0, gpus=gpus).open()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)

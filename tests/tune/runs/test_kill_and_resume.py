@@ -21,9 +21,9 @@ import mlflow
 import optuna
 import psutil
 import pytest
-from forks import TUNE, Command, family
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from processes import TUNE, Command, family
 
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log

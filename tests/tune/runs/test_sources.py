@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import soundfile
 from demo_clips import demo_clips, recording, srt
-from forks import tune_whisper
 from make_data import write_manifest
+from processes import tune_whisper
 
 from tune.cli import main
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import Command, tune_whisper
 from old_experiments import write_old_results
+from processes import Command, tune_whisper
 from search_process import HANGING, Search, state
 
 from trainer.config import TrainConfig
@@ -21,7 +21,6 @@ from tune.commands.train import read_request, train_parser
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.saved import load_saved
 from tune.experiments.training_plan import TrainPlan, make_train_plan
-from tune.workers.ray_train import use_train_v2
 
 FROZEN = {
     **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},
@@ -152,7 +151,6 @@ def results(folder: Path, name: str) -> dict[str, Any]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The working folder of a finished training `one` on two workers, and what it printed."""
     folder = tmp_path_factory.mktemp("train")
-    use_train_v2()  # so the command is not forked from a process that has imported ray.train already
     done = tune_whisper("train", "--workers", "2", "--name", "one", "--epochs", "1", *SMALL, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr

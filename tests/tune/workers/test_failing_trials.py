@@ -13,7 +13,7 @@ import psutil
 import pytest
 import ray.exceptions
 import torch
-from forks import family, tune_whisper
+from processes import family, tune_whisper
 from search_process import HANGING, QUICK, Search, results, state
 
 import trainer

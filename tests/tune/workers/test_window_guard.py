@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import soundfile
-from forks import tune_whisper
 from looping_whisper import make_looping_whisper
 from make_data import tone, write_manifest
+from processes import tune_whisper
 
 from tune.experiments.saved import load_saved
 from tune.experiments.storage import Storage

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from forks import family
+from processes import family
 from ray_nodes import Nodes
 from search_process import finish, search_nodes, state, trials
 

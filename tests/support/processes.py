@@ -1,0 +1,115 @@
+"""Commands and trainings as processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psutil
+
+    from trainer.config import TrainConfig
+
+HERE = Path(__file__).resolve().parent
+TUNE = ("-m", "tune")
+TRAINING_SECONDS = 560.0
+
+
+class Command(subprocess.Popen[str]):
+    """Python with some words; `communicate` gives what no `output` got."""
+
+    def __init__(
+        self,
+        *words: str,
+        cwd: Path,
+        environment: Mapping[str, str] | None = None,
+        output: IO[Any] | None = None,
+        merged: bool = False,
+        session: bool = False,
+        program: Sequence[str] = TUNE,
+    ) -> None:
+        """
+        Args:
+            output: where stdout and stderr go; without it they are kept for `communicate`.
+            merged: keep both as one.
+            session: start it in a session of its own.
+            program: what Python runs: `-m` and a module, `-c` and code, or a script.
+        """
+        super().__init__(
+            [sys.executable, *program, *words],
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output or subprocess.PIPE,
+            stderr=subprocess.STDOUT if output or merged else subprocess.PIPE,
+            text=True,
+            start_new_session=session,
+        )
+
+
+def tune_whisper(
+    *words: str, cwd: Path, timeout: float = 560, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    with Command(*words, cwd=cwd, environment={**os.environ, **environment}) as command:
+        try:
+            out, error = command.communicate(timeout=timeout)
+        finally:
+            command.kill()
+    return subprocess.CompletedProcess(command.args, command.returncode, out, error)
+
+
+def run_workers(action: str, config: TrainConfig, folder: Path) -> str:
+    """Do an action of `distributed_run.py` in as many processes as the config says; what they printed."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    workers = []
+    for rank in range(config.workers):
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": config.workers}
+        variables |= {"LOCAL_WORLD_SIZE": config.workers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        told = {name: str(value) for name, value in variables.items()} if config.workers > 1 else {}
+        with (folder / f"log-{rank}").open("wb") as log:
+            workers.append(
+                Command(
+                    *(action, str(folder)),
+                    cwd=Path.cwd(),
+                    environment={**os.environ, **told},
+                    output=log,
+                    program=[str(HERE / "distributed_run.py")],
+                )
+            )
+    deadline = time.monotonic() + TRAINING_SECONDS
+    while any(worker.poll() is None for worker in workers) and time.monotonic() < deadline:
+        if any(worker.returncode for worker in workers):
+            break  # one failed, and the others wait for it
+        time.sleep(0.1)
+    for worker in workers:
+        worker.kill()
+        worker.wait(30)
+    printed = "".join((folder / f"log-{rank}").read_text() for rank in range(config.workers))
+    assert [worker.returncode for worker in workers] == [0] * config.workers, printed[-6000:]
+    return printed
+
+
+def ray_command() -> list[str]:
+    """`ray` of this environment."""
+    return [str(Path(sys.executable).with_name("ray"))]
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    """The processes that a process has started, and those that they did."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True)
+    return []
