@@ -21,20 +21,7 @@ from pathlib import Path
 from typing import Any
 
 FILES = 50_000
-WORDS = (
-    "naturally",
-    "the",
-    "of",
-    "seventeen",
-    "houses",
-    "were",
-    "blue",
-    "a",
-    "morning",
-    "without",
-    "where",
-    "she",
-)
+WORDS = ("the", "of", "seventeen", "houses", "were", "blue", "morning", "without", "where", "she")
 
 
 def write_data(folder: Path, clips: int, suffix: str) -> Path:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peers"), str(ROOT / "benchmarks")]
@@ -39,8 +40,8 @@ TOKENS = 25
 """Of each transcript: a random model never ends one."""
 
 
-def steps_of(work: Callable[[], Any]) -> list[float]:
-    """Seconds between the optimiser steps of a training, the first two not counted: they warm up."""
+def step_of(work: Callable[[], Any]) -> float:
+    """Median of the seconds between a training's optimiser steps, the first two not counted: they warm up."""
     times: list[float] = []
 
     def note(*_: Any) -> None:
@@ -53,11 +54,11 @@ def steps_of(work: Callable[[], Any]) -> list[float]:
         work()
     finally:
         handle.remove()
-    return [after - before for before, after in itertools.pairwise(times[1:])]
+    return statistics.median(after - before for before, after in itertools.pairwise(times[1:]))
 
 
-def evaluations_of(work: Callable[[], Any]) -> list[float]:
-    """Seconds of each evaluation, from its first batch to its error rates."""
+def evaluation_of(work: Callable[[], Any]) -> float:
+    """Seconds of the first evaluation, from its first batch to its error rates."""
     times: list[float] = []
     original = Seq2SeqTrainer.evaluate
 
@@ -67,12 +68,9 @@ def evaluations_of(work: Callable[[], Any]) -> list[float]:
         times.append(time.perf_counter() - begun)
         return found
 
-    Seq2SeqTrainer.evaluate = timed  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(Seq2SeqTrainer, "evaluate", timed):
         work()
-    finally:
-        Seq2SeqTrainer.evaluate = original  # type: ignore[method-assign]
-    return times
+    return times[0]
 
 
 class Bench:
@@ -118,32 +116,28 @@ class Bench:
             save_strategy="no",
         )
 
-    def train_plain(self) -> float:
-        """Seconds a step."""
-        return statistics.median(steps_of(lambda: self.plain_trainer(use_cache=True).train()))
-
     def train_ours(self, window: float) -> float:
         """Seconds a step."""
         config = self.config.replace(audio_window=window, max_eval_clips=1)
-        return statistics.median(steps_of(lambda: train(config)))
+        return step_of(lambda: train(config))
 
     def evaluate_plain(self, *, use_cache: bool) -> float:
         """Seconds of an evaluation."""
-        return evaluations_of(lambda: self.plain_trainer(use_cache=use_cache).evaluate())[0]
+        return evaluation_of(lambda: self.plain_trainer(use_cache=use_cache).evaluate())
 
     def evaluate_ours(self, window: float) -> float:
         """Seconds of an evaluation, as within a training with this window."""
         if window == 30:
-            return evaluations_of(lambda: evaluate(self.config))[0]
+            return evaluation_of(lambda: evaluate(self.config))
         config = self.config.replace(
             audio_window=window, full_window_evaluation=False, max_steps=1, train_batch_size=1
         )
-        return evaluations_of(lambda: train(config))[0]
+        return evaluation_of(lambda: train(config))
 
     def once(self) -> dict[str, float]:
         """All figures once."""
         works: dict[str, Callable[[], float]] = {
-            "train plain": self.train_plain,
+            "train plain": lambda: step_of(lambda: self.plain_trainer(use_cache=True).train()),
             "evaluate plain, no cache": lambda: self.evaluate_plain(use_cache=False),
             "evaluate plain, cache": lambda: self.evaluate_plain(use_cache=True),
         }
@@ -179,7 +173,7 @@ class Bench:
 
 
 def main() -> None:
-    """Measure and print; JSON where asked for."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
