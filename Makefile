@@ -39,31 +39,22 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 # A small set of the speed benchmarks: 5 minutes on two quiet cores; benchmarks/README.md has the large ones.
-BENCH := build/bench
-
 bench bench-gpu: export HF_DATASETS_DISABLE_PROGRESS_BARS = 1
 bench bench-gpu: export TRANSFORMERS_VERBOSITY = error
 
 bench: $(STAMP)
-	mkdir -p $(BENCH)
-	$(BIN)/python benchmarks/throughput.py --windows 30 8 --repeats 1 --clips 8 --steps 3 --output $(BENCH)/throughput.json
-	$(BIN)/python benchmarks/search_speed.py --seeds 0 --trials 3 --epochs 1 --output $(BENCH)/searches.json
-	$(BIN)/python benchmarks/driver_time.py --trials 40 --output $(BENCH)/driver_time.json
-	$(BIN)/python benchmarks/draw_speed.py --throughput $(BENCH)/throughput.json --searches $(BENCH)/searches.json \
-		--output $(BENCH)/speed.png
+	$(BIN)/python benchmarks/throughput.py --windows 30 8 --repeats 1 --clips 8 --steps 3
+	$(BIN)/python benchmarks/search_speed.py --seeds 0 --trials 3 --epochs 1
+	$(BIN)/python benchmarks/driver_time.py --trials 40
 
 # On a CUDA card: real shapes with random weights.
 bench-gpu: $(STAMP)
 	$(BIN)/python -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else 'make bench-gpu: PyTorch finds no CUDA card here; make bench is for CPUs')"
-	mkdir -p $(BENCH)
 	for shape in tiny small large-v3; do \
 		sizes="--batch 16 --eval-batch 16 --clips 48"; \
 		test $$shape != large-v3 || sizes="--batch 8 --eval-batch 8 --clips 8"; \
-		$(BIN)/python benchmarks/throughput.py --shape $$shape --windows 30 15 8 5 $$sizes --steps 20 \
-			--output $(BENCH)/gpu-$$shape.json || exit 1; \
+		$(BIN)/python benchmarks/throughput.py --shape $$shape --windows 30 15 8 5 $$sizes --steps 20 || exit 1; \
 	done
-	$(BIN)/python benchmarks/gpu_sharing.py
-	$(BIN)/python benchmarks/search_speed.py --window 30 --output $(BENCH)/gpu-searches.json
 
 # The newest Ray, in an environment of its own (Google's SDK asks for an older one): searches on several workers,
 # clusters that lose and gain nodes, trainings, jobs.

@@ -1,19 +1,16 @@
-"""Our greedy decoding beside transformers' `generate` and our own of another commit, on the same encoder outputs.
+"""Our greedy decoding beside transformers' `generate`, on the same encoder outputs.
 
-    python benchmarks/decoding.py [--commit a5e398a] [--clips 96] [--batches 16 128] [--repeats 7]
+    python benchmarks/decoding.py [--clips 96] [--batches 16 96] [--repeats 7] [--models demo tiny]
 
-Every repeat runs all of them one after the other, so that what else the machine does hits all alike; ratios are taken
-within a repeat. Where there is no GPU seconds are those of the processor. Clips are the demo's: with its own model
-(4 s), with the same model and Whisper's window of 30 s, and with the shape of whisper-tiny and random weights, which
-never ends a text (25 tokens).
+Every repeat runs both one after the other, so that what else the machine does hits both alike; ratios are taken within
+a repeat. Where there is no GPU seconds are those of the processor. Clips are the demo's: with its own model (4 s), and
+with the shape of whisper-tiny and random weights, which never ends a text (25 tokens).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,30 +36,11 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
 
-def of_commit(commit: str, folder: Path) -> Any:
-    """The module for greedy decoding as it was."""
-    path = folder / "greedy_before.py"
-    shown = subprocess.run(
-        ["git", "-C", str(ROOT), "show", f"{commit}:trainer/model/greedy.py"], capture_output=True, check=True
-    )
-    path.write_bytes(shown.stdout)
-    spec = importlib.util.spec_from_file_location("greedy_before", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["greedy_before"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def ways(config: TrainConfig, before: Any, model: Any, *, with_generate: bool) -> dict[str, Decode]:
+def ways(config: TrainConfig, model: Any) -> dict[str, Decode]:
     """Each way to decode encoder outputs (B, positions, width)."""
     prefix = load_processor(config).tokenizer.prefix_tokens
     limit = min(model.generation_config.max_length + len(prefix), model.config.max_target_positions)
     greedy = GreedyDecoder(model)
-
-    def by_commit(encoded: torch.Tensor) -> torch.Tensor:
-        if hasattr(before, "decode"):
-            return before.decode(model, encoded, prefix, limit)  # type: ignore[no-any-return]
-        return before.GreedyDecoder(model).decode(encoded, prefix, limit)  # type: ignore[no-any-return]
 
     def generate(encoded: torch.Tensor) -> torch.Tensor:
         return GenerationMixin.generate(  # type: ignore[no-any-return]
@@ -73,11 +51,7 @@ def ways(config: TrainConfig, before: Any, model: Any, *, with_generate: bool) -
             max_length=limit,
         )
 
-    found: dict[str, Decode] = {
-        "ours": lambda encoded: greedy.decode(encoded, prefix, limit),
-        "before": by_commit,
-    }
-    return found | ({"generate": generate} if with_generate else {})
+    return {"ours": lambda encoded: greedy.decode(encoded, prefix, limit), "generate": generate}
 
 
 @torch.no_grad()
@@ -95,19 +69,12 @@ def encode(config: TrainConfig, model: Any) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def timed(decode: Decode, encoded: torch.Tensor, batch: int) -> tuple[float, list[list[int]]]:
+def timed(decode: Decode, encoded: torch.Tensor, batch: int, end: int) -> tuple[float, list[list[int]]]:
     """Seconds for all clips, and their tokens up to the first end."""
-    texts: list[list[int]] = []
     clock = time.perf_counter if DEVICE.type == "cuda" else time.process_time
     begun = clock()
-    for first in range(0, len(encoded), batch):
-        texts += decode(encoded[first : first + batch]).tolist()
-    return clock() - begun, texts
-
-
-def cut(texts: list[list[int]], end: int) -> list[list[int]]:
-    """Tokens up to the first end, where there is one."""
-    return [text[: text.index(end)] if end in text else text for text in texts]
+    texts = [text for part in encoded.split(batch) for text in decode(part).tolist()]
+    return clock() - begun, [text[: text.index(end)] if end in text else text for text in texts]
 
 
 def main() -> None:
@@ -115,48 +82,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--commit", default="a5e398a", help="our decoding before the one of today")
     parser.add_argument("--clips", type=int, default=96)
-    parser.add_argument("--batches", type=int, nargs="+", default=[16])
+    parser.add_argument("--batches", type=int, nargs="+", default=[16, 96])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--models", nargs="+", default=["demo", "demo 30 s", "tiny"])
-    parser.add_argument("--generate", action="store_true", help="beside transformers' generate, too")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        before = of_commit(arguments.commit, folder)
-        for name in arguments.models:
-            path = {
-                "demo": lambda: Path("demo"),
-                "demo 30 s": lambda: shapes.lengthen_demo(folder / "long"),
-            }.get(name, lambda name=name: shapes.make_model(folder / name, name))()
+    parser.add_argument("--models", nargs="+", default=["demo", "tiny"])
+    asked = parser.parse_args()
+    for name in asked.models:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
             config = TrainConfig(
-                model=str(path),
+                model="demo" if name == "demo" else str(shapes.make_model(folder / name, name)),
                 data="demo",
                 cache_dir=str(folder / "cache"),
                 max_train_clips=8,
-                max_eval_clips=arguments.clips,
-                generation_max_length=None if name.startswith("demo") else 25,
+                max_eval_clips=asked.clips,
+                generation_max_length=None if name == "demo" else 25,
             )
             model = load_model(config, load_processor(config)).to(DEVICE).eval()
             encoded, end = encode(config, model), int(model.generation_config.eos_token_id)
-            for batch in arguments.batches:
-                works = ways(config, before, model, with_generate=arguments.generate)
-                seconds: dict[str, list[float]] = {way: [] for way in works}
-                texts = {}
-                for repeat in range(arguments.repeats + 1):
-                    for way, work in works.items():
-                        spent, texts[way] = timed(work, encoded, batch)
-                        if repeat:  # the first one warms up
-                            seconds[way].append(spent)
-                assert all(cut(found, end) == cut(texts["ours"], end) for found in texts.values())
-                told = [f"ours {statistics.median(seconds['ours']):.3f} s"]
-                for way in list(works)[1:]:
-                    ratios = [other / ours for other, ours in zip(seconds[way], seconds["ours"], strict=True)]
-                    told.append(
-                        f"{way} / ours {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-                    )
-                print(f"{name}, {len(encoded)} clips by {batch}: {', '.join(told)}", flush=True)
+            works = ways(config, model)
+        for batch in asked.batches:
+            rows = []
+            for _ in range(asked.repeats + 1):
+                found = {way: timed(work, encoded, batch, end) for way, work in works.items()}
+                assert found["ours"][1] == found["generate"][1]
+                rows.append((found["ours"][0], found["generate"][0] / found["ours"][0]))
+            seconds, ratios = zip(*rows[1:], strict=True)  # the first one warms up
+            print(
+                f"{name}, {len(encoded)} clips by {batch}: ours {statistics.median(seconds):.3f} s, generate / ours "
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
 """A data set of few speakers: synthetic voices to train on, others to validate and others again to test on.
 
-    python benchmarks/few_speakers.py FOLDER [--clips 600] [--seed 0] [--speakers 4] [--snr LOW HIGH]
-
-Made as the demo's is (`tools/demo`, which needs espeak-ng), for the demo's model: what is learned here has to hold for
-voices that were never heard. Clips are of more different lengths than the demo's, as those of real data sets are.
+`robust.py` makes and searches it. Made as the demo's is (`tools/demo`, which needs espeak-ng), for the demo's model:
+what is learned here has to hold for voices that were never heard. Clips are of more different lengths than the demo's.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from pathlib import Path
@@ -17,9 +14,10 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tools" / "demo")]
 
-import build  # noqa: E402
 import speech  # noqa: E402
 from speech import LINE, Speaker  # noqa: E402
+
+import build  # noqa: E402
 
 SPEAKERS = {
     "train": (
@@ -46,20 +44,13 @@ _SPARE = 1.05
 """So many times the clips are made: those that the model's window would cut are left out."""
 
 
-def make(
-    folder: Path,
-    *,
-    clips: int = 600,
-    seed: int = 0,
-    speakers: int = 4,
-    snr: tuple[float, float] | None = None,
-) -> Path:
+def make(folder: Path, *, clips: int, seed: int, speakers: int, snr: tuple[float, float] | None) -> Path:
     """`train.parquet`, `validation.parquet` and `test.parquet` in `folder`, made only where they are not there yet.
 
     With the same version of espeak-ng they have the same samples, texts and order for the same arguments.
 
     Args:
-        folder: what `data` of a training is to be; it names the arguments itself where there are several of them.
+        folder: what `data` of a training is to be.
         clips: of each split.
         seed: of sentences, noise and babble.
         speakers: of the training clips, the first ones.
@@ -95,22 +86,3 @@ def _sentence(rng: np.random.Generator) -> str:
     if rng.random() < _LONG_SHARE:
         return " ".join(rng.choice(speech.WORDS, int(rng.integers(6, 9))))
     return speech.sentence(rng)
-
-
-def main() -> None:
-    """Read the command line and make it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--clips", type=int, default=600)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--speakers", type=int, default=4, choices=range(1, 5), help="of the training clips")
-    parser.add_argument("--snr", type=float, nargs=2, help="of validation and test, dB: the field is noisy")
-    asked = parser.parse_args()
-    snr = tuple(asked.snr) if asked.snr else None
-    print(make(asked.folder, clips=asked.clips, seed=asked.seed, speakers=asked.speakers, snr=snr))
-
-
-if __name__ == "__main__":
-    main()

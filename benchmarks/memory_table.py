@@ -1,9 +1,8 @@
 """Memory of weights, gradients, optimiser and activations by size and method, computed from shapes alone.
 
     python benchmarks/memory_table.py [--sizes tiny small] [--clips 8] [--tokens 100]
-    python benchmarks/memory_table.py --measure    # on a GPU: the peak of real steps beside the sum
 
-Weights are float32, as are gradients and averages (`ema_decay`); the optimiser's share is that of `trainer.optimizers`.
+Weights are float32, as are gradients; the optimiser's share is that of `trainer.optimizers`.
 Activations are all tensors that autograd keeps for the backward pass of clips of 30 s in bf16, with the loss and the
 16-bit copies of the weights: of a model without content (PyTorch's fake tensors), its layer norms in float32 as a GPU
 has them. Buffers of CUDA and its libraries, and what the backward pass makes in between, are not in it.
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ from trainer.training.loss import Projection, is_large, projected_cross_entropy,
 
 METHODS = ("full", "decoder", "lora")
 OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor")
-PARTS = ("weights", "gradients", *OPTIMIZERS, "average", "activations")
+PARTS = ("weights", "gradients", *OPTIMIZERS, "activations")
 
 
 def memory_of(size: str, method: str, clips: int, tokens: int) -> dict[str, int]:
@@ -49,7 +47,7 @@ def memory_of(size: str, method: str, clips: int, tokens: int) -> dict[str, int]
     with FakeTensorMode():
         put_fake_weights(model)
         activations = kept_for_backward(model, clips, tokens)
-    return {"weights": weights, "gradients": trained, **kept, "average": trained, "activations": activations}
+    return {"weights": weights, "gradients": trained, **kept, "activations": activations}
 
 
 def put_fake_weights(model: WhisperForConditionalGeneration) -> None:
@@ -104,24 +102,6 @@ def norms_in_float32() -> Iterator[None]:
         yield
 
 
-def measured(size: str, method: str, optimizer: str, clips: int) -> int | None:
-    """The most that the process held of the GPU in real steps on the demo's clips, in bytes; None: it did not fit."""
-    from trainer.data.prepared import prepare
-    from trainer.probe import probe_step
-
-    with tempfile.TemporaryDirectory() as folder:
-        config = TrainConfig(
-            model=str(shapes.make_model(Path(folder) / "model", size)),
-            method=method,
-            optimizer=optimizer,
-            audio_window=30.0,
-            encoder_cache=False,
-            cache_dir=str(Path(folder) / "cache"),
-        )
-        found = probe_step(config, prepare(config), micro_batches=[clips], seconds=2.0, evaluated=False)
-        return found[-1].peak_bytes if found[-1].fits else None
-
-
 def main() -> None:
     """Print the table, and with `--measure` what a GPU says."""
     parser = argparse.ArgumentParser(
@@ -131,10 +111,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--clips", type=int, default=8, help="of 30 s, in a forward pass")
     parser.add_argument("--tokens", type=int, default=100, help="of each text")
-    parser.add_argument("--measure", action="store_true", help="on a GPU: the peak with each optimiser")
     asked = parser.parse_args()
-    if asked.measure and not torch.cuda.is_available():
-        parser.error("--measure: needs a GPU, and there is none")
     print(f"GB; activations of {asked.clips} clips of 30 s and {asked.tokens} tokens in bf16\n")
     print("| size | method | " + " | ".join((*PARTS, "in all with AdamW")) + " |")
     print("| --- | --- |" + " ---: |" * (len(PARTS) + 1))
@@ -144,10 +121,6 @@ def main() -> None:
             whole = sum(found[part] for part in ("weights", "gradients", "adamw", "activations"))
             cells = [f"{value / 1e9:.2f}" for value in (*found.values(), whole)]
             print(f"| {size} | {method} | " + " | ".join(cells) + " |", flush=True)
-            for optimizer in OPTIMIZERS if asked.measure else ():
-                peak = measured(size, method, optimizer, asked.clips)
-                told = "out of memory" if peak is None else f"{peak / 1e9:.2f} GB at most"
-                print(f"measured: {size}, {method}, {optimizer}: {told}", flush=True)
 
 
 if __name__ == "__main__":

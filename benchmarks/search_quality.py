@@ -2,7 +2,7 @@
 
     python benchmarks/search_quality.py
 
-writes search_quality.json, search_quality.md and search_quality.png beside this file, in some minutes on two cores.
+writes search_quality.md beside this file, in some minutes on two cores.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
-import json
+import itertools
 import logging
 import multiprocessing
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,17 @@ METHODS = {
 class Run:
     """One search."""
 
-    needed: float | None
-    """Full trials' worth of samples until a trial near the best had come to its end; None where none did."""
+    needed: float
+    """Full trials' worth of samples until a trial near the best had come to its end; `CAP` where none did."""
+    near: bool
+    """Whether one did."""
     final: float
     """WER points above the family's best, of the best trial when the samples were used up."""
     trials: int
-    curve: list[tuple[float, float]]
-    """Samples in full trials, and WER points above the best from there on."""
+
+
+Families = dict[FamilyName, dict[str, list[Run]]]
+"""Searches by family and method."""
 
 
 def search(method: str, space: SearchSpace, curves: LearningCurves, seed: int, slots: int) -> Simulation:
@@ -105,22 +108,8 @@ def measure(case: tuple[FamilyName, str, int, int]) -> Run:
         (found.samples / BUDGET, curves.final_wer(found.config) - curves.best_wer)
         for found in simulation.best()
     ]
-    needed = next((samples for samples, above in curve if above <= NEAR), None)
-    return Run(needed, curve[-1][1], len(simulation.records.all()), curve)
-
-
-def summarise(runs: list[Run]) -> dict[str, Any]:
-    """Quartiles over the seeds; a search that found nothing near the best counts as all its samples."""
-    needed = [CAP if run.needed is None else run.needed for run in runs]
-    return {
-        "needed": [round(float(value), 2) for value in np.percentile(needed, [25, 50, 75])],
-        "never": sum(run.needed is None for run in runs),
-        "final": [
-            round(float(value), 3) for value in np.percentile([run.final for run in runs], [25, 50, 75])
-        ],
-        "final_mean": round(float(np.mean([run.final for run in runs])), 3),
-        "trials": round(float(np.median([run.trials for run in runs]))),
-    }
+    near = [samples for samples, above in curve if above <= NEAR]
+    return Run(near[0] if near else CAP, bool(near), curve[-1][1], len(simulation.records.all()))
 
 
 def quiet() -> None:
@@ -130,136 +119,64 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
-def table(results: dict[str, dict[str, dict[str, Any]]], seeds: int) -> str:
+def table(runs: dict[int, Families], seeds: int) -> str:
     """The results in Markdown, by trials at a time, family and method."""
     lines = [
         f"Medians (quartiles) over {seeds} instances of each family, seeds from {FIRST_SEED}; samples in full trials,",
         f"{CAP} full trials' worth of samples in a search; WER points above the best of the family.",
         f"`to {NEAR}`: samples until a trial had come to its end whose noise-free WER is within {NEAR} of the best;",
-        f"one that never came there counts as {CAP}. `ratio`: of the medians, to ours.",
+        f"one that never came there counts as {CAP}. `ratio`: of the medians, to ours; over all families with its 95 %",
+        "bootstrap interval over the seeds.",
         "",
         f"| at a time | family | method | to {NEAR} | never | ratio | WER above best in the end | its mean | trials |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for slots, families in results.items():
-        for name, methods in families.items():
-            ours = methods["ours"]["needed"][1]
+    for slots, families in runs.items():
+        every = {method: [run for found in families.values() for run in found[method]] for method in METHODS}
+        for name, methods in {**families, "all": every}.items():
+            ours = np.median([run.needed for run in methods["ours"]])
             for method, found in methods.items():
-                low, middle, high = found["needed"]
-                low_end, end, high_end = found["final"]
+                low, middle, high = np.percentile([run.needed for run in found], [25, 50, 75])
+                low_end, end, high_end = np.percentile([run.final for run in found], [25, 50, 75])
+                ratio = f"{middle / ours:.2f}"
+                if name == "all" and method != "ours":
+                    ratio += " ({:.2f} to {:.2f})".format(*ratio_interval(families, method))
                 lines.append(
                     f"| {slots} | {name} | {METHODS[method]} | {middle:.1f} ({low:.1f} to {high:.1f}) "
-                    f"| {found['never']} | {middle / ours:.2f} | {end:.2f} ({low_end:.2f} to {high_end:.2f}) "
-                    f"| {found['final_mean']:.2f} | {found['trials']} |"
+                    f"| {sum(not run.near for run in found)} | {ratio} "
+                    f"| {end:.2f} ({low_end:.2f} to {high_end:.2f}) | {np.mean([run.final for run in found]):.2f} "
+                    f"| {np.median([run.trials for run in found]):.0f} |"
                 )
     return "\n".join(lines) + "\n"
 
 
-def ratio_to_ours(families: dict[str, dict[str, list[Run]]], method: str) -> list[float]:
-    """Median samples of a method over all families, divided by ours; with its 95 % bootstrap interval over seeds."""
+def ratio_interval(families: Families, method: str) -> list[float]:
+    """Of the ratio of median samples, a method's over all families to ours: the 95 % bootstrap interval over seeds."""
     random = np.random.default_rng(0)
-    needed = {
-        name: np.array(
-            [[CAP if run.needed is None else run.needed for run in found[m]] for m in (method, "ours")]
-        )
-        for name, found in families.items()
-        if name != "all"
-    }
-
-    def ratio(picked: Callable[[int], np.ndarray]) -> float:
-        both = np.concatenate([values[:, picked(values.shape[1])] for values in needed.values()], axis=1)
-        theirs, ours = np.median(both, axis=1)
-        return float(theirs / ours)
-
-    drawn = [ratio(lambda count: random.integers(0, count, count)) for _ in range(2000)]
-    return [round(value, 2) for value in (ratio(np.arange), *np.percentile(drawn, [2.5, 97.5]))]
-
-
-def plot(runs: dict[int, dict[str, dict[str, list[Run]]]], path: Path) -> None:
-    """Best WER against samples, median and quartiles: a row for each number at a time, a column for each family."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    grid = np.linspace(0, CAP, 257)
-    columns = len(next(iter(runs.values())))
-    figure, rows = plt.subplots(len(runs), columns, figsize=(4 * columns, 3.6 * len(runs)), sharey=True)
-    for axes, (slots, families) in zip(rows, runs.items(), strict=True):
-        for axis, (name, methods) in zip(axes, families.items(), strict=True):
-            for method, found in methods.items():
-                values = np.array([_on_grid(run.curve, grid) for run in found])
-                low, middle, high = np.percentile(values, [25, 50, 75], axis=0, method="nearest")
-                axis.plot(grid, middle, label=METHODS[method])
-                axis.fill_between(grid, low, high, alpha=0.2)
-            axis.axhline(NEAR, color="grey", linewidth=0.8, linestyle=":")
-            axis.set_title(f"{name}, {slots} at a time")
-            axis.set_xlabel("samples, in full trials")
-            axis.set_yscale("log")
-            axis.set_ylim(0.02, 20)
-        axes[0].set_ylabel("WER points above the best")
-    rows[0][0].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=90)
-
-
-def _on_grid(curve: list[tuple[float, float]], grid: np.ndarray) -> list[float]:
-    """The value at each place of the grid; before the first trial came to its end, a large one."""
-    return [
-        max(0.02, next((above for samples, above in reversed(curve) if samples <= place), 50.0))
-        for place in grid
-    ]
+    needed = np.array(
+        [[[run.needed for run in found[m]] for m in (method, "ours")] for found in families.values()]
+    )
+    ratios = []
+    for _ in range(2000):
+        drawn = [both[:, random.integers(0, both.shape[1], both.shape[1])] for both in needed]
+        theirs, ours = np.median(np.concatenate(drawn, axis=1), axis=1)
+        ratios.append(theirs / ours)
+    return [float(value) for value in np.percentile(ratios, [2.5, 97.5])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=40, help="instances of each family (default: 40)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where the results go")
-    arguments = parser.parse_args()
-    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    runs: dict[int, dict[str, dict[str, list[Run]]]] = {}
+    asked = parser.parse_args()
+    seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    runs: dict[int, Families] = {slots: {name: {} for name in FAMILIES} for slots in SLOTS}
     with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        for slots in SLOTS:
-            runs[slots] = {}
-            for name in FAMILIES:
-                runs[slots][name] = {}
-                for method in METHODS:
-                    cases = [(name, method, slots, seed) for seed in seeds]
-                    runs[slots][name][method] = list(pool.map(measure, cases))
-                    print(slots, name, method, summarise(runs[slots][name][method]), flush=True)
-            runs[slots]["all"] = {
-                method: [run for name in FAMILIES for run in runs[slots][name][method]] for method in METHODS
-            }
-    results = {
-        str(slots): {
-            name: {method: summarise(found) for method, found in methods.items()}
-            for name, methods in families.items()
-        }
-        for slots, families in runs.items()
-    }
-    content = {
-        "cap": CAP,
-        "first_seed": FIRST_SEED,
-        "seeds": arguments.seeds,
-        "space": load_space("lr_batch").resolve(1e-5).to_dict(),
-        "results": results,
-        "ratio_to_ours": {
-            str(slots): {method: ratio_to_ours(families, method) for method in METHODS if method != "ours"}
-            for slots, families in runs.items()
-        },
-        "needed": {
-            str(slots): {
-                name: {method: [run.needed for run in found] for method, found in families[name].items()}
-                for name in FAMILIES
-            }
-            for slots, families in runs.items()
-        },
-    }
-    (arguments.output / "search_quality.json").write_text(
-        json.dumps(content, indent=1) + "\n", encoding="utf-8"
-    )
-    (arguments.output / "search_quality.md").write_text(table(results, arguments.seeds), encoding="utf-8")
-    plot(runs, arguments.output / "search_quality.png")
+        for slots, name, method in itertools.product(SLOTS, FAMILIES, METHODS):
+            found = list(pool.map(measure, [(name, method, slots, seed) for seed in seeds]))
+            runs[slots][name][method] = found
+            print(slots, name, method, np.median([run.needed for run in found]), flush=True)
+    (asked.output / "search_quality.md").write_text(table(runs, asked.seeds), encoding="utf-8")
 
 
 if __name__ == "__main__":

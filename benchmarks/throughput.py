@@ -1,6 +1,6 @@
 """Training and evaluation speed beside the hand-made script, on the same clips, model and machine.
 
-    python benchmarks/throughput.py [--shape tiny] [--windows 30 15 8 5] [--repeats 3] [--output FILE]
+    python benchmarks/throughput.py [--shape tiny] [--windows 30 15 8 5] [--repeats 3]
 
 Every repeat runs all methods one after the other, so that what else the machine does hits all alike; figures are
 medians over the repeats, ratios are taken within a repeat. For trainings also: clips and label tokens a second, the
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peers"), str(ROOT / "benchmarks")]
@@ -40,8 +40,8 @@ TOKENS = 25
 """Of each transcript: a random model never ends one."""
 
 
-def steps_of(work: Callable[[], Any]) -> list[float]:
-    """Seconds between the optimiser steps of a training, the first two not counted: they warm up."""
+def step_of(work: Callable[[], Any]) -> float:
+    """Median of the seconds between a training's optimiser steps, the first two not counted: they warm up."""
     times: list[float] = []
 
     def note(*_: Any) -> None:
@@ -54,11 +54,11 @@ def steps_of(work: Callable[[], Any]) -> list[float]:
         work()
     finally:
         handle.remove()
-    return [after - before for before, after in itertools.pairwise(times[1:])]
+    return statistics.median(after - before for before, after in itertools.pairwise(times[1:]))
 
 
-def evaluations_of(work: Callable[[], Any]) -> list[float]:
-    """Seconds of each evaluation, from its first batch to its error rates."""
+def evaluation_of(work: Callable[[], Any]) -> float:
+    """Seconds of the first evaluation, from its first batch to its error rates."""
     times: list[float] = []
     original = Seq2SeqTrainer.evaluate
 
@@ -68,12 +68,9 @@ def evaluations_of(work: Callable[[], Any]) -> list[float]:
         times.append(time.perf_counter() - begun)
         return found
 
-    Seq2SeqTrainer.evaluate = timed  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(Seq2SeqTrainer, "evaluate", timed):
         work()
-    finally:
-        Seq2SeqTrainer.evaluate = original  # type: ignore[method-assign]
-    return times
+    return times[0]
 
 
 class Bench:
@@ -119,32 +116,28 @@ class Bench:
             save_strategy="no",
         )
 
-    def train_plain(self) -> float:
-        """Seconds a step."""
-        return statistics.median(steps_of(lambda: self.plain_trainer(use_cache=True).train()))
-
     def train_ours(self, window: float) -> float:
         """Seconds a step."""
         config = self.config.replace(audio_window=window, max_eval_clips=1)
-        return statistics.median(steps_of(lambda: train(config)))
+        return step_of(lambda: train(config))
 
     def evaluate_plain(self, *, use_cache: bool) -> float:
         """Seconds of an evaluation."""
-        return evaluations_of(lambda: self.plain_trainer(use_cache=use_cache).evaluate())[0]
+        return evaluation_of(lambda: self.plain_trainer(use_cache=use_cache).evaluate())
 
     def evaluate_ours(self, window: float) -> float:
         """Seconds of an evaluation, as within a training with this window."""
         if window == 30:
-            return evaluations_of(lambda: evaluate(self.config))[0]
+            return evaluation_of(lambda: evaluate(self.config))
         config = self.config.replace(
             audio_window=window, full_window_evaluation=False, max_steps=1, train_batch_size=1
         )
-        return evaluations_of(lambda: train(config))[0]
+        return evaluation_of(lambda: train(config))
 
     def once(self) -> dict[str, float]:
         """All figures once."""
         works: dict[str, Callable[[], float]] = {
-            "train plain": self.train_plain,
+            "train plain": lambda: step_of(lambda: self.plain_trainer(use_cache=True).train()),
             "evaluate plain, no cache": lambda: self.evaluate_plain(use_cache=False),
             "evaluate plain, cache": lambda: self.evaluate_plain(use_cache=True),
         }
@@ -179,21 +172,8 @@ class Bench:
         return found
 
 
-def ratios(rows: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Plain / ours within each repeat."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        for name, seconds in row.items():
-            if "ours" not in name:
-                continue
-            bases = [key for key in row if key.startswith(name.split()[0]) and "plain" in key]
-            for base in bases:
-                found.setdefault(f"{base} / {name}", []).append(row[base] / seconds)
-    return found
-
-
 def main() -> None:
-    """Measure and print; JSON where asked for."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -204,7 +184,6 @@ def main() -> None:
     parser.add_argument("--eval-batch", type=int, default=8)
     parser.add_argument("--clips", type=int, default=16)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), arguments)
@@ -214,24 +193,19 @@ def main() -> None:
             print(f"repeat {number + 1} of {arguments.repeats} done", file=sys.stderr)
     for name in rows[0]:
         print(f"{name:32s} {statistics.median(row[name] for row in rows):8.3f} s")
-    found = ratios(rows)
-    for name, values in found.items():
-        print(f"{name:55s} {statistics.median(values):6.2f}  ({min(values):.2f} to {max(values):.2f})")
+    for ours in (name for name in rows[0] if "ours" in name):
+        for plain_ in (name for name in rows[0] if name.startswith(f"{ours.split()[0]} plain")):
+            ratios = [row[plain_] / row[ours] for row in rows]
+            told = f"{statistics.median(ratios):6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"{plain_ + ' / ' + ours:55s} {told}")
     on_gpu = torch.cuda.is_available()
     device, dtype = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
     peak = matrix_peak(dtype, device, 8192 if on_gpu else 2048, 20 if on_gpu else 5)
     name = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
     print(f"{name}: {peak / 1e12:.3f} TFLOP/s in large {dtype} matrix products")
-    trainings = {
-        work: bench.efficiency(work, statistics.median(row[work] for row in rows), peak)
-        for work in rows[0]
-        if work.startswith("train")
-    }
-    for training, values in trainings.items():
-        print(f"{training:32s} " + ", ".join(f"{value:.3g} {what}" for what, value in values.items()))
-    if arguments.output:
-        kept = {"device": name, "shape": arguments.shape, "peak": peak, "rows": rows, "ratios": found}
-        arguments.output.write_text(json.dumps({**kept, "trainings": trainings}, indent=2) + "\n")
+    for work in (work for work in rows[0] if work.startswith("train")):
+        values = bench.efficiency(work, statistics.median(row[work] for row in rows), peak)
+        print(f"{work:32s} " + ", ".join(f"{value:.3g} {what}" for what, value in values.items()))
 
 
 if __name__ == "__main__":

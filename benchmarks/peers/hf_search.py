@@ -2,7 +2,7 @@
 
     python benchmarks/peers/hf_search.py MODEL DATA TRIALS EPOCHS SEED CLIPS OUTPUT
 
-Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, trial, epoch, WER.
+Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, and WER.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, clips: in
     set_seed(seed)
     processor = plain.load_processor(model)
     splits = plain.add_features(plain.load_splits(data, {"train": clips, "validation": None}), processor)
-    current = {"trial": 0}
 
     class Log(TrainerCallback):
         """Notes every evaluation."""
@@ -34,23 +33,21 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, clips: in
         def on_evaluate(
             self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
         ) -> None:
-            row = {"seconds": time.time() - BEGUN, "trial": current["trial"], "epoch": metrics["epoch"]}
+            row = {"seconds": time.time() - BEGUN, "wer": metrics["eval_wer"]}
             with output.open("a") as file:
-                file.write(json.dumps(row | {"wer": metrics["eval_wer"]}) + "\n")
+                file.write(json.dumps(row) + "\n")
 
     def space(trial: optuna.Trial) -> dict[str, Any]:
-        current["trial"] = trial.number + 1
         return {
             "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
-            "warmup_steps": trial.suggest_float(
-                "warmup_steps", 0.0, 0.3
-            ),  # below 1 a share, since transformers 5
-            "per_device_train_batch_size": trial.suggest_categorical(
-                "per_device_train_batch_size", [4, 8, 16]
-            ),
-            "gradient_accumulation_steps": trial.suggest_categorical(
-                "gradient_accumulation_steps", [1, 2, 4]
-            ),
+            "warmup_steps": trial.suggest_float("warmup_steps", 0.0, 0.3),  # a share, since transformers 5
+            **{
+                name: trial.suggest_categorical(name, values)
+                for name, values in (
+                    ("per_device_train_batch_size", [4, 8, 16]),
+                    ("gradient_accumulation_steps", [1, 2, 4]),
+                )
+            },
         }
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -2,8 +2,6 @@
 
 `dataset.map` computes features of 30 seconds, a collator pads the labels, `Seq2SeqTrainer` trains and evaluates
 with `predict_with_generate`. What the other peers need of it, they import from here.
-
-    python benchmarks/peers/plain.py --model DIR --data DIR --seconds-file FILE
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bare Ray Tune: `OptunaSearch` and `ASHAScheduler` on made-up learning curves, with nothing but a meter.
 
-`driver_time.py` runs it in a process of its own; the trainings are those of `tests/support/synthetic.py`.
+`driver_time.py` runs it in a process of its own.
 """
 
 from __future__ import annotations
@@ -10,34 +10,29 @@ import tempfile
 from typing import Any
 
 
-def search(
-    trials: int, at_a_time: int, rungs: tuple[int, ...], curve: str, meter: Any, *, logs: bool
-) -> None:
-    """Run the trials, one CPU each.
+def search(trials: int, rungs: tuple[int, ...], family: str, meter: Any) -> None:
+    """Run the trials one after the other.
 
     Args:
         trials: to run.
-        at_a_time: of them.
         rungs: samples seen at which each reports.
-        curve: of `tests/support/synthetic.py`.
+        family: of `curves.py`.
         meter: a callback of Ray Tune.
-        logs: whether Ray's own CSV, JSON and TensorBoard files are written and its table is shown, as they come.
     """
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if not logs:
-        os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
     import ray
     import ray.tune
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.optuna import OptunaSearch
     from ray_plain import lr_batch
 
-    from trainer.config import TrainConfig
+    def trial(config: dict[str, Any]) -> None:
+        from curves import draw_curves
 
-    def trial(sampled: dict[str, Any]) -> None:
-        import synthetic
-
-        synthetic._train(curve, TrainConfig(evaluate_at=rungs, **sampled), None)
+        curve = draw_curves(family, 3, rungs[-1], 1e-3)  # type: ignore[arg-type]
+        for rung in rungs:
+            ray.tune.report({**curve(config, rung, 0), "samples_seen": rung})
 
     ray.init("local", log_to_driver=False, include_dashboard=False)
     with tempfile.TemporaryDirectory() as storage:
@@ -48,11 +43,11 @@ def search(
                 metric="wer",
                 mode="min",
                 num_samples=trials,
-                max_concurrent_trials=at_a_time,
+                max_concurrent_trials=1,
                 search_alg=OptunaSearch(seed=1),
                 scheduler=ASHAScheduler(time_attr="samples_seen", max_t=rungs[-1], grace_period=rungs[0]),
                 reuse_actors=True,
             ),
-            run_config=ray.tune.RunConfig(storage_path=storage, callbacks=[meter], verbose=1 if logs else 0),
+            run_config=ray.tune.RunConfig(storage_path=storage, callbacks=[meter], verbose=0),
         ).fit()
     ray.shutdown()

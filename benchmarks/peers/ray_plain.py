@@ -2,8 +2,7 @@
 
     python benchmarks/peers/ray_plain.py MODEL DATA TRIALS EPOCHS SEED CLIPS OUTPUT
 
-Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, trial, epoch, WER;
-and for every trial when its function began and when its first step was done.
+Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, and WER.
 """
 
 from __future__ import annotations
@@ -17,12 +16,6 @@ from pathlib import Path
 from typing import Any
 
 BEGUN = time.time()
-
-
-def log(output: str, row: dict[str, Any]) -> None:
-    """Append a line; short ones are written whole also by several processes."""
-    with Path(output).open("a") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def lr_batch() -> dict[str, Any]:
@@ -39,12 +32,10 @@ def lr_batch() -> dict[str, Any]:
 
 def train_whisper(config: dict[str, Any]) -> None:
     """One trial, as people write it: everything loaded here, a report after every epoch."""
-    entered = time.time()
     import plain
     import ray.tune
     from transformers import TrainerCallback
 
-    trial = ray.tune.get_context().get_trial_id()
     model, data, begun = Path(config["model"]), Path(config["data"]), config["begun"]
     processor = plain.load_processor(model)
     splits = plain.add_features(
@@ -54,16 +45,12 @@ def train_whisper(config: dict[str, Any]) -> None:
     class Report(TrainerCallback):
         """Tells Ray Tune every evaluation, with a checkpoint."""
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 1:
-                now = time.time()
-                row = {"seconds": now - begun, "trial": trial, "first_step": now - entered}
-                log(config["output"], row)
-
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             wer = [row["eval_wer"] for row in state.log_history if "eval_wer" in row][-1]
-            row = {"seconds": time.time() - begun, "trial": trial, "epoch": state.epoch, "wer": wer}
-            log(config["output"], row)
+            with Path(config["output"]).open(
+                "a"
+            ) as file:  # short lines are written whole by several processes, too
+                file.write(json.dumps({"seconds": time.time() - begun, "wer": wer}) + "\n")
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             ray.tune.report({"wer": wer}, checkpoint=ray.tune.Checkpoint.from_directory(str(folder)))
 
@@ -89,7 +76,7 @@ def train_whisper(config: dict[str, Any]) -> None:
         trainer.train()
 
 
-def main(model: str, data: str, trials: int, epochs: int, seed: int, clips: int, output: str) -> None:
+def main(words: list[str]) -> None:
     """Search and log."""
     import ray
     import ray.tune
@@ -97,27 +84,16 @@ def main(model: str, data: str, trials: int, epochs: int, seed: int, clips: int,
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.optuna import OptunaSearch
 
+    model, data, output = (str(Path(words[place]).absolute()) for place in (0, 1, 6))
+    trials, epochs, seed, clips = map(int, words[2:6])
     here = str(Path(__file__).parent)
-    ray.init(
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}},
-        log_to_driver=False,
-    )
-    space = {
-        **lr_batch(),
-        **{
-            "model": model,
-            "data": data,
-            "epochs": epochs,
-            "seed": seed,
-            "clips": clips,
-            "output": output,
-            "begun": BEGUN,
-        },
-    }
+    path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    ray.init(runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False)
+    asked = {"model": model, "data": data, "epochs": epochs, "seed": seed, "clips": clips}
     with tempfile.TemporaryDirectory() as storage:
         ray.tune.Tuner(
             ray.tune.with_resources(train_whisper, {"cpu": 1, "gpu": int(torch.cuda.is_available())}),
-            param_space=space,
+            param_space={**lr_batch(), **asked, "output": output, "begun": BEGUN},
             tune_config=ray.tune.TuneConfig(
                 metric="wer",
                 mode="min",
@@ -130,13 +106,4 @@ def main(model: str, data: str, trials: int, epochs: int, seed: int, clips: int,
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    main(
-        str(Path(words[0]).absolute()),
-        str(Path(words[1]).absolute()),
-        int(words[2]),
-        int(words[3]),
-        int(words[4]),
-        int(words[5]),
-        str(Path(words[6]).absolute()),
-    )
+    main(sys.argv[1:])

@@ -3,7 +3,7 @@
 Words of one utterance are not independent of each other, so utterances are what varies. Drawing them anew (Bisani and
 Ney, Bootstrap estimates for confidence intervals in ASR performance evaluation, ICASSP 2004) comes to the same as these
 formulas for 200 clips and more; for fewer it is too sure: of 6 good clips nothing bad can be drawn.
-`benchmarks/interval_coverage.py` compares both, `docs/scoring.md` has its figures and says where neither holds.
+`docs/scoring.md` has figures of both and says where neither holds.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tune.remote.vertex import ClusterName
     from tune.remote.view import ClusterView
 
-_PRICES = "https://cloud.google.com/vertex-ai/pricing"
+_PRICES = "prices: https://cloud.google.com/vertex-ai/pricing"
 _EPILOG = """\
 on Vertex AI (pip install 'tune-whisper[vertex]'):
   tune-whisper cluster create FILE.yaml                            create a cluster
@@ -30,89 +31,53 @@ on Vertex AI (pip install 'tune-whisper[vertex]'):
 """
 
 
-def cluster_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper cluster`."""
+_ACTIONS = {
+    "": "Show a Ray cluster: nodes, CPUs, GPUs, and whether its versions are ours.",
+    "scale": "Give a worker pool of a cluster on Vertex AI more or fewer machines.",
+    "create": "Create a Ray cluster on Vertex AI from a YAML file; waits until it runs.",
+    "delete": "Delete a Ray cluster on Vertex AI.",
+}
+
+
+def cluster_parser(action: str = "") -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper cluster ACTION`."""
     parser = Parser(
-        prog="tune-whisper cluster",
-        description="Show a Ray cluster: nodes, CPUs, GPUs, and whether its versions are ours.",
-        epilog=_EPILOG,
+        prog=f"tune-whisper cluster {action}".strip(),
+        description=_ACTIONS[action],
+        epilog=None if action else _EPILOG,
     )
-    _add_address(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
-    return parser
-
-
-def scale_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper cluster scale`."""
-    parser = Parser(
-        prog="tune-whisper cluster scale",
-        description="Give a worker pool of a cluster on Vertex AI more or fewer machines.",
-    )
-    _add_address(parser)
-    parser.add_argument(
-        "--workers", type=int, required=True, metavar="N", help="machines that the pool shall have"
-    )
-    parser.add_argument(
-        "--pool", type=int, metavar="I", help="which pool, from 1 (needed where there are several)"
-    )
-    _add_price(parser, "one of the pool's machines")
-    _add_yes(parser)
-    return parser
-
-
-def create_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper cluster create`."""
-    parser = Parser(
-        prog="tune-whisper cluster create",
-        description="Create a Ray cluster on Vertex AI from a YAML file; waits until it runs.",
-    )
-    parser.add_argument("file", metavar="FILE", help="as docs/vertex_cluster.yaml")
+    if action == "create":
+        parser.add_argument("file", metavar="FILE", help="as docs/vertex_cluster.yaml")
+    else:
+        parser.add_argument(
+            "--address",
+            metavar="A",
+            help="http://HEAD:8265, vertex_ray://NAME, or on a node of it HEAD:6379 or auto (default: $RAY_ADDRESS)",
+        )
     add_vertex(parser)
-    _add_price(parser, "the whole cluster")
-    _add_yes(parser)
+    if action == "delete":
+        parser.add_argument("name", nargs="?", metavar="NAME", help="name, or vertex_ray:// address")
+    if action == "scale":
+        parser.add_argument(
+            "--workers", type=int, required=True, metavar="N", help="machines that the pool shall have"
+        )
+        parser.add_argument(
+            "--pool", type=int, metavar="I", help="which pool, from 1 (needed where there are several)"
+        )
+    if action:
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+    else:
+        parser.add_argument("--json", action="store_true", help="for programs")
     return parser
-
-
-def delete_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper cluster delete`."""
-    parser = Parser(prog="tune-whisper cluster delete", description="Delete a Ray cluster on Vertex AI.")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="name, or vertex_ray:// address")
-    _add_address(parser)
-    _add_yes(parser)
-    return parser
-
-
-def _add_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--address",
-        metavar="A",
-        help="http://HEAD:8265, vertex_ray://NAME, or on a node of it HEAD:6379 or auto (default: $RAY_ADDRESS)",
-    )
-    add_vertex(parser)
-
-
-def _add_price(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--price-per-hour", type=float, metavar="USD", help=f"what {what} costs you, to be told with it"
-    )
-
-
-def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def cluster(words: list[str]) -> int:
     """Run `tune-whisper cluster ...`; returns the exit code."""
     from tune.util.console import make_console
 
-    actions = {
-        "scale": (scale_parser, _scale),
-        "create": (create_parser, _create),
-        "delete": (delete_parser, _delete),
-    }
-    action = words[0] if words else ""
-    parser, run = actions.get(action, (cluster_parser, _show))
-    run(parser().parse_args(words[action in actions :]), make_console())
+    action = words[0] if words and words[0] in _ACTIONS else ""
+    run = {"scale": _scale, "create": _create, "delete": _delete}.get(action, _show)
+    run(cluster_parser(action).parse_args(words[bool(action) :]), make_console())
     return 0
 
 
@@ -178,7 +143,7 @@ def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) 
     say(console, f"versions  Ray {ray_version or 'unknown'}, Python {python_version or 'unknown'}{image}")
     say(console, f"dashboard {dashboard or 'none yet'}")
     _say_pools(console, *pools)
-    say(console, _prices_line(None))
+    say(console, _PRICES)
     if view is not None:
         say(console, "")
         print_cluster(view, console)
@@ -221,16 +186,6 @@ def _say_pools(console: Console, head: Resources, *workers: Resources) -> None:
         say(console, f"  {role:<8} {describe_pool(pool)}, {pool.boot_disk_size_gb} GB disk each")
 
 
-def _prices_line(per_hour: float | None, *machines: int) -> str:
-    """Where prices are; where the user gave one of a machine, what so many cost."""
-    if per_hour is None:
-        return f"prices: {_PRICES}"
-    if not 0 <= per_hour < 1e6:
-        raise ConfigError(f"--price-per-hour {per_hour:g}: must be dollars an hour, as 1.25")
-    costs = " → ".join(f"${per_hour * count:.2f} an hour" for count in machines)
-    return f"cost: {costs}, by the price that you gave"
-
-
 def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
     """Ask y/N on a terminal, and say where nothing is done; raises `ConfigError` where there is none to ask on."""
     from tune.util.console import say
@@ -254,16 +209,14 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
     name = cluster_name(_address(arguments), arguments.project, arguments.location)
     cluster, workers = get_cluster(name), arguments.workers
     pools = list(cluster.worker_node_types)
-    index = _pool_index(pools, arguments.pool)
-    _check_workers(cluster, pools[index], workers)
-    before, machines = describe_pool(pools[index]), pools[index].node_count
-    prices = _prices_line(arguments.price_per_hour, machines, workers)
-    if workers == machines:
+    index = _pool_index(cluster, workers, arguments.pool)
+    before = describe_pool(pools[index])
+    if workers == pools[index].node_count:
         say(console, f"{name.name} has {before} already; nothing to do")
         return
     pools[index] = dataclasses.replace(pools[index], node_count=workers)
     after = describe_pool(pools[index])
-    say(console, f"{name.name}: {before} → {after}\n{prices}")
+    say(console, f"{name.name}: {before} → {after}\n{_PRICES}")
     if _confirmed(console, f"Scale {name.name} ({before} → {after})?", yes=arguments.yes):
         say(console, "scaling; this takes minutes ...")
         with vertex_sdk(name) as vertex_ray:
@@ -271,11 +224,16 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
         say(console, f"{name.name} has {after} now")
 
 
-def _pool_index(pools: list[Resources], number: int | None) -> int:
-    """The index of the pool that `--pool` names, by default the only one."""
-    from tune.remote.vertex import describe_pool
+def _pool_index(cluster: Cluster, workers: int, number: int | None) -> int:
+    """The index of the pool that `--pool` names, by default the only one; it can have so many machines."""
+    from tune.remote.vertex import describe_pool, most_nodes
 
+    pools = cluster.worker_node_types
     listed = "; ".join(f"{i}: {describe_pool(pool)}" for i, pool in enumerate(pools, start=1))
+    if cluster.state != "RUNNING":
+        raise ConfigError(
+            f"--workers {workers}: the cluster is {cluster.state}; only a RUNNING one can be scaled"
+        )
     if not pools:
         # Google's SDK compares the pools before and after, so it cannot add the first one.
         raise ConfigError("--workers: the cluster has no worker pool to scale; create it anew with workers")
@@ -283,43 +241,34 @@ def _pool_index(pools: list[Resources], number: int | None) -> int:
         raise ConfigError(f"--pool: missing; the cluster has several ({listed})")
     if number is not None and not 1 <= number <= len(pools):
         raise ConfigError(f"--pool {number}: there is none; the cluster has {listed}")
-    return (number or 1) - 1
-
-
-def _check_workers(cluster: Cluster, pool: Resources, workers: int) -> None:
-    """Refuse a number of machines that the pool cannot have."""
-    from tune.remote.vertex import describe_pool, most_nodes
-
-    if cluster.state != "RUNNING":
-        problem = f"the cluster is {cluster.state}; only a RUNNING one can be scaled"
-    elif most_nodes(pool):
-        problem = f"the pool scales itself ({describe_pool(pool)}); nothing to set by hand"
-    elif workers < 1:
+    pool = pools[(number or 1) - 1]
+    if most_nodes(pool):
+        raise ConfigError(
+            f"--workers {workers}: the pool scales itself ({describe_pool(pool)}); nothing to set by hand"
+        )
+    if workers < 1:
         # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
-        problem = "a pool keeps at least 1 machine; to stop all cost delete the cluster"
-    else:
-        return
-    raise ConfigError(f"--workers {workers}: {problem}")
+        raise ConfigError(
+            f"--workers {workers}: a pool keeps at least 1 machine; to stop all cost delete the cluster"
+        )
+    return (number or 1) - 1
 
 
 def _create(arguments: argparse.Namespace, console: Console) -> None:
     """Create a cluster and wait until it runs."""
-    from tune.remote.vertex import (
-        checked_versions,
-        cluster_name,
-        describe_pool,
-        read_cluster_file,
-        vertex_sdk,
-    )
+    import ray
+
+    from tune.remote.client import minor
+    from tune.remote.vertex import cluster_name, describe_pool, read_cluster_file, vertex_sdk
     from tune.util.console import say
 
-    prices = _prices_line(arguments.price_per_hour, 1)
     file = read_cluster_file(Path(arguments.file))
     name = cluster_name(file.name, arguments.project or file.project, arguments.location or file.location)
-    ray_version, python_version = checked_versions(file.ray_version, file.python_version)
+    ray_version = file.ray_version or minor(ray.__version__)
+    python_version = file.python_version or minor(platform.python_version())
     say(console, f"cluster {name}: Ray {ray_version}, Python {python_version}")
     _say_pools(console, file.head, *file.workers)
-    say(console, prices)
+    say(console, _PRICES)
     pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
     question = f"Create {name.name} ({pools}), which costs until it is deleted?"
     if not _confirmed(console, question, yes=arguments.yes):

@@ -1,39 +1,49 @@
-"""What a search or training that is sent as a job was asked to be: checked here, resolved to hold on the cluster."""
+"""What a search or training that is sent as a job was asked to be: checked here, its files' paths replaced."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import dataclasses
 import os
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainer.config import BUDGETS, MODEL_SHORT_NAMES
-from trainer.mix import is_mix, read_mix
+from trainer.config import MODEL_SHORT_NAMES
 from trainer.optimizers import extra_of
 from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
-from tune.remote.jobs import JobRequest
 from tune.remote.package import refuse_password
-from tune.search.guards import Guard
-from tune.util.errors import ConfigError, option_name
-
-if TYPE_CHECKING:
-    from tune.space.space import SearchSpace
+from tune.util.errors import ConfigError
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".yaml", ".yml")
-_RESOLVED = ("model", "data", "language", "epochs", "max_steps", "deepspeed", "set", "space", "storage")
-"""Options that are part of the resolved YAML, or told anew."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class JobRequest:
+    """What a job runs."""
+
+    words: list[str]
+    """The arguments of `tune-whisper` there."""
+    name: str
+    experiment: str | None
+    """Of a search."""
+    files: list[Path]
+    """What `words` name by their bare names: the space or the training's config, DeepSpeed's settings."""
+    extras: tuple[str, ...]
+    """Our optional packages that the cluster needs installed."""
+    notes: list[str]
+    """What the user should know before it runs."""
+    storage: str
 
 
 def read_request(words: Sequence[str], name: str | None) -> JobRequest:
-    """Check the arguments after `--` as far as this can be done without the cluster's data, and resolve them.
+    """Check the arguments after `--` as far as this can be done without the cluster's data.
 
-    The space or the training's config and all settings beside it become one YAML; the other arguments stay arguments.
-    A search gets its experiment's name here, so that it is known before it starts.
+    They stay as they are but for the names of files that are sent along. A search gets its experiment's name here, so
+    that it is known before it starts.
 
     Args:
         words: as given.
@@ -54,54 +64,37 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
     training = words[0] == "train"
     if not training and not words[0].startswith("-"):
         raise ConfigError(f"{words[0]!r}: cannot be sent; a search (--space ...) or train ... can")
-    request = _training(words[1:], name) if training else _search(words, name)
+    request = _training(words, name) if training else _search(words, name)
     for option, text in (("--experiment", request.experiment), ("--name", request.name)):
         if text is not None and not EXPERIMENT_NAME.fullmatch(text):
             raise ConfigError(
                 f"{option} {text!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
             )
-    try:
-        version = importlib.metadata.version("tune-whisper")
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown"
-    request.metadata |= {"name": request.name, "tune_whisper": version}
+    for path in request.files:
+        refuse_password(str(path), path.read_text(encoding="utf-8"))
     return request
 
 
 def _search(words: Sequence[str], name: str | None) -> JobRequest:
     from tune.commands.search import read_request as read_search
     from tune.commands.search import search_parser
-    from tune.space.space import load_space
+    from tune.space.space import load_space, packaged_spaces
 
     arguments = _parse(search_parser(), words)
-    asked, options = read_search(arguments, words), _options(arguments, words)
-    metadata = {"command": "search"}
+    asked = read_search(arguments, words)
     if arguments.resume:
-        experiment, metadata["resumed"] = arguments.resume, "yes"
-    else:
-        space = load_space(arguments.space, asked.settings)
-        experiment = arguments.experiment or name or dated_name(space.path.stem)
-        metadata |= {"space": space.path.name, "trials": str(arguments.trials)}
-    metadata["experiment"] = experiment
-    request = JobRequest(words=options, name=name or experiment, experiment=experiment, metadata=metadata)
-    if not arguments.resume:
-        request.words = ["--space", _search_space(request, space), *options]
-        if arguments.experiment is None:
-            request.words.append(f"--experiment={experiment}")
+        return _request(words, arguments, {}, name or arguments.resume, arguments.resume, [])
+    space = load_space(arguments.space, asked.settings)
+    experiment = arguments.experiment or name or dated_name(space.path.stem)
+    if arguments.experiment is None:
+        words = [*words, f"--experiment={experiment}"]
+    files = [] if arguments.space in packaged_spaces() else [(arguments.space, space.path)]
+    request = _request(words, arguments, space.fixed, name or experiment, experiment, files)
+    optimizers = [value for one in space.ranges.get("optimizer", ()) for value in one.points() or ()]
+    request.extras += tuple(filter(None, map(extra_of, optimizers)))
     for guard in asked.guard:
         _check_source(request, "--guard", guard.data)
-    _check_tracking(request, arguments.tracking_uri)
-    if not arguments.dry_run:
-        _place(request, arguments)
     return request
-
-
-def _search_space(request: JobRequest, space: SearchSpace) -> str:
-    """The name of the YAML that holds the space."""
-    ranges = space.ranges.get("optimizer", ())
-    found = [space.fixed.get("optimizer"), *(value for one in ranges for value in one.points() or ())]
-    optimizers = [value for value in found if value is not None]
-    return _resolve(request, space.path, space.to_dict(), space.fixed, optimizers)
 
 
 def _training(words: Sequence[str], name: str | None) -> JobRequest:
@@ -109,24 +102,12 @@ def _training(words: Sequence[str], name: str | None) -> JobRequest:
     from tune.commands.train import train_parser
     from tune.experiments.training_plan import given_settings
 
-    arguments = _parse(train_parser(), words)
+    arguments = _parse(train_parser(), words[1:])
     asked = read_training(arguments)
-    settings, file = dict(asked.settings), asked.config or Path("train.yaml")
-    if asked.config is not None:
-        given = given_settings(asked.config)
-        if any(settings.get(budget) is not None for budget in BUDGETS):
-            given = {key: value for key, value in given.items() if key not in BUDGETS}
-        settings = given | settings
+    settings = (given_settings(asked.config) if asked.config else {}) | dict(asked.settings)
     stem = f"train-{asked.config.stem}" if asked.config else "train"
-    request = JobRequest(words=["train"], name=name or dated_name(stem), experiment=None)
-    request.metadata = {"command": "train", **({"config": file.name} if asked.config else {})}
-    if settings:
-        optimizers = [settings["optimizer"]] if "optimizer" in settings else []
-        request.words.append(_resolve(request, file, settings, settings, optimizers))
-    request.words += _options(arguments, words)
-    _check_tracking(request, arguments.tracking_uri)
-    _place(request, arguments)
-    return request
+    files = [(str(asked.config), asked.config)] if asked.config else []
+    return _request(words, arguments, settings, name or dated_name(stem), None, files)
 
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
@@ -138,81 +119,69 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     return arguments
 
 
-def _options(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
-    """The options that were given and are not resolved, as words again."""
-    given = {word.partition("=")[0] for word in words}
-    options = []
-    for name, value in vars(arguments).items():
-        option = "--from" if name == "origin" else option_name(name)
-        if option not in given or name in _RESOLVED:
-            continue
-        if name == "guard":  # repeated, where other lists follow one option
-            options += [f"{option}={guard}" for guard in map(Guard.parse, value)]
-        elif isinstance(value, list):
-            options += [option, *map(str, value)]
-        else:
-            options.append(option if value is True else f"{option}={value}")
-    return options
+def _request(
+    words: Sequence[str],
+    arguments: argparse.Namespace,
+    settings: dict[str, Any],
+    name: str,
+    experiment: str | None,
+    files: list[tuple[str, Path]],
+) -> JobRequest:
+    """What is sent; `settings` are those that all its trainings have, `files` what goes along, as it was written."""
+    for item in (f"deepspeed={arguments.deepspeed or ''}", *arguments.set):
+        key, _, text = item.partition("=")
+        if key == "deepspeed" and Path(text).is_file():
+            files = [*files, (text, Path(text))]
+    words = list(words)
+    for written, path in files:
+        for place, word in enumerate(words):
+            before, equals, value = word.rpartition("=")
+            if value == written:
+                words[place] = before + equals + path.name
+    storage = _HOME_STORAGE if arguments.storage is None else arguments.storage.text
+    request = JobRequest(
+        words=words,
+        name=name,
+        experiment=experiment,
+        files=[path for _, path in files],
+        extras=("deepspeed",) if settings.get("deepspeed") else (),
+        notes=[],
+        storage=storage,
+    )
+    if settings.get("optimizer"):
+        request.extras += tuple(filter(None, [extra_of(settings["optimizer"])]))
+    for key in ("data", "model", "noise_dir", "impulse_dir"):
+        _check_source(request, f"--{key}" if key in ("data", "model") else key, settings.get(key))
+    _check_tracking(request, arguments.tracking_uri)
+    _check_storage(request, given=arguments.storage is not None)
+    return request
 
 
-def _resolve(
-    request: JobRequest,
-    file: Path,
-    content: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    optimizers: Sequence[str],
-) -> str:
-    """Give the request its YAML, named after the file that most of it is from, and check its sources; its name.
-
-    Comments stay here. DeepSpeed's settings are in it as text already, wherever they were read from.
-    """
-    import yaml
-
-    text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
-    refuse_password(str(file), text)
-    request.settings = {f"{file.stem}.yaml": text}
-    found = ["deepspeed" if settings.get("deepspeed") is not None else None, *map(extra_of, optimizers)]
-    request.extras = tuple(extra for extra in dict.fromkeys(found) if extra is not None)
-    for key in ("data", "model"):
-        _check_source(request, f"--{key}", settings.get(key))
-    for key in ("noise_dir", "impulse_dir"):
-        _check_source(request, key, settings.get(key))
-    return f"{file.stem}.yaml"
-
-
-def _place(request: JobRequest, arguments: argparse.Namespace) -> None:
+def _check_storage(request: JobRequest, *, given: bool) -> None:
     """Where the results go; raises `JobError` where that is the job's working directory, which Ray deletes."""
-    request.storage = given = _HOME_STORAGE if arguments.storage is None else arguments.storage.text
-    request.words.append(f"--storage={given}")
-    if arguments.storage is None:
+    storage = request.storage
+    if not given:
+        request.words.append(f"--storage={storage}")
         request.notes.append(
-            f"--storage is not given: results go to {_HOME_STORAGE} on the head's machine; on a cluster of several "
+            f"--storage is not given: results go to {storage} on the head's machine; on a cluster of several "
             "nodes give a folder that all of them share, s3://BUCKET/... or gs://BUCKET/..."
         )
-    elif "://" not in given and not given.startswith(("/", "~")):
+    elif "://" not in storage and not storage.startswith(("/", "~")):
         raise JobError(
-            f"--storage {given}: is relative to the job's working directory, which Ray deletes with the job; give a "
+            f"--storage {storage}: is relative to the job's working directory, which Ray deletes with the job; give a "
             "folder that all nodes share (/mnt/...; any absolute path on a cluster of one node), s3://BUCKET/... or "
             "gs://BUCKET/..."
         )
 
 
 def _check_source(request: JobRequest, option: str, value: Any) -> None:
-    """Data and models are not sent: refuse what cannot be found on the cluster, say what must be there.
-
-    What a data file names is looked at too where it can be read here.
-    """
+    """Data and models are not sent: refuse what cannot be found on the cluster, say what must be there."""
     if not isinstance(value, str) or value in MODEL_SHORT_NAMES or "://" in value:
         return
     if value.startswith(("/", "~")):
-        there, sources = "is not sent; every node must see it under this path", list[str]()
-        if is_mix(value) and Path(value).expanduser().is_file():
-            mix = read_mix(value)
-            named = [(mix.place(source), source.settings["data"]) for source in mix.sources]
-            sources = [f"{at}: data {data}: {there}" for at, data in named if data.startswith(("/", "~"))]
-        elif is_mix(value):
-            there += ", and what it names too"
-        request.notes += [f"{option} {value}: {there}", *sources]
+        request.notes.append(
+            f"{option} {value}: is not sent; every node must see it, and what it names, under this path"
+        )
     elif value.startswith(".") or value.endswith(_TABLES) or Path(value).exists():
         raise JobError(
             f"{option} {value}: is not sent with the job; put it where every node sees it and give the absolute path "

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from tune.commands.options import Parser, add_dashboard
 from tune.remote import jobs as cluster_jobs
-from tune.remote.client import check_versions, cluster_address, connect
-from tune.remote.jobs import ENDED, STOP_SECONDS, find_job, job_name, job_state
+from tune.remote.client import check_versions, cluster_address, cluster_errors, connect
+from tune.remote.jobs import ENDED, ENTRYPOINT, STOP_SECONDS, find_job, job_name, job_state
 from tune.util.console import clock, make_console, say
 from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
 from tune.util.redact import hide_password
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
     from rich.console import Console
 
-    from tune.remote.jobs import JobRequest
+    from tune.commands.job_request import JobRequest
 
 _SUBMIT_EPILOG = """\
-sent are: the program itself, one YAML with the space or the training's config and all settings, files given by --file.
-Not sent: the current folder, data and models, environment variables. What a job needs of secrets (HF_TOKEN,
+sent are: the program itself, the files of --space, CONFIG and --deepspeed, and those given by --file (as what a space
+names). Not sent: the current folder, data and models, environment variables. What a job needs of secrets (HF_TOKEN,
 MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY ...) must be in the environment of the cluster's nodes.
 
 example:
@@ -40,40 +40,56 @@ example:
     --language be --data google/fleurs --set data_config=be_by --storage s3://BUCKET/experiments
 """
 
+_DESCRIPTIONS = {
+    "submit": "Send a search (or a training: -- train ...) to a Ray cluster as a job; it goes on when this machine is "
+    "off.",
+    "status": "Show the state of a job.",
+    "logs": "Show what a job has printed. With --follow the exit code is the job's: 0 succeeded, 1 not.",
+    "stop": "Stop a job: the search ends cleanly, and its best trial so far can be exported.",
+}
 
-def _job_parser(command: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
-    """A parser of one command; those but `submit` are about a job that is there."""
-    parser = Parser(prog=f"tune-whisper {command}", description=description, epilog=epilog)
+
+def job_parser(command: str) -> argparse.ArgumentParser:
+    """Arguments of `tune-whisper COMMAND`; those of `submit` stand before `--`."""
+    epilog = _SUBMIT_EPILOG if command == "submit" else None
+    parser = Parser(prog=f"tune-whisper {command}", description=_DESCRIPTIONS[command], epilog=epilog)
     add_dashboard(parser)
     if command != "submit":
         parser.add_argument("job", metavar="JOB", help="experiment, job name or submission id")
+    if command == "submit":
+        _add_sending(parser)
+    elif command == "status":
+        parser.add_argument("--json", action="store_true", help="for programs")
+    elif command == "logs":
+        parser.add_argument("--follow", action="store_true", help="go on until the job ends")
+    else:
+        parser.add_argument(
+            "--wait",
+            type=float,
+            default=STOP_SECONDS + 30.0,
+            metavar="S",
+            help=f"seconds to wait for its end (default: {STOP_SECONDS + 30}); it is killed after {STOP_SECONDS}",
+        )
     return parser
 
 
-def submit_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper submit` before `--`."""
-    parser = _job_parser(
-        "submit",
-        "Send a search (or a training: -- train ...) to a Ray cluster as a job; it goes on when this machine is off.",
-        _SUBMIT_EPILOG,
-    )
+def _add_sending(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tune-whisper submit [options] -- ARGUMENTS OF THE SEARCH"
     parser.add_argument("--name", metavar="NAME", help="name of the job (default: the experiment's)")
     parser.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
+    more: dict[str, Any] = {"action": "append", "default": []}
     parser.add_argument(
         "--file",
-        action="append",
-        default=[],
         type=Path,
         metavar="PATH",
         help="a further file for the job's working directory; can be repeated",
+        **more,
     )
     parser.add_argument(
         "--env",
-        action="append",
-        default=[],
         metavar="NAME=VALUE",
         help="an environment variable of the job, readable by all on the cluster; can be repeated",
+        **more,
     )
     parser.add_argument(
         "--no-install",
@@ -87,38 +103,6 @@ def submit_parser() -> argparse.ArgumentParser:
         help="send it to a cluster with another Ray or Python all the same (not to vertex_ray://, "
         "whose SDK refuses that itself)",
     )
-    return parser
-
-
-def status_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper status`."""
-    parser = _job_parser("status", "Show the state of a job.")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    return parser
-
-
-def logs_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper logs`."""
-    parser = _job_parser(
-        "logs", "Show what a job has printed. With --follow the exit code is the job's: 0 succeeded, 1 not."
-    )
-    parser.add_argument("--follow", action="store_true", help="go on until the job ends")
-    return parser
-
-
-def stop_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper stop`."""
-    parser = _job_parser(
-        "stop", "Stop a job: the search ends cleanly, and its best trial so far can be exported."
-    )
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=STOP_SECONDS + 30.0,
-        metavar="S",
-        help=f"seconds to wait for its end (default: {STOP_SECONDS + 30}); it is killed after {STOP_SECONDS}",
-    )
-    return parser
 
 
 def _client(arguments: argparse.Namespace) -> JobSubmissionClient:
@@ -138,7 +122,7 @@ def submit(words: list[str]) -> int:
         raise ConfigError(
             "submit: put -- before the search's arguments: tune-whisper submit --address URL -- --space ..."
         )
-    arguments = submit_parser().parse_args(words[:cut])
+    arguments = job_parser("submit").parse_args(words[:cut])
     from tune.commands.job_request import read_request
     from tune.remote.package import check_environment, pinned_requirements, stage
 
@@ -146,16 +130,26 @@ def submit(words: list[str]) -> int:
     request = read_request(words[cut + 1 :], arguments.name)
     address = cluster_address(arguments.address)
     console = make_console()
+    metadata = {"name": request.name, **({"experiment": request.experiment} if request.experiment else {})}
+    files = [*request.files, *arguments.file]
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as folder, console.status("checking ..."):
         requirements = [] if arguments.no_install else pinned_requirements(request.extras)
-        program = stage(Path(folder), request.settings, arguments.file)
+        count = stage(Path(folder), files)
         client = _client(arguments)
         if not arguments.allow_version_mismatch:
             check_versions(client)
-        submission_id = cluster_jobs.send(client, request, Path(folder), requirements, environment)
+        submission_id = cluster_jobs.send(
+            client,
+            request.name,
+            request.words,
+            Path(folder),
+            requirements,
+            environment=environment,
+            metadata=metadata,
+        )
     for note in request.notes:
         say(console, f"note: {note}")
-    sent = ", ".join([f"the program ({program} files)", *request.settings, *map(str, arguments.file)])
+    sent = ", ".join([f"the program ({count - len(files)} files)", *(path.name for path in files)])
     install = f"{len(requirements)} pinned packages to install" if requirements else "nothing to install"
     say(console, f"sent {submission_id} to {hide_password(address)}: {sent}; {install}")
     _say_next(request, arguments.address, console)
@@ -164,14 +158,13 @@ def submit(words: list[str]) -> int:
 
 def _say_next(request: JobRequest, given: str | None, console: Console) -> None:
     address = f" --address {hide_password(given)}" if given else ""
-    results = request.experiment and request.storage
-    if results:
+    if request.experiment:
         say(console, f"experiment {request.experiment} in {request.storage}")
     say(console, f"follow  tune-whisper logs {request.name} --follow{address}")
     say(console, f"state   tune-whisper status {request.name}{address}")
     say(console, f"stop    tune-whisper stop {request.name}{address}")
-    if results:
-        place = f"{request.experiment} --storage {shlex.quote(str(request.storage))}"
+    if request.experiment:
+        place = f"{request.experiment} --storage {shlex.quote(request.storage)}"
         say(console, f"export  tune-whisper export {place} --output my-model")
 
 
@@ -196,7 +189,7 @@ def _follow(client: JobSubmissionClient, submission_id: str, address: str) -> in
 
 def status(words: list[str]) -> int:
     """Show one job; returns the exit code."""
-    arguments = status_parser().parse_args(words)
+    arguments = job_parser("status").parse_args(words)
     job = find_job(_client(arguments), arguments.job)
     if arguments.json:
         print(json.dumps(_as_dict(job), indent=2))
@@ -204,9 +197,8 @@ def status(words: list[str]) -> int:
     console = make_console()
     say(console, f"job         {job.submission_id}")
     say(console, f"state       {_state_and_times(job)}")
-    for key in ("experiment", "space", "trials", "config"):
-        if (job.metadata or {}).get(key):
-            say(console, f"{key:<11} {job.metadata[key]}")
+    if experiment := (job.metadata or {}).get("experiment"):
+        say(console, f"experiment  {experiment}")
     say(console, f"entrypoint  {hide_password(job.entrypoint or '')}")
     if job_state(job) == "failed" and job.message:
         reason = hide_password(job.message).strip().partition("\n")[0]
@@ -216,19 +208,20 @@ def status(words: list[str]) -> int:
 
 def logs(words: list[str]) -> int:
     """Show a job's output; returns the exit code."""
-    arguments = logs_parser().parse_args(words)
+    arguments = job_parser("logs").parse_args(words)
     address = cluster_address(arguments.address)
     client = _client(arguments)
     submission_id = str(find_job(client, arguments.job).submission_id)
     if arguments.follow:
         return _follow(client, submission_id, address)
-    sys.stdout.write(cluster_jobs.read_logs(client, submission_id))
+    with cluster_errors(address):
+        sys.stdout.write(client.get_job_logs(submission_id))
     return 0
 
 
 def stop(words: list[str]) -> int:
     """Stop a job; returns the exit code."""
-    arguments = stop_parser().parse_args(words)
+    arguments = job_parser("stop").parse_args(words)
     client = _client(arguments)
     job = find_job(client, arguments.job)
     console = make_console()
@@ -261,10 +254,13 @@ def _job_table(jobs: Sequence[JobDetails]) -> Table:
     for column in ("job", "state", "started", "took", "what"):
         table.add_column(column, overflow="fold")
     for job in jobs:
-        known = job.metadata or {}
-        what = ", ".join(known[key] for key in ("command", "space", "config") if known.get(key))
-        times = _moment(job.start_time), _took(job)
-        table.add_row(*map(Text, (job_name(job), job_state(job), *times, what or job.entrypoint or "")))
+        what = (job.entrypoint or "").removeprefix(ENTRYPOINT)
+        table.add_row(
+            *map(
+                Text,
+                (job_name(job), job_state(job), _moment(job.start_time), _took(job), hide_password(what)),
+            )
+        )
     return table
 
 

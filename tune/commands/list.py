@@ -83,14 +83,14 @@ def _list_experiments(storage: Storage, *, as_json: bool) -> int:
         print(json.dumps([line.to_dict() for line in lines], indent=2))
         return 0
     console = make_console()
-    if not lines:
+    if lines:
+        console.print(experiment_table(lines))
+    else:
         say(
             console,
             f"no experiments in {storage.text}; tune-whisper --space lr_batch begins one, "
             "--storage names another place",
         )
-        return 0
-    console.print(experiment_table(lines))
     for line in lines:
         if line.state == "damaged":
             say(console, f"warning: {line.name}: {line.note}")
@@ -112,25 +112,17 @@ def experiment_table(lines: list[ExperimentLine]) -> Table:
     table.add_column("started", no_wrap=True)
     for line in lines:
         ended, asked = line.trials_ended, line.trials_asked
-        trials = "" if asked is None else str(asked) if ended == asked else f"{ended} of {asked}"
-        state = "training " if line.kind == "training" else ""
-        state += "translation " if line.task == "translate" else ""
-        rates = (line.baseline_wer, line.best_wer, line.wer_gain)
+        kind = "training " * (line.kind == "training") + "translation " * (line.task == "translate")
+        began = datetime.datetime.fromisoformat(line.started).astimezone() if line.started else None
         table.add_row(
             escape(line.name),
-            f"[{_STYLES[line.state]}]{state}{line.state}[/]",
-            trials,
-            *("" if rate is None else f"{rate:.2f}" for rate in rates),
+            f"[{_STYLES[line.state]}]{kind}{line.state}[/]",
+            "" if asked is None else str(asked) if ended == asked else f"{ended} of {asked}",
+            *(
+                "" if rate is None else f"{rate:.2f}"
+                for rate in (line.baseline_wer, line.best_wer, line.wer_gain)
+            ),
             "" if line.seconds is None else clock(line.seconds),
-            _moment(line.started),
+            f"{began:%Y-%m-%d %H:%M}" if began else "",
         )
     return table
-
-
-def _moment(started: str | None) -> str:
-    """Local date and time to the minute."""
-    try:
-        moment = datetime.datetime.fromisoformat(started or "").astimezone()
-    except ValueError:
-        return ""
-    return f"{moment:%Y-%m-%d %H:%M}"

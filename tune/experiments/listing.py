@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import time
 from collections.abc import Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -107,15 +106,9 @@ def list_experiments(storage: Storage) -> list[ExperimentLine]:
         StorageError: the object store cannot be read.
     """
     found = _in_store(storage) if storage.folder is None else _in_folder(storage.folder)
-    return [line for line, _ in sorted(found, key=_began, reverse=True)]
-
-
-def _began(pair: tuple[ExperimentLine, float]) -> tuple[float, str]:
-    line, changed = pair
-    try:
-        return datetime.datetime.fromisoformat(line.started or "").timestamp(), line.name
-    except ValueError:
-        return changed, line.name
+    return [
+        line for line, _ in sorted(found, key=lambda pair: (pair[0].started or "", pair[1]), reverse=True)
+    ]
 
 
 def _in_folder(folder: Path) -> Iterator[tuple[ExperimentLine, float]]:

@@ -6,7 +6,6 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "tune-whisper-"
 """Submission ids of our jobs: this and the job's name."""
+ENTRYPOINT = "python -m tune.job_driver "
+"""Before the arguments, what a job runs."""
 STOP_SECONDS = 60
 """Time that a search gets to end cleanly once it is stopped; Ray's own 3 s would cut off its last writes."""
 ENDED = ("succeeded", "failed", "stopped")
@@ -34,40 +35,26 @@ ENVIRONMENT = {
 """Variables of every job."""
 
 
-@dataclass(kw_only=True)
-class JobRequest:
-    """What a job runs."""
-
-    words: list[str]
-    """The arguments of `tune-whisper` there."""
-    name: str
-    experiment: str | None
-    metadata: dict[str, str] = field(default_factory=dict)
-    """What is kept with the job for people and programs to read; texts only, as Ray demands."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """The resolved YAML that `words` name, by its file's name; none where the experiment holds the settings."""
-    extras: tuple[str, ...] = ()
-    """Our optional packages that the cluster needs installed."""
-    notes: list[str] = field(default_factory=list)
-    """What the user should know before it runs."""
-    storage: str | None = None
-
-
 def send(
     client: JobSubmissionClient,
-    request: JobRequest,
+    name: str,
+    words: Sequence[str],
     folder: Path,
     requirements: Sequence[str],
+    *,
     environment: Mapping[str, str],
+    metadata: Mapping[str, str],
 ) -> str:
     """Submit, with no CPU and no GPU for the driver, so that a head with none of either takes it.
 
     Args:
         client: of the cluster.
-        request: what to run.
+        name: of the job.
+        words: the arguments of `tune-whisper` there.
         folder: becomes the job's working directory.
         requirements: what pip installs there first.
         environment: further variables.
+        metadata: what is kept with the job for people and programs to read.
 
     Returns:
         The submission id: the job's name, with a number where it was used before, since Ray never takes one twice.
@@ -77,22 +64,22 @@ def send(
     """
     jobs = list_jobs(client, everyone=True)
     for job in jobs:
-        if job_name(job) == request.name and job_state(job) not in ENDED:
+        if job_name(job) == name and job_state(job) not in ENDED:
             raise JobError(
-                f"{request.name}: a job of this name is {job_state(job)} on the cluster; choose another --experiment "
-                f"or --name, or stop it with tune-whisper stop {request.name}"
+                f"{name}: a job of this name is {job_state(job)} on the cluster; choose another --experiment "
+                f"or --name, or stop it with tune-whisper stop {name}"
             )
-    first, taken = _PREFIX + request.name, {job.submission_id for job in jobs}
+    first, taken = _PREFIX + name, {job.submission_id for job in jobs}
     names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     runtime_env: dict[str, Any] = {"working_dir": str(folder), "env_vars": {**environment, **ENVIRONMENT}}
     if requirements:
         runtime_env["pip"] = list(requirements)
     with cluster_errors(client.get_address()):
         sent = client.submit_job(
-            entrypoint=shlex.join(["python", "-m", "tune.job_driver", *request.words]),
+            entrypoint=ENTRYPOINT + shlex.join(words),
             submission_id=next(name for name in names if name not in taken),
             runtime_env=runtime_env,
-            metadata=request.metadata,
+            metadata=dict(metadata),
             entrypoint_num_cpus=0,
             entrypoint_num_gpus=0,
         )
@@ -108,7 +95,7 @@ def list_jobs(client: JobSubmissionClient, *, everyone: bool = False) -> list[Jo
 
 
 def _is_ours(job: JobDetails) -> bool:
-    return str(job.submission_id).startswith(_PREFIX) or "tune_whisper" in (job.metadata or {})
+    return str(job.submission_id).startswith(_PREFIX)
 
 
 def find_job(client: JobSubmissionClient, name: str) -> JobDetails:
@@ -122,9 +109,7 @@ def find_job(client: JobSubmissionClient, name: str) -> JobDetails:
     named = [job for job in ours if name in (job_name(job), (job.metadata or {}).get("experiment"))]
     for job in [*(job for job in jobs if job.submission_id == name), *named]:
         return job
-    names = [job_name(job) for job in ours][:5]
-    known = f"the newest are {', '.join(names)}" if names else "it has none of ours"
-    raise JobError(f"{name}: the cluster has no such job; {known} (tune-whisper list shows all)")
+    raise JobError(f"{name}: the cluster has no such job; tune-whisper list shows all")
 
 
 def job_name(job: JobDetails) -> str:
@@ -164,12 +149,6 @@ def stop_job(client: JobSubmissionClient, submission_id: str, *, wait: float) ->
     return job
 
 
-def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
-    """All that a job has printed so far; raises `JobError`."""
-    with cluster_errors(client.get_address()):
-        return str(client.get_job_logs(submission_id))
-
-
 def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable[[str], None]) -> JobDetails:
     """Give `write` what the job prints until it ends, each character once.
 
@@ -187,9 +166,7 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
         asked = time.monotonic()
         try:
             with cluster_errors(client.get_address()):
-                job = client.get_job_info(
-                    submission_id
-                )  # before the log, which is whole if the job had ended
+                job = client.get_job_info(submission_id)  # first: the log is whole if it had ended
                 text = client.get_job_logs(submission_id)
         except JobError:
             if time.monotonic() - answered > _LOST_SECONDS:

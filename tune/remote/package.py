@@ -1,7 +1,7 @@
-"""What a job takes along: the program's own modules, one YAML of resolved settings, files that the user names.
+"""What a job takes along: the program's own modules and files that its arguments and the user name.
 
-It is put together in a folder of its own from a list of what may go in; the current folder, with its data, keys and
-`.env`, is never looked at. All of it, the job's arguments and its environment can be read by everybody on the cluster.
+The current folder, with its data, keys and `.env`, is never looked at. What is sent, the job's arguments and its
+environment can be read by everybody on the cluster.
 """
 
 from __future__ import annotations
@@ -29,39 +29,28 @@ _SECRET_NAME = re.compile(
 _HINT = "set it on the cluster itself (as the nodes' environment or a Kubernetes secret)"
 
 
-def stage(folder: Path, settings: dict[str, str], files: Sequence[Path] = ()) -> int:
-    """Fill an empty folder, the job's working directory, with what the job needs.
-
-    Args:
-        folder: to fill.
-        settings: texts by the names of their files: the resolved settings.
-        files: the user's own, as `--file` names them.
-
-    Returns:
-        How many files of the program are in it.
+def stage(folder: Path, files: Sequence[Path]) -> int:
+    """Fill an empty folder, the job's working directory, with the program and some files; returns how many it has.
 
     Raises:
         JobError: a file cannot be read, is too large, or has the name of another one.
     """
     for package in _PACKAGES:
         shutil.copytree(_ROOT / package, folder / package, ignore=_not_ours)
-    program = sum(path.is_file() for path in folder.rglob("*"))
-    for name, text in settings.items():
-        (folder / name).write_text(text, encoding="utf-8")
     for path in files:
         if (folder / path.name).exists():
-            raise JobError(f"--file {path}: the job has another file of this name; rename it")
+            raise JobError(f"{path}: the job has another file of this name; rename it")
         try:
             size = path.stat().st_size
             shutil.copyfile(path, folder / path.name)
         except OSError as error:
-            raise JobError(f"--file {path}: cannot be read: {error.strerror}") from error
+            raise JobError(f"{path}: cannot be read: {error.strerror}") from error
         if size > _MOST_BYTES:
             raise JobError(
-                f"--file {path}: {size / 1e6:.0f} MB is too much to send with a job (at most "
+                f"{path}: {size / 1e6:.0f} MB is too much to send with a job (at most "
                 f"{_MOST_BYTES / 1e6:.0f} MB); put it where every node sees it and give that path"
             )
-    return program
+    return sum(path.is_file() for path in folder.rglob("*"))
 
 
 def _not_ours(folder: str, names: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from trainer.yaml_nodes import Problems, compose, items, nearest, scalar
+from trainer.yaml_nodes import nearest
 from tune.remote.client import cluster_errors, minor
 from tune.util.errors import UserError
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 SCHEME = "vertex_ray://"
-ENDPOINT = "TUNE_WHISPER_VERTEX_ENDPOINT"
-"""Variable with another API endpoint, as `HOST[:PORT]` (gRPC) or `https://HOST` (REST): Private Service Connect."""
 _LOCATION = ("GOOGLE_CLOUD_REGION", "GOOGLE_CLOUD_LOCATION", "CLOUD_ML_REGION", "CLOUDSDK_COMPUTE_REGION")
 _NOT_INSTALLED = "--address vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
 _LOGIN = "run gcloud auth application-default login"
@@ -159,12 +157,8 @@ def vertex_sdk(name: ClusterName, *, progress: bool = False) -> Iterator[Any]:
     from google.cloud import aiplatform
 
     _credentials_project()
-    endpoint = os.environ.get(ENDPOINT) or None
-    transport = "rest" if endpoint is not None and "://" in endpoint else "grpc"
     try:
-        aiplatform.init(
-            project=name.project, location=name.location, api_endpoint=endpoint, api_transport=transport
-        )
+        aiplatform.init(project=name.project, location=name.location)
     except ValueError as error:
         raise VertexError(f"--location {name.location}: {_one_line(error)}") from error
     try:
@@ -202,21 +196,16 @@ def job_client(address: str, project: str | None = None, location: str | None = 
     """A job client for a running cluster with our versions; its requests carry Google's token, valid for an hour.
 
     Raises:
-        VertexError: in one line: no such cluster, not running, other versions there, or its dashboard cannot be
-            reached.
+        VertexError: no such cluster, not running, other versions there, or its dashboard cannot be reached.
         JobError: the dashboard does not let us in, or is no Ray.
     """
     name = cluster_name(address, project, location)
-    shown = f"--address {SCHEME}{name.name}"
     cluster = get_cluster(name)
-    checked_versions()
+    problem = version_difference(cluster)
     if cluster.state != "RUNNING":
-        raise VertexError(
-            f"{shown}: the cluster is {cluster.state}, not RUNNING; "
-            f"see tune-whisper cluster --address {SCHEME}{name.name}"
-        )
-    if difference := version_difference(cluster):
-        raise VertexError(f"{shown}: {difference}")
+        problem = f"the cluster is {cluster.state}, not RUNNING; see tune-whisper cluster --address {SCHEME}{name.name}"
+    if problem:
+        raise VertexError(f"--address {SCHEME}{name.name}: {problem}")
     return dashboard_client(name)
 
 
@@ -232,28 +221,6 @@ def get_cluster(name: ClusterName) -> Cluster:
     """Look a cluster up; raises `VertexError` where it cannot be found or read."""
     with vertex_sdk(name) as vertex_ray:
         return vertex_ray.get_ray_cluster(name.resource)
-
-
-def checked_versions(ray_version: str | None = None, python_version: str | None = None) -> tuple[str, str]:
-    """Ray (as 2.47) and Python (as 3.11) of a cluster, by default ours; `VertexError` where Vertex AI has not both."""
-    import ray
-    from google.cloud.aiplatform.vertex_ray.util import _validation_utils as sdk
-
-    ray_version = ray_version or ray.__version__
-    python_version = python_version or minor(platform.python_version())
-    exact = {
-        python: {each: sdk.SUPPORTED_RAY_VERSIONS[each] for each in rays}
-        for python, rays in sdk.SUPPORTED_RAY_VERSIONS_FROM_PYTHON_VERSIONS.items()
-    }
-    short, runs = minor(ray_version), exact.get(python_version, {})
-    if short not in runs or ray_version not in (short, runs[short]):
-        known = ", ".join(
-            f"Ray {each} with Python {python}" for python, rays in exact.items() for each in rays.values()
-        )
-        raise VertexError(
-            f"Ray {ray_version} with Python {python_version}: Vertex AI does not run them; it runs {known}"
-        )
-    return short, python_version
 
 
 def version_difference(cluster: Cluster) -> str | None:
@@ -290,97 +257,82 @@ def read_cluster_file(path: Path) -> ClusterFile:
     """Read a cluster's YAML file. Names and types are checked; what machines there are Vertex AI itself knows.
 
     Raises:
-        VertexError: it cannot be read or has mistakes; one line for each, `FILE:LINE: key=value: ...`.
+        VertexError: it cannot be read, or has a mistake.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else _one_line(error)
         raise VertexError(
             f"{path}: cannot be read ({reason}); give a YAML file as docs/vertex_cluster.yaml"
         ) from error
-    problems = Problems()
-    root = compose(text, problems) if text.strip() else None
-    if not text.strip():
-        problems.add(1, "the file is empty; docs/vertex_cluster.yaml is a whole one")
-    values: dict[str, Any] = {}
-    if root is not None:
-        pool = _import_sdk().Resources
-        types = {field.name: str for field in dataclasses.fields(ClusterFile)}
-        values = _read_fields({**types, "head": pool, "workers": [pool], "labels": dict}, "", root, problems)
+    pool = _import_sdk().Resources
+    types = {field.name: str for field in dataclasses.fields(ClusterFile)}
+    try:
+        values = _fields({**types, "head": pool, "workers": [pool], "labels": dict}, "", content)
         for key in ("name", "head", "workers"):
-            if isinstance(root, yaml.MappingNode) and not values.get(key):
-                problems.add(root, f"{key}: is missing")
-        if not problems.found:
-            for each in (values["head"], *values["workers"]):
-                each.accelerator_count = each.accelerator_count or (1 if each.accelerator_type else 0)
-            _check_pools(root, values["head"], values["workers"], problems)
-    if problems.found:
-        raise VertexError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(problems.found)))
+            if not values.get(key):
+                raise VertexError(f"{key}: is missing; docs/vertex_cluster.yaml is a whole file")
+        for each in (values["head"], *values["workers"]):
+            each.accelerator_count = each.accelerator_count or (1 if each.accelerator_type else 0)
+        _check_pools(values["head"], values["workers"])
+    except VertexError as error:
+        raise VertexError(f"{path}: {error}") from None
     return ClusterFile(**values)
 
 
-def _read_fields(types: Mapping[str, Any], where: str, node: yaml.Node, problems: Problems) -> dict[str, Any]:
+def _fields(types: Mapping[str, Any], where: str, content: Any) -> dict[str, Any]:
     """The values of a mapping, each of the type that its key has."""
-    if not isinstance(node, yaml.MappingNode):
-        problems.add(node, f"{where}must be a mapping with some of {', '.join(types)}")
-        return {}
-    values = {}
-    for key, key_node, value_node in items(node, problems, where):
-        if key in types:
-            values[key] = _read_value(types[key], key, where, value_node, problems)
-        else:
-            near = nearest(key, types)
+    if not isinstance(content, dict):
+        raise VertexError(f"{where}must be a mapping with some of {', '.join(types)}")
+    for key in content:
+        if key not in types:
+            near = nearest(str(key), types)
             hint = f"did you mean {near}?" if near else f"known are {', '.join(types)}"
-            problems.add(key_node, f"{where}{key}: unknown setting; {hint}")
-    return values
+            raise VertexError(f"{where}{key}: unknown setting; {hint}")
+    return {key: _value(types[key], f"{where}{key}", value) for key, value in content.items()}
 
 
-def _read_value(kind: Any, key: str, where: str, node: yaml.Node, problems: Problems) -> Any:
+def _value(kind: Any, where: str, value: Any) -> Any:
     """One value: a text, a number, a mapping of texts, or one of the SDK's dataclasses; of the last also several."""
     if isinstance(kind, list):
-        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        return [_read_value(kind[0], key, where, each, problems) for each in nodes]
+        return [_value(kind[0], where, each) for each in (value if isinstance(value, list) else [value])]
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        fields = {name: (*typing.get_args(hint), hint)[0] for name, hint in hints.items()}
-        return kind(**_read_fields(fields, f"{where}{key}: ", node, problems))  # type: ignore[operator]
-    if kind is dict and isinstance(node, yaml.MappingNode):
-        return {name: str(scalar(each, as_text=True)) for name, _, each in items(node, problems, f"{key}: ")}
-    value = scalar(node, as_text=kind is str)  # as text: YAML would read the version 3.10 as the number 3.1
+        types = {name: (*typing.get_args(hint), hint)[0] for name, hint in hints.items()}
+        return kind(**_fields(types, f"{where}: ", value))  # type: ignore[operator]
     if type(value) is not kind:
-        meaning = {str: "a text", int: "a whole number", dict: "a mapping, as {team: speech}"}[kind]
-        problems.add(node, f"{where}{key}={value}: must be {meaning}")
-    elif key == "accelerator_type":
+        meaning = {str: "a text in quotes", int: "a whole number", dict: "a mapping, as {team: speech}"}[kind]
+        raise VertexError(f"{where}={value}: must be {meaning}")
+    if where.endswith("accelerator_type"):
         from google.cloud.aiplatform_v1beta1.types import AcceleratorType
 
         names = [each.name for each in AcceleratorType if each.value]
         if value not in names:
             near = nearest(value.upper().replace("-", "_"), names)
-            hint = f"did you mean {near}?" if near else f"must be one of {', '.join(names)}"
-            problems.add(node, f"{where}{key}={value}: {hint}")
-    return value
-
-
-def _check_pools(root: yaml.Node, head: Resources, workers: list[Resources], problems: Problems) -> None:
-    """What Google's SDK would create in another way than the file says, or could not scale afterwards."""
-    node = next(value for key, value in root.value if key.value == "workers")
-    seen = []
-    for pool in workers:
-        kind, disk = _kind(pool), (pool.boot_disk_type, pool.boot_disk_size_gb, pool.custom_image)
-        if kind in seen:
-            problems.add(node, f"workers: {pool.machine_type}: two pools of the same machines; make them one")
-        if kind == _kind(head) and disk != (head.boot_disk_type, head.boot_disk_size_gb, head.custom_image):
-            problems.add(
-                node,
-                f"workers: {pool.machine_type}: the head's machine, so boot disk and custom_image must be the head's",
+            raise VertexError(
+                f"{where}={value}: {f'did you mean {near}?' if near else f'must be one of {names}'}"
             )
-        seen.append(kind)
+    return {name: str(each) for name, each in value.items()} if kind is dict else value
 
 
-def _kind(pool: Resources) -> tuple[str | None, str | None, int | None]:
-    """What makes two pools the same to Vertex AI."""
-    return pool.machine_type, pool.accelerator_type, pool.accelerator_count
+def _check_pools(head: Resources, workers: list[Resources]) -> None:
+    """What Google's SDK would create in another way than the file says, or could not scale afterwards."""
+
+    def machine(pool: Resources) -> tuple[str | None, str | None, int | None]:
+        return pool.machine_type, pool.accelerator_type, pool.accelerator_count
+
+    def disk(pool: Resources) -> tuple[str | None, int | None, str | None]:
+        return pool.boot_disk_type, pool.boot_disk_size_gb, pool.custom_image
+
+    for place, pool in enumerate(workers):
+        where = f"workers: {pool.machine_type}"
+        if machine(pool) in map(machine, workers[:place]):
+            raise VertexError(f"{where}: two pools of the same machines; make them one")
+        if machine(pool) == machine(head) and disk(pool) != disk(head):
+            raise VertexError(
+                f"{where}: the head's machine, so boot disk and custom_image must be the head's"
+            )
 
 
 def most_nodes(pool: Resources) -> int | None:

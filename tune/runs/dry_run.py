@@ -15,19 +15,17 @@ from rich.console import Console
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
 from tune.runs.data import describe_guard, load_guards, look_at_clips, say_disk_needed
-from tune.runs.gpu_sharing import heaviest
 from tune.search.budgets import describe_duration
-from tune.search.records import Records, listed
+from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
-from tune.search.soup import INNER_POINTS
 from tune.util.console import key_settings, say, say_notes, tell_of
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.data.clips import ClipTable
     from tune.cluster.resources import TrialResources
-    from tune.experiments.plan import SearchPlan, SearchRequest
+    from tune.experiments.plan import SearchPlan
     from tune.space.settings import SchedulerSettings
 
 _SHOWN_TRIALS = 3
@@ -35,56 +33,32 @@ _SECONDS = 2.0
 """Training that is timed."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """Samples of a whole search."""
-
-    least: int
-    middle: int
-    most: int
-    unstopped: int
-    """Where no trial is stopped early."""
-
-    def describe(self) -> str:
-        """For the screen; rounded, since the real curves are not known."""
-        least, middle, most = (_rounded(samples) for samples in (self.least, self.middle, self.most))
-        times = self.unstopped / max(1, self.middle)
-        fewer = f", {times:.1f} x fewer than without stopping" if times >= 1.05 else ""
-        between = f" (between {least:,} and {most:,})" if least < most else ""
-        return f"about {middle:,} samples in all{between}{fewer}"
-
-
 def estimate_samples(
     settings: SchedulerSettings,
     rungs: tuple[int, ...],
     trials: int,
     own_budgets: Sequence[float] = (math.inf,),
-) -> Estimate:
-    """What a search costs, by the rule of its rungs alone.
+    power: float = 0.6,
+) -> int:
+    """What a search costs in samples, by the rule of its rungs alone.
 
     Of trials that are drawn by chance a known share goes on at each rung. Proposals improve from trial to trial, so
     that more do: in simulated searches of 8 to 32 trials (`benchmarks/simulation.py`; three or four rungs, reduction
-    factors from 2 to 4) the powers of that share below come to within a third of the medians, and most searches lie
-    between the outer two.
+    factors from 2 to 4) that share to the power of 0.6 comes to within a third of the medians.
 
     Args:
         settings: of the scheduler.
         rungs: samples seen; the last one is the full budget.
         trials: of the search.
         own_budgets: samples of trials that are not stopped, where those are less than the last rung; each is as likely.
+        power: of the shares; with 1 proposals are drawn by chance, with 0 nobody is stopped.
     """
-
-    def cost(power: float) -> float:
-        """Samples of all trials where shares are taken to this power; to that of 0 nobody is stopped."""
-        samples, left, before = 0.0, float(trials), [0.0] * len(own_budgets)
-        for rung in rungs:
-            seen = [min(rung, own) for own in own_budgets]
-            samples += left * statistics.fmean(now - then for now, then in zip(seen, before, strict=True))
-            left, before = _going_on(settings, left, power), seen
-        return samples
-
-    least, middle, most, unstopped = (round(cost(power)) for power in (1.0, 0.6, 0.4, 0.0))
-    return Estimate(least, middle, most, unstopped)
+    samples, left, before = 0.0, float(trials), [0.0] * len(own_budgets)
+    for rung in rungs:
+        seen = [min(rung, own) for own in own_budgets]
+        samples += left * statistics.fmean(now - then for now, then in zip(seen, before, strict=True))
+        left, before = _going_on(settings, left, power), seen
+    return round(samples)
 
 
 def _going_on(settings: SchedulerSettings, arrivals: float, power: float) -> float:
@@ -164,35 +138,29 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
 
     steps = plan.base.max_steps
     own = [math.inf] if steps is None else [steps * batch for batch in plan.batch_sizes]
-    estimate = estimate_samples(plan.space.scheduler, rungs, trials, own)
-    say(console, f"estimate: {estimate.describe()}")
+    samples, unstopped = (
+        estimate_samples(plan.space.scheduler, rungs, trials, own, power) for power in (0.6, 0)
+    )
+    fewer = unstopped / max(1, samples)
+    more = f", {fewer:.1f} x fewer than without stopping" if fewer >= 1.05 else ""
+    say(console, f"estimate: about {_rounded(samples):,} samples in all{more}")
     if table.stream:
         say(
             console,
             f"streaming: a trial that is not stopped reads and decodes {table.stream.cost(rungs[-1])}; all trials "
-            f"together {table.stream.cost(estimate.middle)}, and each repeat of the final round as much as a trial",
+            f"together {table.stream.cost(samples)}, and each repeat of the final round as much as a trial",
         )
-    # Clips to measure once all repeats have ended.
-    request, points = plan.request, len(INNER_POINTS) if plan.request.interpolate else 0
-    clips = (request.n_averages + points) * counts["validation"]
-    clips += (request.guarded + points) * sum(len(found.clips) for found in guards.values())
-    _show_cost(plan, table, estimate, resources, clips, console)
+    _show_cost(plan, table, samples, resources, console)
     say(console, "nothing was run")
 
 
 def _show_cost(
-    plan: SearchPlan,
-    table: ClipTable,
-    estimate: Estimate,
-    resources: TrialResources | None,
-    clips: int,
-    console: Console,
+    plan: SearchPlan, table: ClipTable, samples: int, resources: TrialResources | None, console: Console
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
     from trainer.data.prepared import is_prepared
     from trainer.training.checkpoints import estimated_checkpoint_bytes
 
-    measured, took = _measured_after(plan.request), ""
     if resources is None:
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
@@ -205,40 +173,19 @@ def _show_cost(
         if seconds is None:
             say(console, f"time: not estimated, {plan.base.train_batch_size} clips have no memory here")
         else:
-            cost = describe_cost(estimate.middle, seconds, resources)
+            cost = describe_cost(samples, seconds, resources)
             say(
                 console,
                 f"time: {cost}, evaluations not counted ({1000 * seconds:.1f} ms a sample measured here)",
             )
-            if measured:
-                took = f", about {_roughly(clips * seconds_per_clip(plan.base, resources.cpus_per_worker))}"
-    if measured:
-        say(console, f"then: {measured} are measured, {clips:,} clips in all{took}")
-    whole, request = estimated_checkpoint_bytes(heaviest(plan)), plan.request
-    average = estimated_checkpoint_bytes(plan.base.replace(method="full", ema_decay=None), "weights")
-    slots = resources.concurrent if resources else 1
+    whole, request = estimated_checkpoint_bytes(plan.base), plan.request
     runs = request.trials + request.n_finalists * request.repeats
-    most = 2 * slots * whole + runs * whole // 3 + request.n_averages * average
-    averages = f", averages of {average / 1e9:.2g} GB" if request.n_averages else ""
+    most = 2 * (resources.concurrent if resources else 1) * whole + runs * whole // 3
     say(
         console,
         f"disk: up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
-        f"trials, the best weights of ended ones{averages} until the search ends)",
+        "trials, the best weights of ended ones until the search ends)",
     )
-
-
-def _measured_after(request: SearchRequest) -> str:
-    """What is measured after the final round, one after the other; empty where nothing is."""
-    told = []
-    if request.n_averages:
-        told.append(
-            f"up to {request.n_averages} averages of the {request.n_finalists * request.repeats} repeats"
-        )
-    if request.interpolate:
-        told.append(f"{len(INNER_POINTS)} points between the base model and the winner")
-    if request.guard:
-        told.append(f"up to {request.guarded} models on each guard")
-    return listed(told)
 
 
 def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
@@ -258,21 +205,6 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
     data = prepare(config, waveforms=config.augments)
     (found,) = probe_step(config, data, micro_batches=sizes, seconds=_SECONDS, evaluated=False)
     return 1 / found.samples_per_second if found.samples_per_second else None
-
-
-def seconds_per_clip(config: TrainConfig, cpus: float) -> float:
-    """Seconds in which a validation clip is measured on this machine, from a few of them; arguments as above."""
-    import torch
-
-    from trainer.data.prepared import prepare
-    from trainer.train import evaluate
-
-    torch.set_num_threads(max(1, int(cpus)))
-    data = prepare(config)
-    whole = data.splits["validation"]
-    some = whole.only(range(0, len(whole), max(1, len(whole) // (64 if torch.cuda.is_available() else 8))))
-    found = evaluate(config, data=dataclasses.replace(data, splits={**data.splits, "validation": some}))
-    return found.seconds / found.clips
 
 
 def _show_rates(by_wer: Sequence[tuple[float, SearchPlan]], console: Console) -> None:

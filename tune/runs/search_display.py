@@ -48,12 +48,8 @@ class SearchDisplay(LiveDisplay):
         noun: str = "trials",
     ) -> None:
         super().__init__(console)
-        self._noun = noun
-        self._records = records
-        self._n_trials = n_trials
-        self._budget = budget
-        self._baseline = baseline
-        self._trouble = trouble
+        self._records, self._n_trials, self._budget = records, n_trials, budget
+        self._baseline, self._trouble, self._noun = baseline, trouble, noun
 
     def trial_ended(self) -> None:
         """Say how far the search is, where no live table shows it."""
@@ -70,10 +66,7 @@ class SearchDisplay(LiveDisplay):
             parts.append(f"best WER {best_rate(best)} % (trial {best.trial_id}), {self._baseline}")
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
-        trouble = self._trouble()
-        if trouble:
-            parts.append(trouble)
-        return " · ".join(parts)
+        return " · ".join([*parts, *filter(None, [self._trouble()])])
 
     def _render(self) -> Group:
         trials, best = self._records.all(), self._records.best()
@@ -99,14 +92,12 @@ def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: 
     return sorted(chosen, key=lambda trial: trial_order(trial.trial_id))
 
 
-def trial_table(trials: list[TrialRecord], best: TrialRecord | None, *, title: str | None = None) -> Table:
+def trial_table(trials: list[TrialRecord], best: TrialRecord | None) -> Table:
     """All trials: status, searched settings, effective batch, epoch, WER, best WER."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.config))
     effective = any(trial.effective_batch != trial.config.get("train_batch_size") for trial in trials)
     last = [*(["effective"] if effective else []), "epoch", "WER %", "best %", "time"]
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    table.add_column("trial")
-    table.add_column("status")
+    table = Table("trial", "status", box=None, pad_edge=False, header_style="bold")
     for name in [SHORT_NAMES.get(name, name) for name in names] + last:
         table.add_column(name, justify="right")
     for trial in trials:
@@ -144,48 +135,46 @@ def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> f
 
 def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
     """Print the last table, the winner against the baseline, and the commands that come next."""
-    plan, best = outcome.plan, outcome.state.best()
+    plan, state, best = outcome.plan, outcome.state, outcome.state.best()
     console.print()
-    print_no_gain(outcome.state, console)
+    print_no_gain(state, console)
     console.print(trial_table(outcome.trials, best))
     console.print()
+    if state.end is not None:
+        say(console, f"ended     {state.end.text}")
+        if state.end.reason == "failures":  # the first error whole: it is every trial's
+            first = min((trial for trial in outcome.trials if trial.error), key=lambda trial: trial.ended)
+            say(console, f"the first error, of trial {first.trial_id}:\n{first.error}")
     statuses = [trial.status for trial in outcome.trials]
-    counts = [f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)]
-    if outcome.state.end is not None:
-        say(console, f"ended     {outcome.state.end.text}")
-        if outcome.state.end.reason == "failures":
-            _print_first_failure(outcome, console)
-    if outcome.state.something_is_left:
+    asked = str(len(statuses))
+    if state.something_is_left:
         console.print(f"[yellow]interrupted[/] before all {plan.request.trials} trials had ended")
-    asked = (
-        f"{len(statuses)} of {plan.request.trials}" if outcome.state.something_is_left else str(len(statuses))
-    )
-    console.print(f"trials    {asked} in {clock(outcome.state.seconds)}: {', '.join(counts)}")
-    if best is None or best.best_wer is None:
-        if set(statuses) == {"diverged"}:
-            console.print("[red]all trials diverged[/]: search lower learning rates")
-        else:
-            errors = "; see the errors above" if any(trial.error for trial in outcome.trials) else ""
-            console.print(f"[red]no trial reached an evaluation[/]{errors}")
-        if _is_resumable(outcome):
-            say(console, f"resume    {plan.resume_command}")
-        return
-    _print_result(outcome, best, console)
-    storage = plan.request.storage.option
-    say(console, f"results   {plan.where}/{RESULTS_FILE}")
+        asked += f" of {plan.request.trials}"
+    counts = [f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)]
+    console.print(f"trials    {asked} in {clock(state.seconds)}: {', '.join(counts)}")
+    found = best is not None and best.best_wer is not None
+    if best is not None and found:
+        _print_result(outcome, best, console)
+        say(console, f"results   {plan.where}/{RESULTS_FILE}")
+    elif set(statuses) == {"diverged"}:
+        console.print("[red]all trials diverged[/]: search lower learning rates")
+    else:
+        errors = "; see the errors above" if any(trial.error for trial in outcome.trials) else ""
+        console.print(f"[red]no trial reached an evaluation[/]{errors}")
     if _is_resumable(outcome):
         say(console, f"resume    {plan.resume_command}")
-    say(console, f"report    {plan.where}/{REPORT_FOLDER}/report.html")
-    say(console, f"compare   tune-whisper ui {plan.name}{storage}")
-    say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")
+    if found:
+        storage = plan.request.storage.option
+        say(console, f"report    {plan.where}/{REPORT_FOLDER}/report.html")
+        say(console, f"compare   tune-whisper ui {plan.name}{storage}")
+        say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")
 
 
 def _is_resumable(outcome: Outcome[SearchPlan]) -> bool:
     """Whether trials are left that more time, or a mended mistake, would bring to their end."""
-    reasons = ("time_budget", "gpu_hours", "failures")
-    return outcome.state.something_is_left or (
-        outcome.state.end is not None and outcome.state.end.reason in reasons
-    )
+    end = outcome.state.end
+    cut = end is not None and end.reason in ("time_budget", "gpu_hours", "failures")
+    return outcome.state.something_is_left or cut
 
 
 def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Console) -> None:
@@ -243,13 +232,11 @@ def _print_winner(told: str, trial: TrialRecord, console: Console) -> None:
 
 def _print_finalists(verdict: Verdict, console: Console) -> None:
     """Mean and standard deviation of each finalist, and what it cost."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("finalist")
+    names = ["repeats", "mean WER %", "sd", "behind", "95 % interval", "time"]
     speeds = any(found.samples_per_second is not None for found in verdict.standings)
-    for name in ("repeats", "mean WER %", "sd", "behind", "95 % interval", "time"):
+    table = Table("finalist", box=None, pad_edge=False, header_style="bold")
+    for name in [*names, "samples/s"] if speeds else names:
         table.add_column(name, justify="right")
-    if speeds:
-        table.add_column("samples/s", justify="right")
     for place, found in enumerate(verdict.standings):
         low, high = found.interval
         table.add_row(
@@ -257,16 +244,9 @@ def _print_finalists(verdict: Verdict, console: Console) -> None:
             str(len(found.wers)),
             f"{found.mean:.2f}",
             "" if found.sd is None else f"{found.sd:.2f}",
-            f"{found.difference:.2f}" if place else "",
-            f"{low:.2f} to {high:.2f}" if place else "",
+            *((f"{found.difference:.2f}", f"{low:.2f} to {high:.2f}") if place else ("", "")),
             clock(found.seconds),
             *([] if found.samples_per_second is None else [f"{found.samples_per_second:.3g}"]),
             style="bold" if found.trial_id == verdict.winner else None,
         )
     console.print(table)
-
-
-def _print_first_failure(outcome: Outcome[SearchPlan], console: Console) -> None:
-    """The first error whole: it is every trial's."""
-    failed = sorted((trial for trial in outcome.trials if trial.error), key=lambda trial: trial.ended)
-    say(console, f"the first error, of trial {failed[0].trial_id}:\n{failed[0].error}")

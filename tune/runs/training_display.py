@@ -33,9 +33,7 @@ class TrainDisplay(LiveDisplay):
         self, console: Console, *, budget: int, baseline: float, trouble: Callable[[], str | None]
     ) -> None:
         super().__init__(console)
-        self._budget = budget
-        self._baseline = baseline
-        self._trouble = trouble
+        self._budget, self._baseline, self._trouble = budget, baseline, trouble
         self._record: TrialRecord | None = None
         self._learning_rate: float | None = None
         self._told = self._started
@@ -79,8 +77,7 @@ class TrainDisplay(LiveDisplay):
         left = self._left(record)
         if left is not None:
             parts.append(f"about {clock(left)} left")
-        trouble = self._trouble()
-        return " · ".join([*parts, *([trouble] if trouble else [])])
+        return " · ".join([*parts, *filter(None, [self._trouble()])])
 
     def _left(self, record: TrialRecord) -> float | None:
         """Seconds to the end at the pace since the workers' first word; None before there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import subprocess
 import sys
@@ -65,16 +66,16 @@ FROZEN = {
     "stop": {**PLACE, "job": None, "--wait": 90.0},
     "list": {"--storage": None, "--json": False, **PLACE, "--all": False},
     "cluster": {**PLACE, "--json": False},
-    "scale": {**PLACE, "--workers": None, "--pool": None, "--price-per-hour": None, "--yes": False},
-    "create": {"file": None, "--project": None, "--location": None, "--price-per-hour": None, "--yes": False},
+    "scale": {**PLACE, "--workers": None, "--pool": None, "--yes": False},
+    "create": {"file": None, "--project": None, "--location": None, "--yes": False},
     "delete": {"name": None, **PLACE, "--yes": False},
 }
 PARSERS = {
     **{"search": searches.search_parser, "export": export.export_parser, "ui": ui.ui_parser},
     **{"sync": sync_parser, "list": experiments.list_parser},
-    **{"submit": jobs.submit_parser, "status": jobs.status_parser, "logs": jobs.logs_parser},
-    **{"stop": jobs.stop_parser, "cluster": cluster.cluster_parser, "scale": cluster.scale_parser},
-    **{"create": cluster.create_parser, "delete": cluster.delete_parser},
+    **{name: functools.partial(jobs.job_parser, name) for name in ("submit", "status", "logs", "stop")},
+    **{"cluster": cluster.cluster_parser},
+    **{name: functools.partial(cluster.cluster_parser, name) for name in ("scale", "create", "delete")},
 }
 
 

@@ -122,7 +122,7 @@ def fetch(address: str) -> bytes:
 def test_the_search_survives_its_sender(
     head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "space.yaml").write_text(f"# {PLANTED}\n{SPACE}")
+    (tmp_path / "space.yaml").write_text(SPACE)
     (tmp_path / ".env").write_text(f"KEY={PLANTED}")
     (tmp_path / "id_rsa").write_text(PLANTED)
     search = ["--space", "space.yaml", "--trials", "2", "--epochs", "1", "--experiment", "survivor", *QUICK]

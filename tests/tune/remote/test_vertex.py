@@ -73,18 +73,6 @@ def test_showing_a_cluster(
     }
 
 
-def test_another_endpoint(run: Run, vertex: VertexServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from google.cloud.aiplatform import initializer
-
-    monkeypatch.delenv("grpc_proxy")
-    monkeypatch.setenv("TUNE_WHISPER_VERTEX_ENDPOINT", f"localhost:{vertex.grpc_port}")
-    try:
-        assert run("scale", "--address", "lab", "--workers", "2")[0] == 0
-    finally:
-        initializer.global_config._api_endpoint = None  # init() never takes it back
-    assert vertex.requests == ["get"]
-
-
 @pytest.mark.parametrize(
     ("address", "project", "expected"),
     [
@@ -105,9 +93,6 @@ def test_scaling_says_what_changes_and_waits_for_the_operation(run: Run, vertex:
     assert lines[:2] == [f"lab: 2 {T4} → 4 {T4}", "prices: https://cloud.google.com/vertex-ai/pricing"]
     assert lines[-1] == f"lab has 4 {T4} now"
     assert machines(vertex) == [1, 4]
-    code, out, _ = run("scale", "--address", "lab", "--workers", "1", "--price-per-hour", "0.9", "--yes")
-    assert code == 0 and "cost: $3.60 an hour → $0.90 an hour, by the price that you gave" in out
-    assert machines(vertex) == [1, 1]
 
 
 def test_scaling_one_of_several_pools(run: Run, vertex: VertexServer) -> None:
@@ -129,10 +114,6 @@ def test_scaling_one_of_several_pools(run: Run, vertex: VertexServer) -> None:
         (
             ["lab", "--workers", "3", "--pool", "2", "--yes"],
             "--pool 2: there is none; the cluster has 1: 2 n1",
-        ),
-        (
-            ["lab", "--workers", "3", "--price-per-hour", "-1", "--yes"],
-            "--price-per-hour -1: must be dollars",
         ),
         (["auto", "--workers", "3", "--yes"], "--workers 3: the pool scales itself (1 to 6 n1-standard-16"),
         (
@@ -193,52 +174,31 @@ def test_creating_and_deleting(run: Run, vertex: VertexServer) -> None:
     assert list(vertex.resources) == ["lab"]
 
 
+HEAD = "name: x\nhead: {machine_type: n1-standard-8}\nworkers:\n"
+L4 = "  - {machine_type: g2-standard-24, accelerator_type: NVIDIA_L4, accelerator_count: 1}\n"
 FILES = {
-    "": ["1: the file is empty; docs/vertex_cluster.yaml is a whole one"],
-    "- a\n": ["1: must be a mapping with some of name, head, workers, project, location, ray_version, ..."],
-    "name: x\nhead: {machine_type: n1-standard-8}\n": ["1: workers: is missing"],
-    "name: x\nray_version: '2.60'\nhead: {}\nworkers: {}\n": [
-        " Ray 2.60 with Python 3.11: Vertex AI does not run them; it runs Ray 2.9.3 with Python 3.10, ..."
-    ],
-    """\
-name: x
-locaton: us-central1
-head: {machine_type: n1-standard-8, accelerator_type: nvidia-tesla-t4}
-workers:
-  - {machine_type: n1-standard-16, boot_disk_size_gb: large}
-  - {machine_type: g2-standard-24, autoscaling_spec: {min: 4, max_replica_count: yes}}
-labels: a
-""": [
-        "2: locaton: unknown setting; did you mean location?",
-        "3: head: accelerator_type=nvidia-tesla-t4: did you mean NVIDIA_TESLA_T4?",
-        "5: workers: boot_disk_size_gb=large: must be a whole number",
-        "6: workers: autoscaling_spec: max_replica_count=True: must be a whole number",
-        "6: workers: autoscaling_spec: min: unknown setting; known are min_replica_count, max_replica_count",
-        "7: labels=a: must be a mapping, as {team: speech}",
-    ],
-    """\
-name: x
-head: {machine_type: n1-standard-8}
-workers:
-  - {machine_type: g2-standard-24, accelerator_type: NVIDIA_L4}
-  - {machine_type: g2-standard-24, accelerator_type: NVIDIA_L4, accelerator_count: 1}
-  - {machine_type: n1-standard-8, boot_disk_size_gb: 300}
-""": [
-        "4: workers: g2-standard-24: two pools of the same machines; make them one",
-        "4: workers: n1-standard-8: the head's machine, so boot disk and custom_image must be the head's",
-    ],
+    "": "must be a mapping with some of name, head, workers, project, location, ray_version",
+    "- a\n": "must be a mapping with some of name",
+    "name: [\n": "cannot be read (",
+    "name: x\nhead: {machine_type: n1-standard-8}\n": "workers: is missing",
+    "locaton: us-central1\n": "locaton: unknown setting; did you mean location?",
+    "head: {accelerator_type: nvidia-tesla-t4}\n": "accelerator_type=nvidia-tesla-t4: did you mean NVIDIA_TESLA_T4?",
+    "workers: {boot_disk_size_gb: large}\n": "workers: boot_disk_size_gb=large: must be a whole number",
+    "workers: [{autoscaling_spec: {min: 4}}]\n": "autoscaling_spec: min: unknown setting; known are min_replica_count",
+    "ray_version: 2.47\n": "ray_version=2.47: must be a text in quotes",
+    "labels: a\n": "labels=a: must be a mapping, as {team: speech}",
+    HEAD + L4 + L4: "workers: g2-standard-24: two pools of the same machines; make them one",
+    HEAD
+    + "  - {machine_type: n1-standard-8, boot_disk_size_gb: 300}\n": "the head's machine, so boot disk and custom",
 }
 
 
 @pytest.mark.parametrize("text", FILES)
-def test_all_mistakes_of_a_file_at_once(run: Run, vertex: VertexServer, tmp_path: Path, text: str) -> None:
+def test_mistakes_in_a_file(run: Run, vertex: VertexServer, tmp_path: Path, text: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
-    code, _, err = run("create", str(file), "--yes")
-    lines = [line.removeprefix("error:").removeprefix(f" {file}:") for line in err.splitlines()]
-    assert code == 2 and len(lines) == len(FILES[text])
-    for line, expected in zip(lines, FILES[text], strict=True):
-        assert line == expected or (expected.endswith("...") and line.startswith(expected[:-3]))
+    err = refused(run, "create", str(file), "--yes")
+    assert err.startswith(f"error: {file}: ") and FILES[text] in err
     assert "create" not in vertex.requests
 
 

@@ -17,7 +17,7 @@ from tune.cluster.resources import TrialResources
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips
-from tune.runs.dry_run import Estimate, describe_cost, estimate_samples
+from tune.runs.dry_run import describe_cost, estimate_samples
 from tune.space.settings import SchedulerSettings
 from tune.util.errors import UserError
 from tune.workers.inputs import shared_folders
@@ -26,29 +26,23 @@ RUNGS = (1024, 3072, 9216)
 SETTINGS = SchedulerSettings()
 
 
-def test_an_estimate_lies_between_the_first_rung_and_the_whole_budget_for_all() -> None:
-    estimate = estimate_samples(SETTINGS, RUNGS, 12)
-    assert 12 * RUNGS[0] < estimate.least < estimate.middle < estimate.most < 12 * RUNGS[-1]
-    assert estimate.unstopped == 12 * RUNGS[-1]
+def test_an_estimate_lies_between_chance_and_the_whole_budget_for_all() -> None:
+    chance, middle, whole = (estimate_samples(SETTINGS, RUNGS, 12, power=power) for power in (1, 0.6, 0))
+    assert 12 * RUNGS[0] < chance < middle < whole == 12 * RUNGS[-1]
+    assert estimate_samples(SETTINGS, (9216,), 4) == 4 * 9216, "one rung saves nothing"
 
 
 def test_by_chance_as_many_go_on_as_asha_lets() -> None:
     """Of six at a rung the first two, then 1/3, 1/4, 1/5 and 2/6 of a trial; of these again."""
     on = 2 + 1 / 3 + 1 / 4 + 1 / 5 + 2 / 6
     last = on * (2 + 1 / 3 + 1 / 4) / 4
-    assert estimate_samples(SETTINGS, RUNGS, 6).least == round(6 * 1024 + on * 2048 + last * 6144)
-
-
-def test_one_rung_saves_nothing() -> None:
-    estimate = estimate_samples(SETTINGS, (9216,), 4)
-    assert estimate == Estimate(4 * 9216, 4 * 9216, 4 * 9216, 4 * 9216)
-    assert estimate.describe() == "about 37,000 samples in all"
+    assert estimate_samples(SETTINGS, RUNGS, 6, power=1) == round(6 * 1024 + on * 2048 + last * 6144)
 
 
 def test_a_budget_in_steps_is_shorter_for_small_batches() -> None:
     whole, half = (estimate_samples(SETTINGS, RUNGS, 8, own) for own in ([9216.0], [9216.0, 512.0]))
-    assert half.unstopped == 4 * (9216 + 512)
-    assert half.middle < 0.6 * whole.middle
+    assert estimate_samples(SETTINGS, RUNGS, 8, [9216.0, 512.0], 0) == 4 * (9216 + 512)
+    assert half < 0.6 * whole
 
 
 def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path) -> None:
@@ -65,20 +59,6 @@ def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path
     plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage))
     assert plan.batch_sizes == [8, 16, 24, 32]
     assert plan.budget(100) == 320
-
-
-@pytest.mark.parametrize(
-    ("estimate", "text"),
-    [
-        (
-            Estimate(40_123, 61_400, 90_900, 250_000),
-            "about 61,000 samples in all (between 40,000 and 91,000), 4.1 x fewer than without stopping",
-        ),
-        (Estimate(90, 90, 90, 90), "about 90 samples in all"),
-    ],
-)
-def test_an_estimate_in_words(estimate: Estimate, text: str) -> None:
-    assert estimate.describe() == text
 
 
 def test_the_cost_in_words() -> None:
