@@ -14,10 +14,9 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tools" / "demo")]
 
+import make_demo  # noqa: E402
 import speech  # noqa: E402
 from speech import LINE, Speaker  # noqa: E402
-
-import build  # noqa: E402
 
 SPEAKERS = {
     "train": (
@@ -73,11 +72,11 @@ def make(folder: Path, *, clips: int, seed: int, speakers: int, snr: tuple[float
         if snr is not None and split != "train":
             chosen = tuple(dataclasses.replace(speaker, snr=snr) for speaker in chosen)
         who = [chosen[index % len(chosen)] for index in range(spoken)]
-        rows = build.make_rows(f"{split} clips", seed + 1 + number, mine, who, babble)
+        rows = make_demo.make_rows(f"{split} clips", seed + 1 + number, mine, who, babble)
         whole = [row for row in rows if row.seconds < speech.MAX_SECONDS]
         if len(whole) < clips:
             raise ValueError(f"{split}: only {len(whole)} of {spoken} clips are short enough for the window")
-        build.write_parquet(whole[:clips], unfinished / f"{split}.parquet")
+        make_demo.write_parquet(whole[:clips], unfinished / f"{split}.parquet")
     unfinished.rename(folder)
     return folder
 

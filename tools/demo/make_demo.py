@@ -1,4 +1,4 @@
-"""Make the demo from nothing but espeak-ng: ``python tools/demo/build.py --output DIR``.
+"""Make the demo from nothing but espeak-ng: ``python tools/demo/make_demo.py --output DIR``.
 
 Writes DIR/model, a Whisper of about a million parameters trained on plain synthetic speech, and
 DIR/data/{train,validation,test}.parquet, speech of other accents through noise, which this model hears badly:
@@ -238,7 +238,7 @@ def build(output: Path, clips: int, steps: int, seed: int) -> None:
 def main() -> None:
     """Read the command line and build."""
     parser = argparse.ArgumentParser(
-        prog="python tools/demo/build.py", description="Make the demo's model and data."
+        prog="python tools/demo/make_demo.py", description="Make the demo's model and data."
     )
     parser.add_argument("--output", type=Path, default=DEMO, help="where model/ and data/ go")
     parser.add_argument("--clips", type=int, default=5000, help="clips of plain speech to train on")
