@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
+import yaml
 from curves import FamilyName, LearningCurves, draw_curves
 from simulated_controller import Limits
 from simulation import simulate_search
@@ -361,6 +362,14 @@ def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Out
         finalists=len(kinds["repeats"]),
     )
     return Outcome(make_plan(request), read_log(written.path / EVENTS_FILE))
+
+
+def change(file: Path, **values: Any) -> None:
+    """Other values for some keys of a JSON or YAML file."""
+    content = yaml.safe_load(file.read_text()) | values
+    file.write_text(
+        json.dumps(content) if file.suffix == ".json" else yaml.safe_dump(content, sort_keys=False)
+    )
 
 
 def bring(made: ExperimentFolder, store: ObjectStore) -> None:

@@ -40,7 +40,7 @@ def sync(words: list[str]) -> int:
     """Run `tune-whisper sync`; the exit code: 0, or 1 where a store refused some records for good.
 
     Raises:
-        ExperimentError: there is no such experiment, its log is damaged, or it is of an older form.
+        ExperimentError: there is no such experiment, its log is damaged or not there.
         StorageError: the object store that holds it cannot be read or written.
         TrackingError: a store is away or another one, or a search delivers to it now.
     """
@@ -48,12 +48,12 @@ def sync(words: list[str]) -> int:
     from tune.experiments.folder import EVENTS_FILE
     from tune.experiments.log import read_log
     from tune.experiments.results import write_results
-    from tune.experiments.saved import find_experiment, old_form_error
+    from tune.experiments.saved import find_experiment, no_log
     from tune.util.errors import TrackingError
 
     folder = find_experiment(arguments.experiment, arguments.storage)
     if not (folder.path / EVENTS_FILE).is_file():
-        raise old_form_error(folder, f"experiment {folder.name}", "deliver what waits")
+        raise no_log(folder)
     state = read_log(folder.path / EVENTS_FILE)
     orders = _orders(folder, arguments)
     refused, problems = 0, []

@@ -14,7 +14,6 @@ from trainer.scoring.translation import renamed
 from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.object_stores.segments import read_segments
-from tune.experiments.old_form import STATE_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
 from tune.experiments.saved import load_saved
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from tune.experiments.saved import SavedExperiment
     from tune.experiments.storage import Storage
 
-_FILES = (EXPERIMENT_FILE, STATE_FILE, RESULTS_FILE)
+_FILES = (EXPERIMENT_FILE, RESULTS_FILE)
 _ALIVE_SECONDS = 600.0
 """An experiment whose lock cannot be seen and whose files changed no longer ago is taken to run, wherever that is."""
 _READERS = 16
@@ -157,11 +156,11 @@ def _line(found: _Found) -> ExperimentLine:
     if EXPERIMENT_FILE not in found.present:
         if found.locked:
             return ExperimentLine(name=name, state="starting")
-        begun = found.present & {EVENTS_FILE, STATE_FILE, RESULTS_FILE}
+        begun = found.present & {EVENTS_FILE, RESULTS_FILE}
         why = "" if begun else ": it was killed before its first trial, and can be removed"
         return ExperimentLine(name=name, state="damaged", note=f"has no {EXPERIMENT_FILE}{why}")
     try:
-        return _whole_line(found, load_saved(found.folder, found.changed))
+        return _whole_line(found, load_saved(found.folder))
     except ExperimentError as error:
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

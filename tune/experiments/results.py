@@ -14,7 +14,7 @@ from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.search.scheduler import METRIC
 from tune.search.soup import INNER_POINTS
-from tune.util.files import read_object, write_whole
+from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -245,11 +245,9 @@ def _plain(found: Any) -> dict[str, Any] | None:
 
 
 def run_ids(folder: Path) -> dict[str, str]:
-    """MLflow's runs by trial and repeat, as far as the follower has come; of an earlier version by its results."""
+    """MLflow's runs by trial and repeat, as far as the follower has come."""
     try:
         told = json.loads((folder / TRACKING_FILE).read_bytes())
         return dict(told["facts"].get("run_ids") or {})
-    except (OSError, ValueError, KeyError):  # none was begun, or there were no followers yet
-        results = read_object(folder / RESULTS_FILE)
-    runs = [*results.get("trials", []), *results.get("repeats", [])]
-    return {run["trial_id"]: run["mlflow_run_id"] for run in runs if run.get("mlflow_run_id")}
+    except (OSError, ValueError, KeyError):  # none was begun
+        return {}

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import bring, made_trial, write_experiment
+from made_experiments import bring, change, made_trial, write_experiment
 from made_logs import MadeLog, training_settings
-from old_experiments import change
 from s3_server import S3Server, give_keys, s3_server
 
 from tune.cli import main

@@ -175,19 +175,6 @@ def test_a_follower_delivers_now(made: MadeLog) -> None:
     assert sync(words(made)) == 0
 
 
-def test_an_experiment_of_the_old_form(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path / "old")
-    made.close()
-    (made.folder / "events.jsonl").unlink()
-    (made.folder / "state.json").write_text("{}")
-    with pytest.raises(ExperimentError) as caught:
-        sync(words(made))
-    assert str(caught.value).startswith(
-        "experiment old: was made by tune-whisper 0.1.0, which kept no events.jsonl;"
-    )
-    assert "deliver what waits with that version (pip install tune-whisper==0.1.0)" in str(caught.value)
-
-
 def test_a_damaged_log_is_told(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "x")
     whole_search(made)
