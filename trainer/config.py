@@ -319,9 +319,6 @@ class TrainConfig:
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"
     """Normalisation before WER: `auto` (by language), `basic` (case, punctuation), `whisper` (its own) or `none`."""
 
-    reuse_baseline: bool = True
-    """Take the base model's error rates from beside the features, where they were measured before."""
-
     # Output
     output_dir: str = "whisper-finetuned"
     """Folder of a run of its own: checkpoints, the model, the list of dropped clips."""

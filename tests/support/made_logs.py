@@ -23,6 +23,7 @@ from tune.experiments.events import (
     TrialEnded,
     TrialProposed,
     TrialStarted,
+    WeightsDropped,
     decode,
     encode,
 )
@@ -257,11 +258,18 @@ def training_settings(plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return {"kind": "training", "space": {}, **(plan or {})}
 
 
-def whole_search(made: MadeLog, trials: Sequence[Sequence[float]] = ((50.0, 30.0, 12.0), (55.0,))) -> None:
-    """A search from its first event to its last."""
+def whole_search(
+    made: MadeLog,
+    trials: Sequence[Sequence[float]] = ((50.0, 30.0, 12.0), (55.0,)),
+    *,
+    dropped: Sequence[str] = (),
+) -> None:
+    """A search from its first event to its last; the weights of `dropped` are gone."""
     made.session(trials=len(trials))
     for number, wers in enumerate(trials, start=1):
         made.trial(f"{number:03d}", *wers)
+    if dropped:
+        made.append(WeightsDropped(runs=list(dropped)))
     made.finish()
 
 

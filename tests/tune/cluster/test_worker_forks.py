@@ -20,7 +20,7 @@ from tune.cluster import worker_forks as forks
 
 MARK = "TUNE_WHISPER_TEST_FORKS"
 WORDS = ["--space", "lr_batch", "--trials", "1", "--finalists", "0", "--experiment", "forks"]
-SETTINGS = ["max_train_clips=32", "max_eval_clips=8", "max_samples=100000", "reuse_baseline=false"]
+SETTINGS = ["max_train_clips=32", "max_eval_clips=8", "max_samples=100000"]
 
 
 def of_run(mark: str) -> list[psutil.Process]:

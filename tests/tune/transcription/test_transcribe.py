@@ -21,7 +21,6 @@ from made_logs import MadeLog, whole_search
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.transcribe import transcribe_parser
-from tune.experiments.events import WeightsDropped
 from tune.util.console import clock
 
 RATE = 16_000
@@ -344,10 +343,11 @@ def test_an_experiments_best_trial(talks: Path, run: Run) -> None:
     code, out, err = run("mine", "talks/short.flac")
     assert code == 0, err
     assert out == run("demo", "talks/short.flac")[1]
-    made.append(WeightsDropped(runs=["001"]))
-    code, _, err = run("mine", "talks/short.flac")
+    gone = MadeLog(talks / "experiments" / "gone")
+    whole_search(gone, dropped=["001", "002"])
+    code, _, err = run("gone", "talks/short.flac")
     assert code == 2
-    assert err == "error: experiment 'mine': the weights of its best trial are gone\n"
+    assert err == "error: experiment 'gone': the weights of its best trial are gone\n"
     (made.folder / "events.jsonl").unlink()
     assert "has no events.jsonl: its search never began a trial" in run("mine", "talks")[2]
 
