@@ -289,7 +289,7 @@ def show_log(trials: int, folder: Path) -> None:
 
     log, marks = ExperimentLog(folder / "events.jsonl"), [time.perf_counter()]
     log.append(
-        events.SessionStarted(session=1, owner="one", began=time.time(), trials=trials),
+        events.SessionStarted(session=1, began=time.time(), trials=trials),
         events.BaselineMeasured(rates={"wer": 60.0, "cer": 20.0, "loss": 1.0}),
     )
     for number in range(1, trials + 1):

@@ -37,7 +37,6 @@ from tune.experiments.events import (
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.object_stores.object_store import ObjectStore
-from tune.experiments.object_stores.segments import SegmentUploader
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import succeeded, write_results
@@ -159,7 +158,6 @@ def write_experiment(
     log.append(
         SessionStarted(
             session=1,
-            owner=experiment.owner,
             began=clock.now,
             trials=request.trials,
             finalists=request.n_finalists,
@@ -373,14 +371,10 @@ def change(file: Path, **values: Any) -> None:
 
 
 def bring(made: ExperimentFolder, store: ObjectStore) -> None:
-    """Upload an experiment of a folder, as its search would have: the log in segments, nothing that is hidden."""
+    """Upload an experiment of a folder, as its search would have: nothing that is hidden."""
     for file in sorted(made.path.rglob("*")):
-        if file.is_file() and not file.name.startswith(".") and file.name != EVENTS_FILE:
+        if file.is_file() and not file.name.startswith("."):
             store.write(f"{made.name}/{file.relative_to(made.path).as_posix()}", file.read_bytes())
-    log = made.path / EVENTS_FILE
-    session = read_log(log).session
-    assert session is not None
-    SegmentUploader(store, made.name, session.owner, log).publish()
 
 
 def simulated(

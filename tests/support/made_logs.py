@@ -85,7 +85,7 @@ class MadeLog:
         last = self.log.state.session
         number = number or (last.session + 1 if last else 1)
         asked: dict[str, Any] = {"trials": 4, "gpus_per_trial": 0.0, **changes}
-        self.append(SessionStarted(session=number, owner=f"owner{number}", began=self.now, **asked))
+        self.append(SessionStarted(session=number, began=self.now, **asked))
         if number == 1:
             rates = {"wer": BASELINE, "cer": 20.0, "loss": 1.0, "clips": 200.0}
             self.append(

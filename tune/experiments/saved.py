@@ -17,7 +17,6 @@ from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.adapters import with_base
 from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE
 from tune.experiments.log import fold
-from tune.experiments.object_stores.segments import download
 from tune.experiments.settings import ExperimentSettings, read_settings
 from tune.search.records import TrialRecord
 from tune.space.space import parse_space
@@ -136,8 +135,6 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
     if chosen is not None and chosen in names:
         folder = storage.experiment(chosen)
         folder.download()
-        if folder.store is not None:
-            download(folder.store, folder.name, folder.path / EVENTS_FILE)
         return folder
     if not names:
         what = "no experiment" if name is None else f"no experiment {name!r}"

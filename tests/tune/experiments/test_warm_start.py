@@ -218,7 +218,7 @@ def test_nothing_that_fits_is_an_error(
 
 def test_a_search_killed_before_its_base_model_was_told_is_an_error(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "experiments" / "other")
-    made.append(SessionStarted(session=1, owner="one", began=made.now, trials=4))
+    made.append(SessionStarted(session=1, began=made.now, trials=4))
     with pytest.raises(ExperimentError, match=r"^--warm-start other: none of its 0 trials fits the space$"):
         read_warm_start(
             "other", Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, RATE)], ours()

@@ -197,7 +197,7 @@ def test_a_search_that_has_not_ended(tmp_path: Path, state: str, told: str, comm
 def test_a_search_that_is_resumed_is_not_finished_any_more(tmp_path: Path) -> None:
     folder = small(tmp_path)
     log = ExperimentLog(folder.path / EVENTS_FILE)
-    log.append(SessionStarted(session=2, owner="another", began=time.time(), trials=30))
+    log.append(SessionStarted(session=2, began=time.time(), trials=30))
     log.close()
     assert "interrupted, 9 of 30 trials ended" in page_of(folder).text
 
