@@ -33,7 +33,7 @@ ROWS = {
         {"augmentation", "scoring"},
         {"training"},
         {"train"},
-        {"probe", "baseline_cache", "inspection", "transcription", "conversion", "demo", "__main__"},
+        {"probe", "inspection", "transcription", "conversion", "demo", "__main__"},
     ],
     "tune_whisper": [{"experiment"}, {"running"}, {"process"}],
 }

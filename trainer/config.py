@@ -68,9 +68,6 @@ CLIP_SETTINGS = ("audio_channel", "segment_columns", "pack_seconds")
 #: Settings that say how the texts are written that the model learns.
 TEXT_SETTINGS = ("lowercase", "remove_punctuation", "leading_space")
 
-#: What settings were in versions that lacked them, where that is not their default.
-EARLIER: dict[str, Any] = {"segment_columns": None}
-
 #: Short names and the hub repositories (or the embedded demo) that they stand for.
 MODEL_SHORT_NAMES: dict[str, str] = {
     "demo": "demo",
@@ -321,9 +318,6 @@ class TrainConfig:
     """Beams of the search for the transcript; 1 is greedy."""
     normalizer: Literal["auto", "whisper", "basic", "none"] = "auto"
     """Normalisation before WER: `auto` (by language), `basic` (case, punctuation), `whisper` (its own) or `none`."""
-
-    reuse_baseline: bool = True
-    """Take the base model's error rates from beside the features, where they were measured before."""
 
     # Output
     output_dir: str = "whisper-finetuned"

@@ -27,7 +27,6 @@ COMMANDS = {
     "logs": "tune.commands.jobs:logs",
     "stop": "tune.commands.jobs:stop",
     "list": "tune.commands.list:list_all",
-    "schema": "tune.commands.schema:schema",
     "cluster": "tune.commands.cluster:cluster",
 }
 """The functions behind the command words; each takes the words after its own and returns the exit code."""

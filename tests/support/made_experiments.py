@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
+import yaml
 from curves import FamilyName, LearningCurves, draw_curves
 from simulated_controller import Limits
 from simulation import simulate_search
@@ -36,7 +37,6 @@ from tune.experiments.events import (
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.object_stores.object_store import ObjectStore
-from tune.experiments.object_stores.segments import SegmentUploader
 from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import succeeded, write_results
@@ -158,7 +158,6 @@ def write_experiment(
     log.append(
         SessionStarted(
             session=1,
-            owner=experiment.owner,
             began=clock.now,
             trials=request.trials,
             finalists=request.n_finalists,
@@ -363,15 +362,19 @@ def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Out
     return Outcome(make_plan(request), read_log(written.path / EVENTS_FILE))
 
 
+def change(file: Path, **values: Any) -> None:
+    """Other values for some keys of a JSON or YAML file."""
+    content = yaml.safe_load(file.read_text()) | values
+    file.write_text(
+        json.dumps(content) if file.suffix == ".json" else yaml.safe_dump(content, sort_keys=False)
+    )
+
+
 def bring(made: ExperimentFolder, store: ObjectStore) -> None:
-    """Upload an experiment of a folder, as its search would have: the log in segments, nothing that is hidden."""
+    """Upload an experiment of a folder, as its search would have: nothing that is hidden."""
     for file in sorted(made.path.rglob("*")):
-        if file.is_file() and not file.name.startswith(".") and file.name != EVENTS_FILE:
+        if file.is_file() and not file.name.startswith("."):
             store.write(f"{made.name}/{file.relative_to(made.path).as_posix()}", file.read_bytes())
-    log = made.path / EVENTS_FILE
-    session = read_log(log).session
-    assert session is not None
-    SegmentUploader(store, made.name, session.owner, log).publish()
 
 
 def simulated(

@@ -22,6 +22,7 @@ from tune.experiments.events import (
     TrialEnded,
     TrialProposed,
     TrialStarted,
+    WeightsDropped,
     decode,
     encode,
 )
@@ -80,7 +81,7 @@ class MadeLog:
         last = self.log.state.session
         number = number or (last.session + 1 if last else 1)
         asked: dict[str, Any] = {"trials": 4, "gpus_per_trial": 0.0, **changes}
-        self.append(SessionStarted(session=number, owner=f"owner{number}", began=self.now, **asked))
+        self.append(SessionStarted(session=number, began=self.now, **asked))
         if number == 1:
             rates = {"wer": BASELINE, "cer": 20.0, "loss": 1.0, "clips": 200.0}
             self.append(
@@ -246,11 +247,18 @@ def training_settings(plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return {"kind": "training", "space": {}, **(plan or {})}
 
 
-def whole_search(made: MadeLog, trials: Sequence[Sequence[float]] = ((50.0, 30.0, 12.0), (55.0,))) -> None:
-    """A search from its first event to its last."""
+def whole_search(
+    made: MadeLog,
+    trials: Sequence[Sequence[float]] = ((50.0, 30.0, 12.0), (55.0,)),
+    *,
+    dropped: Sequence[str] = (),
+) -> None:
+    """A search from its first event to its last; the weights of `dropped` are gone."""
     made.session(trials=len(trials))
     for number, wers in enumerate(trials, start=1):
         made.trial(f"{number:03d}", *wers)
+    if dropped:
+        made.append(WeightsDropped(runs=list(dropped)))
     made.finish()
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 KEYS = {"AWS_ACCESS_KEY_ID": "planted-access-key", "AWS_SECRET_ACCESS_KEY": "planted-secret-key"}
 """The server takes any; tests look for these in what must not hold them."""
-_CONDITIONS = "S3_SERVER_CONDITIONS"
 _SENT = "S3_SERVER_SENT"
 
 
@@ -37,13 +36,10 @@ def give_keys(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> Non
 class S3Server:
     """The server with one bucket, started on a free port that it keeps over a restart."""
 
-    def __init__(
-        self, bucket: str, *, refuses: bool = False, conditions: str = "mind", sent: Path | None = None
-    ) -> None:
+    def __init__(self, bucket: str, *, refuses: bool = False, sent: Path | None = None) -> None:
         """`sent` is a file that says how many bytes of objects the server was sent so far."""
         self.bucket = bucket
         self._environment = {
-            _CONDITIONS: conditions,
             **({"INITIAL_NO_AUTH_ACTION_COUNT": "1"} if refuses else {}),
             **({_SENT: str(sent)} if sent else {}),
         }
@@ -85,47 +81,19 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def s3_server(
-    bucket: str = "experiments", *, refuses: bool = False, conditions: str = "mind"
-) -> Iterator[S3Server]:
+def s3_server(bucket: str = "experiments", *, refuses: bool = False) -> Iterator[S3Server]:
     """A running server that is gone in the end.
 
     Args:
         bucket: the one bucket that it has.
         refuses: no key is good enough for it.
-        conditions: what it does with If-Match and If-None-Match of a PUT: "mind" them as Amazon's does; "ignore"
-            them or answer that it does not "implement" them, as older servers of other makes do.
     """
-    server = S3Server(bucket, refuses=refuses, conditions=conditions)
+    server = S3Server(bucket, refuses=refuses)
     server.start()
     try:
         yield server
     finally:
         server.stop()
-
-
-def _condition_puts(what: str) -> None:
-    """Make PUTs of moto, which looks first and writes then, mind their conditions as one step, or not at all."""
-    from moto.s3.exceptions import S3ClientError
-    from moto.s3.responses import S3Response
-
-    put, lock = S3Response.put_object, threading.Lock()
-
-    class NotImplementedHereError(S3ClientError):
-        code = 501
-
-    def put_object(self: S3Response) -> object:
-        given = {name for name in ("If-Match", "If-None-Match") if name in self.headers}
-        if given and what == "implement":
-            raise NotImplementedHereError(
-                "NotImplemented", "A header implies functionality that is not there"
-            )
-        if given and what == "ignore":
-            self.headers = {name: value for name, value in self.headers.items() if name not in given}
-        with lock:
-            return put(self)
-
-    S3Response.put_object = put_object
 
 
 def _count_sent(file: Path) -> None:
@@ -150,7 +118,6 @@ def _serve(port: int, bucket: str) -> None:
     from moto.server import ThreadedMotoServer
 
     os.environ.update(KEYS)
-    _condition_puts(os.environ[_CONDITIONS])
     if _SENT in os.environ:
         _count_sent(Path(os.environ[_SENT]))
     ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False).start()

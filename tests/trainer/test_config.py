@@ -130,7 +130,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "generation_num_beams": (*WHOLE, 0, None),
     "objective": (*ONE_OF, None),
     "normalizer": (*ONE_OF, None),
-    "reuse_baseline": FLAG,
     "output_dir": (*TEXT, "", None),
     "log_every_seconds": (*NUMBER, -1, None),
 }

@@ -43,7 +43,6 @@ other commands:
   tune-whisper sync EXPERIMENT                  deliver to MLflow what waits on disk
   tune-whisper submit --address URL -- ...      send a search to a cluster as a Ray job
   tune-whisper status, logs, stop               what became of it
-  tune-whisper schema                           a JSON Schema of space files, for editors
   tune-whisper cluster --address ADDRESS        what a cluster has; create, scale and delete on Vertex AI
   each has its own --help
 

@@ -50,8 +50,6 @@ class SessionStarted(Event):
 
     session: int
     """1 for the first process, one more for each `--resume`."""
-    owner: str
-    """Random name of the process."""
     began: float
     """When its command began, in seconds since the epoch: time budgets count from there."""
     kind: Literal["search", "training"] = "search"

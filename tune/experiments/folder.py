@@ -7,9 +7,9 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tune.experiments.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
@@ -17,19 +17,12 @@ from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
 from tune.util.files import take_lock, write_whole
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 EXPERIMENT_FILE = "experiment.yaml"
 RESULTS_FILE = "results.json"
 EVENTS_FILE, PROGRESS_FILE = "events.jsonl", "progress.jsonl"
-EVENTS_FOLDER, LEASE_FILE = "events", "lease.json"
-"""In a bucket: the log, which cannot be appended to there; who writes it."""
 TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""
 _STATE_FILE = ".uploaded.json"
-_NO_SMALL_FILES = (EVENTS_FILE, LEASE_FILE)
-"""The log goes up as segments (`tune.experiments.object_stores.segments`); the lease is the store's alone."""
 _LOCAL_ONLY = ("mlflow_ui.log", ".db-wal", ".db-shm", ".db-journal")
 """Ends of names: SQLite's own files belong to the database only while it is open."""
 _NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
@@ -110,59 +103,72 @@ class ExperimentFolder:
                 raise ExperimentError(f"the checkpoint {path} is gone from {self.address}")
             yield found
 
-    def upload(self, below: str = "") -> None:
+    def upload(self, below: str = "", check: Callable[[], None] = lambda: None) -> None:
         """Bring the small files that changed to the store, each whole or not at all; nothing to do for a folder.
 
         Args:
-            below: folder of the experiment whose files alone are brought; all files where it is empty.
+            below: folder of the experiment whose files alone are brought; all files but the log where it is empty.
+            check: called before each file, raises what keeps it from going.
 
         Raises:
             StorageError: the store cannot be written now; what is missing goes with a later call.
         """
-        if self.store is None or not self.path.is_dir():
-            return
-        with self._alone():
-            state = self._state()
-            for file in self._small_files():
-                name = file.relative_to(self.path).as_posix()
-                if below and not name.startswith(f"{below}/"):
+        if self.store is not None and self.path.is_dir():
+            self._bring(self._small_files(self.path / below), check)
+
+    def upload_log(self, check: Callable[[], None]) -> None:
+        """Bring the log to the store if it has grown, whole lines only; for the session that writes it.
+
+        Raises what `check` does, and `StorageError` as `upload` does.
+        """
+        self._bring([self.path / EVENTS_FILE], check)
+
+    def _bring(self, files: Iterable[Path], check: Callable[[], None]) -> None:
+        """Upload those of the files that changed; another thread waits for one of them at most, not for all."""
+        assert self.store is not None
+        state = self._state()
+        for file in files:
+            name = file.relative_to(self.path).as_posix()
+            try:
+                mark = _local_mark(file)
+                if state.get(name, {}).get("local") == mark:
                     continue
-                try:
-                    mark = _local_mark(file)
-                    if state.get(name, {}).get("local") == mark:
-                        continue
-                    content = _snapshot(file) if file.suffix == ".db" else file.read_bytes()
-                except FileNotFoundError:  # a temporary file that was renamed since
-                    continue
-                self.store.write(f"{self.name}/{name}", content)
-                remote = self.store.marks([f"{self.name}/{name}"])[0]
-                self._save_state(state | {name: {"local": mark, "remote": list(remote or ())}})
-                state = self._state()
+                with self._alone():
+                    content = _content(file)
+                    check()
+                    self.store.write(f"{self.name}/{name}", content)
+                    remote = self.store.marks([f"{self.name}/{name}"])[0]
+                    self._save_state(self._state() | {name: {"local": mark, "remote": list(remote or ())}})
+            except FileNotFoundError:  # a temporary file that was renamed since
+                continue
 
     def download(self) -> None:
-        """Bring what the store has newer than the working copy, all but the checkpoints and the log.
+        """Bring what the store has newer than the working copy, all but the checkpoints.
 
-        The log comes by `tune.experiments.object_stores.segments.download`. A file that nobody else wrote since this
-        machine uploaded it is left as it is here, so a search that runs here is not disturbed.
+        A file that nobody else wrote since this machine uploaded it is left as it is here, so a search that runs here
+        is not disturbed. So is a log that goes on from where the store's ends: it could not be uploaded.
 
         Raises:
             StorageError: the store cannot be read.
         """
         if self.store is None:
             return
-        remote = self.store.files(self.name, TRIALS_FOLDER, EVENTS_FOLDER)
+        remote = self.store.files(self.name, TRIALS_FOLDER)
         self.path.mkdir(parents=True, exist_ok=True)
         with self._alone():
             state = self._state()
             for name, mark in remote.items():
-                if name in _NO_SMALL_FILES:
-                    continue
                 target = inside(self.path, name)
-                if target.exists() and state.get(name, {}).get("remote") == list(mark):
+                if target.name.startswith(".") or (
+                    target.exists() and state.get(name, {}).get("remote") == list(mark)
+                ):
+                    continue
+                content = self.store.read(f"{self.name}/{name}")
+                if name == EVENTS_FILE and target.exists() and target.read_bytes().startswith(content):
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial = target.with_name(f".{target.name}.partial")
-                partial.write_bytes(self.store.read(f"{self.name}/{name}"))
+                partial.write_bytes(content)
                 if name == DATABASE:
                     relocate_artifacts(partial, default_artifact_root(self.path))
                     for leftover in ("-wal", "-shm", "-journal"):  # a killed search's, of the older database
@@ -177,15 +183,15 @@ class ExperimentFolder:
         if self.store is not None:
             self.store.delete(self.name)
 
-    def _small_files(self) -> Sequence[Path]:
-        """Files that belong to the store; never Ray's own, hidden ones, or the features."""
+    def _small_files(self, below: Path) -> list[Path]:
+        """Files that belong to the store, but the log; never Ray's own, hidden ones, or the features."""
         return [
             file
-            for file in sorted(self.path.rglob("*"))
+            for file in sorted(below.rglob("*"))
             if file.is_file()
             and not file.name.endswith(_LOCAL_ONLY)
             and not any(part.startswith(".") for part in file.relative_to(self.path).parts)
-            and file.relative_to(self.path).parts[0] not in (TRIALS_FOLDER, *_NO_SMALL_FILES)
+            and file.relative_to(self.path).parts[0] not in (TRIALS_FOLDER, EVENTS_FILE)
         ]
 
     @contextlib.contextmanager
@@ -212,6 +218,14 @@ def _local_mark(file: Path) -> list[int]:
     log = file.with_name(f"{file.name}-wal")
     stats = [path.stat() for path in (file, log) if path == file or path.exists()]
     return [number for stat in stats for number in (stat.st_size, stat.st_mtime_ns)]
+
+
+def _content(file: Path) -> bytes:
+    """What goes to the store."""
+    if file.suffix == ".db":
+        return _snapshot(file)
+    content = file.read_bytes()
+    return content[: content.rfind(b"\n") + 1] if file.name == EVENTS_FILE else content
 
 
 def _snapshot(database: Path) -> bytes:

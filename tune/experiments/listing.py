@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainer.scoring.translation import renamed
 from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import ObjectStore
-from tune.experiments.object_stores.segments import read_segments
-from tune.experiments.old_form import STATE_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
 from tune.experiments.saved import load_saved
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from tune.experiments.saved import SavedExperiment
     from tune.experiments.storage import Storage
 
-_FILES = (EXPERIMENT_FILE, STATE_FILE, RESULTS_FILE)
+_FILES = (EXPERIMENT_FILE, EVENTS_FILE, RESULTS_FILE)
 _ALIVE_SECONDS = 600.0
 """An experiment whose lock cannot be seen and whose files changed no longer ago is taken to run, wherever that is."""
 _READERS = 16
@@ -85,13 +83,11 @@ class _Found:
 class _InStore(ExperimentFolder):
     """An experiment as it is in an object store: nothing of it is brought here."""
 
-    def __init__(self, name: str, store: ObjectStore, present: Set[str], log: bytes | None) -> None:
+    def __init__(self, name: str, store: ObjectStore, present: Set[str]) -> None:
         super().__init__(name, Path(f"{store.address}/{name}"), store)
-        self._present, self._log = present, log
+        self._present = present
 
     def read(self, name: str) -> bytes | None:
-        if name == EVENTS_FILE:
-            return self._log
         return self.store.read(f"{self.name}/{name}") if self.store and name in self._present else None
 
 
@@ -114,7 +110,7 @@ def list_experiments(storage: Storage) -> list[ExperimentLine]:
 def _in_folder(folder: Path) -> Iterator[tuple[ExperimentLine, float]]:
     """Each experiment, and when something of it was last written."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        present = {name for name in (*_FILES, EVENTS_FILE, LOCK_FILE) if (path / name).is_file()}
+        present = {name for name in (*_FILES, LOCK_FILE) if (path / name).is_file()}
         if path.name.startswith(".") or not present:
             continue
         changed = max((path / name).stat().st_mtime for name in present)
@@ -130,16 +126,11 @@ def _in_store(storage: Storage) -> list[tuple[ExperimentLine, float]]:
 
     def find(name: str) -> tuple[ExperimentLine, float] | None:
         times = {file: mark[1] for file in _FILES if (mark := marks[f"{name}/{file}"]) is not None}
-        changed = max([0.0, *times.values()])
-        try:
-            log = read_segments(store, name) or None
-        except ExperimentError as error:
-            return ExperimentLine(name=name, state="damaged", note=str(error)), changed
-        if log is None and not times:
+        if not times:
             return None
-        present = times.keys() | ({EVENTS_FILE} if log else set())
-        locked = is_locked(storage.experiment(name).path / LOCK_FILE)
-        return _line(_Found(_InStore(name, store, present, log), present, locked, changed)), changed
+        changed, locked = max(times.values()), is_locked(storage.experiment(name).path / LOCK_FILE)
+        found = _Found(_InStore(name, store, times.keys()), times.keys(), locked, changed)
+        return _line(found), changed
 
     with ThreadPoolExecutor(_READERS) as readers:
         return [found for found in readers.map(find, names) if found is not None]
@@ -150,11 +141,11 @@ def _line(found: _Found) -> ExperimentLine:
     if EXPERIMENT_FILE not in found.present:
         if found.locked:
             return ExperimentLine(name=name, state="starting")
-        begun = found.present & {EVENTS_FILE, STATE_FILE, RESULTS_FILE}
+        begun = found.present & {EVENTS_FILE, RESULTS_FILE}
         why = "" if begun else ": it was killed before its first trial, and can be removed"
         return ExperimentLine(name=name, state="damaged", note=f"has no {EXPERIMENT_FILE}{why}")
     try:
-        return _whole_line(found, load_saved(found.folder, found.changed))
+        return _whole_line(found, load_saved(found.folder))
     except ExperimentError as error:
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -165,10 +156,8 @@ def _line(found: _Found) -> ExperimentLine:
 def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
     state, settings, train = saved.state, saved.settings, saved.settings.train_config
     asked, ended = state.session, how_it_ended(state)
-    changed, unseen = found.changed, found.locked is None
-    if found.folder.remote:  # the locks of other machines cannot be seen
-        changed, unseen = max(changed, state.heard), True
-    alive = unseen and state.ended is None and time.time() - changed < _ALIVE_SECONDS
+    unseen = found.locked is None or found.folder.remote  # the locks of other machines cannot be seen
+    alive = unseen and state.ended is None and time.time() - found.changed < _ALIVE_SECONDS
     running = bool(found.locked) or (alive and ended is None)
     return ExperimentLine(
         name=saved.name,

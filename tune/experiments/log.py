@@ -95,10 +95,6 @@ class ExperimentLog:
         self.path = path
         self.state = SearchState()
         """What the log folds to; changed by `append` alone."""
-        self.on_append: Callable[[], None] = lambda: None
-        """Called after each time that something was written."""
-        self.guard: Callable[[], None] = lambda: None
-        """Called before anything is written; raises where nothing may be."""
         self.problem: ExperimentError | None = None
         """Why it could not be written; what it said before stays."""
         self._clock = clock
@@ -128,7 +124,6 @@ class ExperimentLog:
                 nothing may be done that is not known.
         """
         with self._lock, _undisturbed():
-            self.guard()
             if self.problem is not None:
                 raise self.problem
             now = round(self._clock(), 6)
@@ -147,7 +142,6 @@ class ExperimentLog:
             self._size += len(content)
             for entry in entries:
                 self.state.apply(entry)
-        self.on_append()
 
     def stand_still(self) -> None:
         """What follows happens at the time of the last event: nothing of the search runs, and no time counts."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import EARLIER, MODEL_SHORT_NAMES, ConfigError, TrainConfig
+from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
@@ -119,7 +119,7 @@ def exported_settings(folder: Path) -> dict[str, Any]:
     """
     settings, splits = read_object(folder / SETTINGS_FILE), folder / SPLITS_FILE
     kept = {"splits": str(splits.absolute()) if splits.is_file() else None}
-    return EARLIER | settings | kept if settings else {}
+    return settings | kept if settings else {}
 
 
 def write_exported_settings(config: TrainConfig, folder: Path) -> None:

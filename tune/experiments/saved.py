@@ -15,10 +15,8 @@ import yaml
 from trainer.config import TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.adapters import with_base
-from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE
+from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE
 from tune.experiments.log import fold
-from tune.experiments.object_stores.segments import download
-from tune.experiments.old_form import STATE_FILE, old_state
 from tune.experiments.settings import ExperimentSettings, read_settings
 from tune.search.records import TrialRecord
 from tune.space.space import parse_space
@@ -60,7 +58,7 @@ class SavedExperiment:
         elsewhere.
         """
         base, splits = self.settings.base, self.folder.path / SPLITS_FILE
-        if splits.is_file():  # earlier versions kept none
+        if splits.is_file():  # not before the data was read
             # What is trained on is train there, whatever it was made of.
             base = base.replace(splits=str(splits), train_on="train")
         return (
@@ -105,23 +103,24 @@ class SavedExperiment:
             yield found
 
 
-def load_saved(folder: ExperimentFolder, heard: float | None = None) -> SavedExperiment:
-    """Read an experiment, also while it runs, and one of an earlier version.
-
-    Args:
-        folder: its small files can be read.
-        heard: when those of an earlier version were written, in seconds since the epoch, where it is known.
+def load_saved(folder: ExperimentFolder) -> SavedExperiment:
+    """Read an experiment whose small files can be read, also while it runs.
 
     Raises:
-        ExperimentError: nothing of it was measured yet, or a file of it is damaged.
+        ExperimentError: its search has not begun, or a file of it is damaged.
     """
-    settings = read_settings(folder)
-    if (log := folder.read(EVENTS_FILE)) is not None:
-        return SavedExperiment(folder, settings, fold(log, folder.path / EVENTS_FILE))
-    if heard is None:
-        old = [folder.path / name for name in (STATE_FILE, RESULTS_FILE)]
-        heard = max((file.stat().st_mtime for file in old if file.is_file()), default=0.0)
-    return SavedExperiment(folder, settings, old_state(folder, settings, heard))
+    settings, log = read_settings(folder), folder.read(EVENTS_FILE)
+    if log is None:
+        raise no_log(folder)
+    return SavedExperiment(folder, settings, fold(log, folder.path / EVENTS_FILE))
+
+
+def no_log(folder: ExperimentFolder) -> ExperimentError:
+    """What is told of an experiment whose search has not begun."""
+    return ExperimentError(
+        f"experiment {folder.name!r}: has no {EVENTS_FILE}: its search never began a trial; wait until it does, or "
+        f"remove {folder.address} and start it anew"
+    )
 
 
 def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
@@ -136,8 +135,6 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
     if chosen is not None and chosen in names:
         folder = storage.experiment(chosen)
         folder.download()
-        if folder.store is not None:
-            download(folder.store, folder.name, folder.path / EVENTS_FILE)
         return folder
     if not names:
         what = "no experiment" if name is None else f"no experiment {name!r}"
@@ -146,22 +143,6 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
         )
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4) or names[-3:]
     raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")
-
-
-def old_form_error(folder: ExperimentFolder, option: str, what: str) -> ExperimentError:
-    """What is told where an experiment of an earlier version cannot be used."""
-    if not (folder.path / STATE_FILE).is_file():
-        return ExperimentError(
-            f"{option}: its search never began a trial; remove {folder.address} and start it anew"
-        )
-    try:
-        version = read_settings(folder).versions.get("tune-whisper", "0.1.0")
-    except ExperimentError:
-        version = "0.1.0"
-    return ExperimentError(
-        f"{option}: was made by tune-whisper {version}, which kept no {EVENTS_FILE}; {what} with that version "
-        f"(pip install tune-whisper=={version}). All else works with this one"
-    )
 
 
 def _load_space(saved: Mapping[str, Any], folder: Path) -> SearchSpace:

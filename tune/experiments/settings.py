@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from trainer.config import EARLIER, TrainConfig
+from trainer.config import TrainConfig
 from tune.cluster.resources import TrialResources
 from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder
 from tune.experiments.mlflow_store import DATABASE, default_tracking_uri, sqlite_path
@@ -25,7 +25,7 @@ _UNKNOWN_RESOURCES = TrialResources(gpus=0.0, cpus=1.0, concurrent=1)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
-    """The file's content; its keys are the names of the fields. Defaults are for files of earlier versions."""
+    """The file's content; its keys are the names of the fields."""
 
     experiment: str = ""
     """Its name when it was made."""
@@ -59,8 +59,6 @@ class ExperimentSettings:
     notes: tuple[str, ...] = ()
     """What the user should know of the data."""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    first_form: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-    """Keys that version 0.1 alone wrote: what is in the log since."""
 
     @functools.cached_property
     def base(self) -> TrainConfig:
@@ -69,8 +67,7 @@ class ExperimentSettings:
 
     def write(self, folder: Path) -> None:
         """Write `experiment.yaml`; OSError where that cannot be done."""
-        content = {name: value for name, value in dataclasses.asdict(self).items() if name != "first_form"}
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
         (folder / EXPERIMENT_FILE).write_text(text, encoding="utf-8")
 
 
@@ -91,18 +88,8 @@ def read_settings(folder: ExperimentFolder) -> ExperimentSettings:
         raise ExperimentError(f"{path}: cannot be read: {str(reason).splitlines()[0]}") from error
     if not isinstance(found, dict) or not isinstance(found.get("train_config"), dict):
         raise ExperimentError(f"{path}: is not the file of an experiment, it has no train_config")
-    known: dict[str, Any] = {}
-    other: dict[str, Any] = {}
-    for name, value in found.items():
-        if name not in ExperimentSettings.__dataclass_fields__:
-            other[name] = value
-        elif value is not None:
-            known[name] = value
-    known["train_config"] = EARLIER | known["train_config"]
     try:
-        if "resources" in known:
-            known["resources"] = {**dataclasses.asdict(_UNKNOWN_RESOURCES), **known["resources"]}
-        settings: ExperimentSettings = restored(ExperimentSettings, {**known, "first_form": other})
+        settings: ExperimentSettings = restored(ExperimentSettings, found)
     except (AttributeError, TypeError) as error:
         raise ExperimentError(f"{path}: is not the file of an experiment: {error}") from error
     return settings

@@ -113,7 +113,7 @@ class SearchState:
         return self._records_of(name)[name]
 
     def _records_of(self, name: str) -> Records:
-        if name in self.records:  # names of earlier versions' trainings are the user's
+        if name in self.records:
             return self.records
         return self.averages if role_of(name) == "average" else self.repeats
 
@@ -142,10 +142,6 @@ class SearchState:
         """Wall time over all sessions, up to the last event."""
         began = self.session.began if self.session else self.heard
         return self._earlier_seconds + max(0.0, self.heard - began)
-
-    def restore_seconds(self, seconds: float, heard: float) -> None:
-        """Wall time, and when it ended in seconds since the epoch, of an experiment that kept no log."""
-        self._earlier_seconds, self.heard = seconds, heard
 
     def seconds_at(self, now: float) -> float:
         """Wall time over all sessions, where this one still runs; `now` in seconds since the epoch."""

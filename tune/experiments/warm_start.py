@@ -116,7 +116,7 @@ def read_warm_start(
         if trial.status not in ("completed", "early_stopped"):
             continue
         config = {**theirs, **trial.config}
-        frozen = bool(config.get("freeze_encoder"))  # as trials of earlier versions have it
+        frozen = bool(config.get("freeze_encoder"))
         config["method"] = method_of(config.get("method", "full"), frozen)
         params = space.draw(lambda key, _, config=config: config.get(key))  # type: ignore[misc]
         wrong = min((each.outside(params) for each in spaces), key=len)

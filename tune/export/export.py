@@ -217,26 +217,18 @@ class _Measured:
 def _measured(
     saved: SavedExperiment, exported: TrainConfig, reported: _Reported, console: Console
 ) -> _Measured:
-    """Measured now; or as the search did, where the data is gone, or nobody knows which clips were trained on."""
+    """Measured now; or as the search did, where the data is gone."""
     from trainer.data.prepared import prepare
 
     baseline = _whole(saved.state.base_rates) | _interval(baseline_clips(saved.folder.path))
     try:
         data = prepare(saved.base)
         changed = _changed(saved, data)
-        if not changed or saved.base.splits is not None:
-            return _Measured(_measure(saved.base, exported, baseline, data, changed), changed)
-        reason = (
-            f"the {' and '.join(changed)} clips are others than those of the search, which kept no list of its splits, "
-            "and some may have been trained on"
-        )
+        return _Measured(_measure(saved.base, exported, baseline, data, changed), changed)
     except DataError as error:
         if not reported.rates:
             raise
-        reason = str(error)
-    if not reported.rates:
-        raise DataError(f"the model cannot be measured: {reason}")
-    say(console, f"warning: not measured again, the figures are those of the search: {reason}")
+        say(console, f"warning: not measured again, the figures are those of the search: {error}")
     after = {**reported.rates, "clips": baseline["clips"]}
     rates: Rates = {"validation": {"before": baseline, "after": after}}
     held = saved.state.held_out

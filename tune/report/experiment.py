@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE
+from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
 from tune.experiments.saved import SavedExperiment, load_saved
@@ -60,11 +60,6 @@ class Experiment(SavedExperiment):
     def verdict(self) -> Verdict | None:
         """Which finalist won."""
         return self.state.verdict
-
-    @property
-    def has_log(self) -> bool:
-        """Whether this version can go on with it; an earlier one kept no log."""
-        return (self.folder.path / EVENTS_FILE).is_file()
 
     @property
     def has_ended(self) -> bool:
@@ -163,11 +158,6 @@ class Experiment(SavedExperiment):
     def recipe_trial(self) -> TrialRecord | None:
         """The trial that had them, one of the first of every search; None before it began."""
         return next((trial for trial in self.trials if trial.config == self.recipe), None)
-
-    @property
-    def has_results(self) -> bool:
-        """Whether a session of it has come to its end, so that export and `train --from` find what they need."""
-        return (self.folder.path / RESULTS_FILE).is_file() or self.best_trial is not None
 
     @property
     def finalists(self) -> list[str]:

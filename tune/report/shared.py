@@ -99,8 +99,6 @@ def _words(reason: str) -> str:
 
 def _can_go_on(experiment: Experiment) -> bool:
     """Whether `--resume` goes on with it as it is: where it was broken off, or a single training failed."""
-    if not experiment.has_log:
-        return False
     if experiment.stage == "failed":
         return experiment.is_training and any(trial.status == "failed" for trial in experiment.trials)
     return experiment.stage in ("interrupted", "unfinished")
@@ -110,13 +108,13 @@ def _commands(experiment: Experiment) -> str:
     """The commands that come next, a line each."""
     name, option = shlex.quote(experiment.name), experiment.storage_option
     lines = []
-    if experiment.has_ended and experiment.has_log and not experiment.is_training:
+    if experiment.has_ended and not experiment.is_training:
         more = len(experiment.trials) + max(8, len(experiment.trials) // 2)
         lines.append((f"tune-whisper --resume {name} --trials {more}{option}", "more trials"))
     elif _can_go_on(experiment):
         words = "tune-whisper train" if experiment.is_training else "tune-whisper"
         lines.append((f"{words} --resume {name}{option}", "go on with it"))
-    if experiment.best_trial is not None and experiment.has_results and experiment.stage != "running":
+    if experiment.best_trial is not None and experiment.stage != "running":
         lines.append((f"tune-whisper export {name} --output my-model{option}", "the best model as a folder"))
         if not experiment.is_training:
             lines.append((f"tune-whisper train --from {name}{option}", "train with the winner's settings"))

@@ -67,17 +67,12 @@ def make_report(experiment: Experiment) -> Report:
 def save_report(report: Report, output: Path | None = None) -> Path:
     """Write the page into `report/` of the experiment's folder, or to a file elsewhere, and return its path.
 
-    Pictures that an earlier version left in `report/` are removed.
-
     Raises:
         ExperimentError: it cannot be written.
     """
     page = output or report.experiment.folder.path / REPORT_FOLDER / PAGE_FILE
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        if output is None:
-            for old in page.parent.glob("*.png"):
-                old.unlink()
         write_whole(page, report.html)
     except OSError as error:
         reason = f"cannot be written: {error.strerror or error}"

@@ -81,7 +81,7 @@ class Measures:
         if run is None:
             inputs = self.session.inputs(config, guard=guard.data)
             where = f"on {guard.data}"
-            return measure_untouched(self.session, inputs, data, "validation", where)[0], digest
+            return measure_untouched(self.session, inputs, "validation", where), digest
         inputs = self.session.inputs(config.replace(**run.config), guard=guard.data)
         return self._run(measure_guard, inputs, str(run.checkpoint), point), digest
 

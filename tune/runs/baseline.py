@@ -20,7 +20,6 @@ from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, freeing
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.data.prepared import PreparedData
     from trainer.train import Evaluation
     from tune.search.records import TrialRecord
 
@@ -29,22 +28,19 @@ Result = TypeVar("Result")
 
 
 def measure_baseline(session: Session[Any]) -> Evaluation:
-    """The base model untouched, on the validation split, as measured before or now; kept for the log and the report.
+    """The base model untouched, on the validation split, kept for the log and the report.
 
     Raises:
         UserError: the model cannot be used.
     """
     began, base = time.time(), session.plan.base
     if base.full_window_evaluation:
-        found, known = _measure(session, base, "validation")
+        found = _measure(session, base, "validation")
         problem = _choose_window(session, found)
     else:
         problem = _choose_window(session, None)
-        found, known = _measure(session, session.plan.base, "validation")
-    session.say(
-        f"baseline: {base.model} untouched has {found.describe()} "
-        f"on {found.clips} validation clips{' (measured before)' if known else ''}"
-    )
+        found = _measure(session, session.plan.base, "validation")
+    session.say(f"baseline: {base.model} untouched has {found.describe()} on {found.clips} validation clips")
     if found.sources:
         how = objective_words(base.objective) or "all clips together"
         own = ", ".join(f"{name} {rates['wer']:.2f} %" for name, rates in found.sources.items())
@@ -90,10 +86,10 @@ def _choose_window(session: Session[Any], whole: Evaluation | None) -> str:
     every = range(len(clips))
     if whole is None:
         whole_base = base.replace(full_window_evaluation=True)
-        before = _measure(session, whole_base, "validation", clips)[0].written(every)
+        before = _measure(session, whole_base, "validation", clips).written(every)
     else:
         before = whole.written(clips)
-    short = _measure(session, base.replace(full_window_evaluation=False), "validation", clips)[0]
+    short = _measure(session, base.replace(full_window_evaluation=False), "validation", clips)
     problem = window_problem(before, short.written(every))
     if problem is None:
         return ""
@@ -116,7 +112,7 @@ def _rates_in_window(session: Session[Any]) -> dict[str, float]:
         return {}
     if frames == full and not varies(base):
         return {}
-    return finite(_measure(session, base.replace(full_window_evaluation=False), "validation")[0].rates())
+    return finite(_measure(session, base.replace(full_window_evaluation=False), "validation").rates())
 
 
 def _frames(session: Session[Any]) -> tuple[int, int]:
@@ -127,12 +123,12 @@ def _frames(session: Session[Any]) -> tuple[int, int]:
 
 def _measure(
     session: Session[Any], base: TrainConfig, split: str, clips: Sequence[int] | None = None
-) -> tuple[Evaluation, bool]:
-    """The untouched model as these settings measure it, on some clips or all, and whether it was measured before."""
+) -> Evaluation:
+    """The untouched model as these settings measure it, on some clips or all."""
     if clips is not None and len(clips) == len(session.data.splits[split]):
         clips = None
     where = "" if base.full_window_evaluation else "in the trainings' window"
-    return measure_untouched(session, session.inputs(base), session.data, split, where, clips=clips)
+    return measure_untouched(session, session.inputs(base), split, where, clips=clips)
 
 
 def measure_held_out(
@@ -152,7 +148,7 @@ def measure_held_out(
         inputs = session.inputs(config)
         found = begin_in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
         whole = session.plan.base.replace(full_window_evaluation=True)
-        base = _measure(session, whole, "test")[0]  # beside it, where there is room
+        base = _measure(session, whole, "test")  # beside it, where there is room
         with session.console.status("measuring the test split ..."):
             return found(), base
     except (UserError, ray.exceptions.RayError) as error:
@@ -163,31 +159,18 @@ def measure_held_out(
 def measure_untouched(
     session: Session[Any],
     inputs: TrialInputs,
-    data: PreparedData,
     split: str,
     where: str = "",
     *,
     clips: Sequence[int] | None = None,
-) -> tuple[Evaluation, bool]:
-    """The model of `inputs` as it is on a split of `data`, which they have, and whether it was measured before.
+) -> Evaluation:
+    """The model of `inputs` as it is on a split of their data.
 
     In the window of trainings where their settings do not have the whole one; `clips`: these alone.
     """
-    from trainer.baseline_cache import keep_rates, recall_rates
-
-    device, base = "gpu" if session.resources.gpus else "cpu", inputs.config
-    how: dict[str, Any] = {"as_in_training": not base.full_window_evaluation, "clips": clips}
-    known = recall_rates(base, data, device, split, **how) if base.reuse_baseline else None
-    if known is not None:
-        return known, True
+    base = inputs.config
     with session.console.status(f"measuring the base model {base.model} {where}".rstrip() + " ..."):
-        found = in_worker(session, evaluate_shared, inputs, split, *how.values())
-    if base.reuse_baseline:
-        try:
-            keep_rates(base, data, device, split, found, **how)
-        except OSError as error:
-            session.say(f"note: the next search measures the base model again: {error}")
-    return found, False
+        return in_worker(session, evaluate_shared, inputs, split, not base.full_window_evaluation, clips)
 
 
 def in_worker(

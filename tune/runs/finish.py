@@ -89,7 +89,7 @@ def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage
     experiment.log.stand_still()
     try:
         finish(experiment, say, storage_option=storage_option)
-        experiment.publish()
+        experiment.upload()
     finally:
         experiment.close()
     return True
@@ -116,7 +116,6 @@ def find_finished(name: str, storage: Storage) -> ExperimentFolder:
     notes: list[str] = []
     try:
         if finish_if_owed(folder, notes.append, storage.option):
-            folder.upload()
             notes.insert(0, f"note: {name} had not come to its end, and was finished now")
     except (ExperimentError, StorageError, OSError) as error:
         notes.append(f"note: {name} has not come to its end and cannot be finished here: {error}")

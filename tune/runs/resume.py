@@ -17,7 +17,7 @@ from tune.experiments.plan import (
     absolute_guards,
     check_auto,
 )
-from tune.experiments.saved import SavedExperiment, find_experiment, old_form_error
+from tune.experiments.saved import SavedExperiment, find_experiment, no_log
 from tune.experiments.settings import read_settings
 from tune.experiments.training_plan import TRIAL, TrainPlan, TrainRequest
 from tune.experiments.warm_start import WarmStart
@@ -157,9 +157,6 @@ def _opened(
 ) -> Iterator[tuple[SavedExperiment, OpenExperiment]]:
     """An experiment of an earlier session, which stays open unless the block fails."""
     folder = find_experiment(name, storage)
-    has_log = (folder.path / EVENTS_FILE).is_file()
-    if not has_log and kind == "search":
-        raise old_form_error(folder, f"--resume {name}", "go on with it")
     settings = read_settings(folder)
     if settings.kind != kind:
         raise ExperimentError(
@@ -167,8 +164,8 @@ def _opened(
             if kind == "search"
             else f"--resume {name}: is a search, not a training; tune-whisper --resume {name} goes on with it"
         )
-    if not has_log:
-        raise old_form_error(folder, f"--resume {name}", "go on with it")
+    if not (folder.path / EVENTS_FILE).is_file():
+        raise no_log(folder)
     with contextlib.ExitStack() as stack:
         experiment = OpenExperiment(folder, take_over=take_over)
         stack.callback(experiment.close)

@@ -257,12 +257,7 @@ class Session(Generic[PlanT]):
         self.stack.callback(experiment.close)
         self.stack.callback(uploader.finish)
         self.stack.enter_context(_told_if_broken(experiment))
-        experiment.publish()  # others see that it has begun before anything is done
-        if experiment.best_effort:
-            self.say(
-                "note: this storage cannot refuse a second machine that resumes the experiment at the same moment"
-            )
-        experiment.log.on_append = uploader.wake
+        experiment.upload(log_only=True)  # others see that it has begun before anything is done
         uploader.start()
 
 
@@ -300,10 +295,9 @@ def sync_the_rest(tracking: Sync, experiment: OpenExperiment, console: Console) 
 
 def session_started(session: Session[Any], experiment: OpenExperiment) -> SessionStarted:
     """What the session was asked for."""
-    plan = session.plan
+    plan, last = session.plan, experiment.log.state.session
     return SessionStarted(
-        session=experiment.next_session,
-        owner=experiment.owner,
+        session=last.session + 1 if last else 1,
         began=session.began,
         kind=plan.kind,
         **plan.asked,

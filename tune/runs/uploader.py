@@ -13,8 +13,8 @@ from tune.util.errors import ExperimentError
 if TYPE_CHECKING:
     from tune.experiments.opened import OpenExperiment
 
-UPLOAD_SECONDS = 15.0
-"""Between two looks for changed files."""
+UPLOAD_SECONDS = 5.0
+"""Between two looks for what has changed."""
 _PATIENCE = 30.0
 """Seconds that the last upload may try again."""
 
@@ -28,30 +28,21 @@ class Uploader(threading.Thread):
         super().__init__(name="uploader", daemon=True)
         self._experiment, self._folder = experiment, experiment.folder
         self._warn, self._every = warn, every
-        self._changed = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._away = False
 
     def run(self) -> None:
         """The thread's life: the first upload at once; a folder needs none."""
-        if not self._folder.remote:
-            return
-        self._upload()
-        while not self._closing:
-            self._changed.wait(self._every)
-            self._changed.clear()
+        if self._folder.remote:
             self._upload()
-
-    def wake(self) -> None:
-        """Upload now: something was written that must not be lost."""
-        self._changed.set()
+            while not self._closing.wait(self._every):
+                self._upload()
 
     def finish(self, patience: float = _PATIENCE) -> None:
         """End the thread and upload the last changes; where that cannot be, say where they are."""
         if self.ident is None or not self._folder.remote:
             return
-        self._closing = True
-        self.wake()
+        self._closing.set()
         self.join()
         deadline = time.monotonic() + patience
         problem = self._upload()
@@ -66,8 +57,7 @@ class Uploader(threading.Thread):
     def _upload(self) -> str | None:
         """Upload once; warn once for each time that the store goes away."""
         try:
-            self._experiment.publish()
-            self._folder.upload()
+            self._experiment.upload()
         except (StorageError, ExperimentError, OSError) as error:
             if not self._away and self._experiment.problem is None:  # else the search ends by it
                 self._warn(f"{error}; the search goes on, and files are uploaded later")

@@ -138,9 +138,9 @@ class Standing:
     tied: bool = False
     """Whether the interval reaches zero, so that no difference is shown."""
     samples_per_second: float | None = None
-    """Median speed of its trainings; None where it is not known, as in results of earlier versions."""
-    mean_interval: Interval | None = None
-    """95 % interval of the mean WER; None in results of earlier versions."""
+    """Median speed of its trainings; None where it is not known."""
+    mean_interval: Interval = (0.0, 0.0)
+    """95 % interval of the mean WER."""
 
     def describe(self) -> str:
         """What the mean is of, and how sure: `mean of 2 seeds, 95 % interval 8.10 to 10.20`."""
@@ -186,11 +186,9 @@ class Verdict:
         lead, won = self.standings[0], self.standing
         if self.passed_over is not None:
             return f"{won.trial_id} wins, since {self.passed_over} loses more on the guards"
-        if won is lead:
+        if won is lead or won.samples_per_second is None or lead.samples_per_second is None:
             sure = ", by more than noise" if len(self.standings) > 1 and not self.tie else ""
             return f"{won.trial_id} has the lowest mean{sure}"
-        if won.samples_per_second is None or lead.samples_per_second is None:
-            return f"{won.trial_id} took less time than {lead.trial_id}, by which an earlier version chose"
         faster = won.samples_per_second / lead.samples_per_second
         points = _same_within(lead) == _SAME_POINTS
         within = f"{_SAME_POINTS:g} points" if points else f"{100 * _SAME_SHARE:g} % of its WER"

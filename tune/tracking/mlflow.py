@@ -7,7 +7,6 @@ everything can be sent twice. How far the store is, is a tag of the search's run
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from tune.experiments.events import ResultsWritten
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store, default_artifact_root, is_server
-from tune.experiments.old_form import STATE_FILE
 from tune.experiments.settings import read_tracking_uri
 from tune.experiments.training_plan import TRIAL
 from tune.tracking.mlflow_connection import (
@@ -284,8 +282,6 @@ def attach_folder(folder: ExperimentFolder, files: Path) -> None:
     if store.find() is not None and log.exists():
         own = find_own(store, read_log(log).created)
         run_id = own.run_id if own else None
-    elif not log.exists() and (folder.path / STATE_FILE).exists():  # of tune-whisper 0.1
-        run_id = str(json.loads((folder.path / STATE_FILE).read_text(encoding="utf-8"))["parent_run_id"])
     if run_id is None:
         raise TrackingError(
             f"MLflow store {hide_password(uri)}: the run of experiment {folder.name!r} is not known"

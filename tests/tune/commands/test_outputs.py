@@ -30,9 +30,7 @@ def start(*words: str, **options: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}])
-@pytest.mark.parametrize(
-    "words", ["tune schema", "tune list --json", "tune list", "tune --help", "trainer --help"]
-)
+@pytest.mark.parametrize("words", ["tune list --json", "tune list", "tune --help", "trainer --help"])
 def test_nobody_reads_or_the_disk_is_full(words: str, unbuffered: dict[str, str], tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -16,7 +16,7 @@ from typing import Any
 import jiwer
 import numpy as np
 import pytest
-from old_experiments import write_old_results
+from made_logs import MadeLog, whole_search
 from pages import Page, look_everywhere, needs_chromium
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
@@ -278,17 +278,15 @@ def test_names_are_no_markup_on_the_screen() -> None:
         assert text in told
 
 
-def write_experiment(storage: Path, name: str, model: Path | None) -> None:
-    """A finished experiment as far as this command reads it."""
-    trials = {"001": {"wer": 9.0, "learning_rate": 1e-3}}
-    write_old_results(storage / name, TrainConfig(validation_share=0.2), trials, model=model)
-
-
 def test_an_experiment_stands_for_its_winner_on_its_own_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_experiment(tmp_path / "experiments", "search", DEMO_MODEL)
+    made = MadeLog(
+        tmp_path / "experiments" / "search", train_config=TrainConfig(validation_share=0.2).to_dict()
+    )
+    whole_search(made)
+    shutil.copytree(DEMO_MODEL, made.folder / "trials" / "001" / "checkpoint_3200")
     assert main(few("search", "--split", "validation", "--json")) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
@@ -299,7 +297,8 @@ def test_an_experiment_stands_for_its_winner_on_its_own_data(
         8,
     )
     assert "were chosen by this split" in captured.err
-    write_experiment(tmp_path / "experiments", "gone", None)
+    gone = MadeLog(tmp_path / "experiments" / "gone")
+    whole_search(gone, dropped=["001", "002"])
     assert main(["evaluate", "gone"]) == 2
     assert "the weights of its best trial are gone" in capsys.readouterr().err
     assert main(["evaluate", "serach"]) == 2

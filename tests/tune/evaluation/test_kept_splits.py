@@ -248,21 +248,6 @@ def test_the_card_compares_on_the_same_clips(search: Search, capsys: Any) -> Non
     assert found["evaluations"]["test"]["after"]["clips"] == len(search.splits["test"])
 
 
-def test_of_an_experiment_without_splits_the_figures_of_the_search_are_taken(
-    search: Search, capsys: Any
-) -> None:
-    (search.made / SPLITS_FILE).unlink()
-    found, _ = search.export()
-    assert found["evaluations"]["validation"]["after"]["wer"] != 60  # the data is what it was: measured
-    capsys.readouterr()
-    add_rows(search)
-    found, _ = search.export()
-    assert found["evaluations"]["validation"]["after"]["wer"] == 60
-    assert "which kept no list of its splits" in " ".join(capsys.readouterr().out.split())
-    found = search.evaluate("made")
-    assert any("no list of the clips that made was trained on was kept" in note for note in found["notes"])
-
-
 def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -> None:
     from tune.experiments.training_plan import TrainRequest, make_train_plan
 

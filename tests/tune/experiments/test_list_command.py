@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import bring, made_trial, write_experiment
+from made_experiments import bring, change, made_trial, write_experiment
 from made_logs import MadeLog, training_settings
-from old_experiments import change
 from s3_server import S3Server, give_keys, s3_server
 
 from tune.cli import main
@@ -100,7 +99,7 @@ def test_it_runs_while_a_process_holds_its_lock(made: Path, tmp_path: Path) -> N
 def test_more_trials_for_a_finished_search(made: Path, tmp_path: Path) -> None:
     folder = copy(made, "finished", tmp_path / "x")
     log = ExperimentLog(folder / EVENTS_FILE)
-    log.append(SessionStarted(session=2, owner="another", began=time.time(), trials=12))
+    log.append(SessionStarted(session=2, began=time.time(), trials=12))
     assert (of(tmp_path)["x"].state, of(tmp_path)["x"].trials_ended) == ("interrupted", 9)
     log.append(
         TrialProposed(trial_id="010", config={"learning_rate": 1e-3}),
@@ -307,17 +306,16 @@ def test_an_object_store(
     killed = [made_trial(1, [50.0, 30.0, 12.0]), made_trial(2, [49.0, 29.0, 11.0])]
     bring(write_experiment(tmp_path / "made", killed, name="elsewhere", state="killed"), store)
     bring(ExperimentFolder("hurt", copy(made, "finished", tmp_path / "made" / "hurt")), store)
-    (segment,) = store.files("hurt/events")
-    damaged = store.read(f"hurt/events/{segment}").replace(b'"wer": 59.0', b'"wer": 19.0', 1)
-    store.write(f"hurt/events/{segment}", damaged)
-    store.write("torn/events/abc-000001.jsonl", b"{\n")
+    damaged = store.read("hurt/events.jsonl").replace(b'"wer": 59.0', b'"wer": 19.0', 1)
+    store.write("hurt/events.jsonl", damaged)
+    store.write("begun/events.jsonl", b"{\n")
     store.write("notes/x.txt", b"x")
     assert {name: line.state for name, line in of(store.uri).items()} == {
         "finished": "finished",
         "interrupted": "interrupted",
         "elsewhere": "running",  # something of it was written a moment ago, and nothing says that it has ended
         "hurt": "damaged",
-        "torn": "damaged",
+        "begun": "damaged",
     }
     assert of(store.uri)["finished"].best_wer == of(made)["finished"].best_wer
     monkeypatch.setattr("tune.experiments.listing._ALIVE_SECONDS", 0.0)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_experiments import made_trial, write_experiment
+from made_experiments import change, made_trial, write_experiment
 from made_logs import MadeLog, training_settings
-from old_experiments import change
 
 from tune.experiments.models import open_model
 from tune.experiments.plan import SearchRequest
@@ -71,15 +70,3 @@ def test_a_model_folder_may_hold_files_of_another_program(tmp_path: Path) -> Non
     (model / "train_config.json").write_text('["of another program"]')
     with open_model(str(model), Storage.parse(str(tmp_path))) as found:
         assert found.settings == {"language": "de"}
-
-
-def test_tables_of_earlier_experiments_are_read_as_they_were(tmp_path: Path) -> None:
-    """Whose columns `start` and `end`, if they had them, were no times of parts."""
-    storage = Storage.parse(tmp_path)
-    folder = write_experiment(tmp_path, [made_trial(1, [12.0])], asked=1)
-    settings = load_saved(folder).settings
-    earlier = {name: value for name, value in settings.train_config.items() if name != "segment_columns"}
-    change(folder.path / "experiment.yaml", train_config=earlier)
-    saved = load_saved(find_experiment("made", storage))
-    assert saved.config(saved.best).segment_columns is None
-    assert settings.train_config["segment_columns"] == "start,end"

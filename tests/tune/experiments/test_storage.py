@@ -259,8 +259,8 @@ def test_the_server_goes_away_and_comes_back() -> None:
         folder = Storage.parse(server.uri("away")).experiment("one")
         folder.path.mkdir(parents=True)
         (folder.path / "experiment.yaml").write_text("x")
-        # Without a lease, which would be gone with all else that this server has.
-        experiment: Any = SimpleNamespace(folder=folder, publish=lambda: None, problem=None)
+        # Without an owner, whose marker would be gone with all else that this server has.
+        experiment: Any = SimpleNamespace(folder=folder, upload=folder.upload, problem=None)
         uploader = Uploader(experiment, told.append, every=0.1)
         uploader.start()
         until(lambda: bool(ObjectStore(server.uri("away")).files("one")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from made_logs import MadeLog
 
 from trainer.config import TrainConfig
 from tune.cli import main
-from tune.experiments.events import SessionStarted
+from tune.experiments.events import Evaluated, SessionStarted, TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.storage import Storage
 from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
 from tune.search.records import Records
@@ -32,19 +31,10 @@ def space_of(folder: Path, text: str) -> SearchSpace:
     return load_space(str(path)).resolve(1e-3)
 
 
-def trial(number: int, config: dict[str, Any], *wers: float, status: str = "completed") -> dict[str, Any]:
-    evaluations = [{"samples_seen": 300 * rung, "wer": wer} for rung, wer in enumerate(wers, 1)]
-    return {
-        "trial_id": f"{number:03d}",
-        "status": status,
-        "config": config,
-        "samples_seen": 300 * len(wers),
-        "seconds": 10.0,
-        "wer": wers[-1] if wers else None,
-        "best_wer": min(wers, default=None),
-        "best_cer": None,
-        "evaluations": evaluations,
-    }
+def trial(
+    number: int, config: dict[str, Any], *wers: float, status: str = "completed", batch: int = 0
+) -> dict[str, Any]:
+    return {"name": f"{number:03d}", "config": config, "wers": wers, "status": status, "batch": batch}
 
 
 THREE = [
@@ -58,19 +48,27 @@ def finished(
     folder: Path, text: str = RATE + BATCH, trials: list[dict[str, Any]] = THREE, **settings: Any
 ) -> Storage:
     """A storage with the experiment `other`, of which no more is there than what a search leaves in any case."""
-    place = folder / "experiments" / "other"
-    place.mkdir(parents=True)
-    content = {
-        "space": space_of(folder, text).to_dict(),
-        "train_config": TrainConfig(**{"cache_dir": "x", **settings}).to_dict(),
-        "budget_samples": BUDGET,
-        "trials": len(trials),
-        "clips": {"train": 900},
-        "baseline": {"wer": BASELINE},
-    }
-    (place / "experiment.yaml").write_text(yaml.safe_dump(content))
-    results = {"experiment": "other", "baseline": {"wer": BASELINE}, "trials": trials}
-    (place / "results.json").write_text(json.dumps(results))
+    made = MadeLog(
+        folder / "experiments" / "other",
+        space=space_of(folder, text).to_dict(),
+        train_config=TrainConfig(**{"cache_dir": "x", **settings}).to_dict(),
+        budget_samples=BUDGET,
+    )
+    made.session(trials=len(trials))
+    for each in trials:
+        name, wers = each["name"], each["wers"]
+        made.append(
+            TrialProposed(trial_id=name, config=each["config"], effective_batch=each["batch"]),
+            TrialStarted(trial_id=name, folder=name),
+            *(
+                Evaluated(
+                    trial_id=name, samples_seen=300 * rung, epoch=0.0, metrics={"wer": wer}, finished=False
+                )
+                for rung, wer in enumerate(wers, 1)
+            ),
+            TrialEnded(trial_id=name, status=each["status"]),
+        )
+    made.close()
     return Storage.parse(str(folder / "experiments"))
 
 
@@ -189,8 +187,8 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
 
 def test_a_budget_in_steps_is_one_in_samples_for_each_batch(tmp_path: Path) -> None:
     trials = [
-        {**trial(1, {"learning_rate": 1e-3, "train_batch_size": 8}, 40.0), "effective_batch_size": 8},
-        {**trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0), "effective_batch_size": 4},
+        trial(1, {"learning_rate": 1e-3, "train_batch_size": 8}, 40.0, batch=8),
+        trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0, batch=4),
     ]
     storage = finished(tmp_path, trials=trials, max_steps=112)
     found = read_warm_start("other", storage, [space_of(tmp_path, RATE + BATCH)], ours())
@@ -220,7 +218,7 @@ def test_nothing_that_fits_is_an_error(
 
 def test_a_search_killed_before_its_base_model_was_told_is_an_error(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "experiments" / "other")
-    made.append(SessionStarted(session=1, owner="one", began=made.now, trials=4))
+    made.append(SessionStarted(session=1, began=made.now, trials=4))
     with pytest.raises(ExperimentError, match=r"^--warm-start other: none of its 0 trials fits the space$"):
         read_warm_start(
             "other", Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, RATE)], ours()
@@ -231,9 +229,9 @@ def test_mistakes_on_the_command_line_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage = finished(tmp_path)
-    (tmp_path / "experiments" / "other" / "results.json").unlink()
+    (tmp_path / "experiments" / "other" / "events.jsonl").unlink()
     words = ["--space", "lr_batch", "--dry-run", "--storage", storage.address]
-    for name, expected in (("othre", "there is other"), ("other", "has no results.json")):
+    for name, expected in (("othre", "there is other"), ("other", "has no events.jsonl")):
         assert main([*words, "--warm-start", name]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert expected in line

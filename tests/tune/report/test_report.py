@@ -198,7 +198,7 @@ def test_a_search_that_has_not_ended(tmp_path: Path, state: str, told: str, comm
 def test_a_search_that_is_resumed_is_not_finished_any_more(tmp_path: Path) -> None:
     folder = small(tmp_path)
     log = ExperimentLog(folder.path / EVENTS_FILE)
-    log.append(SessionStarted(session=2, owner="another", began=time.time(), trials=30))
+    log.append(SessionStarted(session=2, began=time.time(), trials=30))
     log.close()
     assert "interrupted, 9 of 30 trials ended" in page_of(folder).text
 
@@ -346,7 +346,6 @@ def test_output_is_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_report_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     folder = small(tmp_path)
     (folder.path / "report").mkdir()
-    (folder.path / "report" / "old.png").write_bytes(b"old")
     (folder.path / "report" / "mine.txt").write_text("mine")
     assert run(folder) == 0
     names = {path.name for path in (folder.path / "report").iterdir()}

@@ -26,7 +26,7 @@ class Driver:
     def __init__(self, folder: Path, **asked: Any) -> None:
         self.plan, self.experiment = made_search(folder, **asked)
         self.log = self.experiment.log
-        self.log.append(SessionStarted(session=1, owner="o", began=0.0, **self.plan.asked), *BEGUN)
+        self.log.append(SessionStarted(session=1, began=0.0, **self.plan.asked), *BEGUN)
         records = self.log.state.records
         judge = Judge(self.plan.space.scheduler, RUNGS, records, 60.0)
         display: Any = Display()

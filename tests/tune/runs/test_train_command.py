@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from old_experiments import write_old_results
+from made_logs import MadeLog
 from processes import Command, tune_whisper
 from search_process import HANGING, Search, state
 
@@ -40,11 +40,12 @@ def test_arguments_are_frozen() -> None:
 def earlier_search(folder: Path, name: str = "earlier") -> None:
     """What a finished search of two trials leaves, without its checkpoints."""
     base = TrainConfig(epochs=2.0, max_train_clips=120, weight_decay=0.01, seed=5, evaluate_at=(64, 240))
-    trials = {
-        "001": {"wer": 20.0, "learning_rate": 1e-3, "train_batch_size": 8},
-        "002": {"wer": 10.0, "learning_rate": 2e-3, "train_batch_size": 4},
-    }
-    write_old_results(folder / "experiments" / name, base, trials)
+    made = MadeLog(folder / "experiments" / name, train_config=base.to_dict())
+    made.session(trials=2)
+    made.trial("001", 50.0, 30.0, 20.0, learning_rate=1e-3, train_batch_size=8)
+    made.trial("002", 40.0, 20.0, 10.0, learning_rate=2e-3, train_batch_size=4)
+    made.finish()
+    made.close()
 
 
 def plan_of(*words: str) -> TrainPlan:

@@ -53,7 +53,7 @@ class Watched:
         self.experiment.close()
         self.open()
         number = self.log.state.session.session + 1 if self.log.state.session else 1
-        self.log.append(SessionStarted(session=number, owner="next", began=0.0, kind="training"))
+        self.log.append(SessionStarted(session=number, began=0.0, kind="training"))
         self.log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
 
     @property

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -387,14 +386,3 @@ def test_a_verdict_is_the_same_each_time_and_plain() -> None:
         *("samples_per_second", "mean_interval"),
     }
     assert restored(Verdict, saved) == verdict
-
-
-def test_a_verdict_of_an_earlier_version() -> None:
-    """It had no speeds and no intervals of the means, and of those that tied the one that took less time won."""
-    found = judge_finalists({"001": repeats([15.0, 15.4]), "002": repeats([15.5, 15.1])})
-    saved: dict[str, Any] = dataclasses.asdict(found)
-    for standing in saved["standings"]:
-        del standing["samples_per_second"], standing["mean_interval"]
-    verdict = restored(Verdict, saved | {"winner": "002"})
-    assert verdict.standing.describe() == "mean of 2 seeds"
-    assert verdict.describe() == "002 took less time than 001, by which an earlier version chose"

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 import soundfile
 from demo_clips import demo_clips, joined
-from old_experiments import write_old_results
+from made_logs import MadeLog, whole_search
 
-from trainer.config import TrainConfig
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.transcribe import transcribe_parser
@@ -338,20 +337,19 @@ def test_two_models_side_by_side(talks: Path, run: Run) -> None:
 
 def test_an_experiments_best_trial(talks: Path, run: Run) -> None:
     """From its checkpoint, without an export; one that has none says what to do."""
-    folder = talks / "experiments" / "mine"
-    trials = {"001": {"wer": 9.0, "learning_rate": 1e-3}}
-    write_old_results(folder, TrainConfig(), trials, model=DEMO_MODEL)
+    made = MadeLog(talks / "experiments" / "mine")
+    whole_search(made)
+    shutil.copytree(DEMO_MODEL, made.folder / "trials" / "001" / "checkpoint_3200")
     code, out, err = run("mine", "talks/short.flac")
     assert code == 0, err
     assert out == run("demo", "talks/short.flac")[1]
-    write_old_results(folder, TrainConfig(), trials)
-    code, _, err = run("mine", "talks/short.flac")
+    gone = MadeLog(talks / "experiments" / "gone")
+    whole_search(gone, dropped=["001", "002"])
+    code, _, err = run("gone", "talks/short.flac")
     assert code == 2
-    assert err == "error: experiment 'mine': the weights of its best trial are gone\n"
-    (folder / "results.json").unlink()
-    assert (
-        "has no results.json and no events.jsonl; wait until its search has begun" in run("mine", "talks")[2]
-    )
+    assert err == "error: experiment 'gone': the weights of its best trial are gone\n"
+    (made.folder / "events.jsonl").unlink()
+    assert "has no events.jsonl: its search never began a trial" in run("mine", "talks")[2]
 
 
 def test_on_a_terminal_the_transcript_still_goes_where_it_was_sent(talks: Path) -> None:

@@ -1,1 +1,1 @@
-"""Experiments in S3 and Google Cloud Storage: objects, the lease of the one writer, the log as segments."""
+"""Experiments in S3 and Google Cloud Storage: objects, and the one session that writes them."""

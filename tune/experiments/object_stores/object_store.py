@@ -116,28 +116,16 @@ class ObjectStore:
             infos = filesystem.get_file_info([f"{root}/{name}" for name in names])
         return [(int(info.size), float(info.mtime_ns or 0) / 1e9) if info.is_file else None for info in infos]
 
-    def modified(self, name: str) -> float | None:
-        """Unix time of an object's last change by the store's clock; None where the store tells no times."""
-        filesystem, root = self._open()
-        with self.translated():
-            if when := filesystem.get_file_info([f"{root}/{name}"])[0].mtime_ns:
-                return float(when) / 1e9
-            # Several file systems of fsspec's keep the time under another key than the one pyarrow looks for.
-            other = _fsspec(filesystem)
-            try:
-                return float(other.modified(f"{root}/{name}").timestamp()) if other else None
-            except NotImplementedError:
-                return None
+    def age(self, name: str) -> float | None:
+        """Seconds since an object that is there was written, by the store's clock; None where it tells no times.
 
-    def clock(self, folder: str) -> float | None:
-        """Unix time now by the store's clock, read off an object that is written to the folder and removed again."""
-        name = f"{folder}/.clock-{uuid.uuid4().hex[:8]}"
-        self.write(name, b"tune-whisper")
-        now = self.modified(name)
-        filesystem, root = self._open()
-        with self.translated():
-            filesystem.delete_file(f"{root}/{name}")
-        return now
+        What time it is there is read off an object that is written beside it and removed again.
+        """
+        probe = f"{name}.clock-{uuid.uuid4().hex[:8]}"
+        self.write(probe, b"tune-whisper")
+        written, now = self.marks([name, probe])
+        self.remove(probe)
+        return now[1] - written[1] if written and now and written[1] else None
 
     def read(self, name: str) -> bytes:
         """The content of one object, whole also where it is being replaced meanwhile."""
@@ -151,6 +139,12 @@ class ObjectStore:
         # All is in memory before the first byte goes out: closing a stream half-way would publish the half.
         with self.translated(), filesystem.open_output_stream(f"{root}/{name}", compression=None) as stream:
             stream.write(content)
+
+    def remove(self, name: str) -> None:
+        """Remove one object that is there."""
+        filesystem, root = self._open()
+        with self.translated():
+            filesystem.delete_file(f"{root}/{name}")
 
     def delete(self, folder: str) -> None:
         """Remove a folder with all that is in it; one that is not there is no error."""

@@ -149,8 +149,7 @@ def few_trials(analysis: Analysis) -> Iterator[Advice]:
         return
     more = max(2 * len(experiment.trials), 16)
     command = f"tune-whisper --resume {experiment.name} --trials {more}{experiment.storage_option}"
-    follows = f"`{command}` adds some."
-    if not experiment.has_log:
-        follows = f"`--warm-start {experiment.name}` lets another search learn from them."
     tell = "tells" if measured == 1 else "tell"
-    yield Advice(f"{counted(measured, 'measured trial')} {tell} little of so many settings.", follows)
+    yield Advice(
+        f"{counted(measured, 'measured trial')} {tell} little of so many settings.", f"`{command}` adds some."
+    )

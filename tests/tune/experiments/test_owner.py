@@ -1,0 +1,335 @@
+"""One session at a time writes to an experiment in a bucket: two machines, each with a disk of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_server import S3Server, give_keys, s3_server
+
+from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.experiments.events import (
+    Evaluated,
+    SessionStarted,
+    TrialProposed,
+    TrialRecovered,
+    TrialStarted,
+    WeightsDropped,
+)
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import parse
+from tune.experiments.object_stores import owner
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.saved import find_experiment
+from tune.experiments.storage import Storage
+from tune.runs.final_round import remove_dropped
+from tune.util.errors import ExperimentError
+
+ROOT = Path(__file__).resolve().parents[3]
+LOG = f"one/{EVENTS_FILE}"
+KILLED = """
+import sys, threading, time
+from tune.experiments.events import SessionStarted, TrialProposed, TrialRecovered
+from tune.experiments.opened import OpenExperiment
+from tune.experiments.storage import Storage
+folder = Storage.parse(sys.argv[1]).experiment("one")
+folder.path.mkdir(parents=True, exist_ok=True)
+experiment = OpenExperiment(folder, take_over=True)
+last = experiment.log.state.session
+experiment.log.append(SessionStarted(session=last.session + 1 if last else 1, began=1.0))
+if last is None:
+    experiment.log.append(TrialProposed(trial_id="001", config={}))
+def upload():
+    while True:
+        events = experiment.log.state.events
+        experiment.upload()
+        print(events, flush=True)
+threading.Thread(target=upload, daemon=True).start()
+while True:
+    experiment.log.append(TrialRecovered(trial_id="001", reason="x" * 5_000))
+    time.sleep(0.002)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["s3", "fsspec"])
+def uri(
+    request: pytest.FixtureRequest, server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> str:
+    """A prefix of its own, on S3 and on a store of which nothing is known."""
+    give_keys(monkeypatch)
+    monkeypatch.setattr(owner, "_MOMENT", 0.3)
+    return server.uri(tmp_path.name) if request.param == "s3" else f"memory://{tmp_path.name}/x"
+
+
+@pytest.fixture
+def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    give_keys(monkeypatch)
+    monkeypatch.setattr(owner, "_MOMENT", 0.3)
+    return server.uri(tmp_path.name)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., OpenExperiment]]:
+    """Opens the experiment `one` on a machine of this name; all are closed in the end."""
+    every: list[OpenExperiment] = []
+
+    def open_it(uri: str, machine: str, **how: Any) -> OpenExperiment:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        folder = Storage.parse(uri).experiment("one")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        every.append(OpenExperiment(folder, **how))
+        return every[-1]
+
+    yield open_it
+    for each in every:
+        each.close()
+
+
+def begin(experiment: OpenExperiment) -> None:
+    last = experiment.log.state.session
+    experiment.log.append(SessionStarted(session=last.session + 1 if last else 1, began=1.0))
+    if last is None:
+        experiment.log.append(TrialProposed(trial_id="001", config={}))
+
+
+def tell(experiment: OpenExperiment, reason: str) -> None:
+    experiment.log.append(TrialRecovered(trial_id="001", reason=reason))
+
+
+def told(store: ObjectStore) -> list[str]:
+    """What the store's log says was told, in order; the log is whole."""
+    events = [entry.event for entry in parse(store.read(LOG), Path(EVENTS_FILE))]
+    return [event.reason for event in events if isinstance(event, TrialRecovered)]
+
+
+def until(seen: Callable[[], Any], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_second_session_is_refused_until_the_first_has_ended(
+    uri: str, opened: Callable[..., OpenExperiment]
+) -> None:
+    first = opened(uri, "a")
+    begin(first)
+    tell(first, "kept")
+    first.upload()
+    with pytest.raises(ExperimentError) as refused:
+        opened(uri, "b")
+    said = str(refused.value)
+    when = (
+        "its storage tells no times" if uri.startswith("memory") else r"last heartbeat \d s ago; 120 s after"
+    )
+    assert re.search(rf"/one: process {os.getpid()} on \S+ runs it \({when}", said)
+    assert "--take-over" in said
+    assert "\n" not in said
+    first.before_deletion()
+    first.close()
+    second = opened(uri, "b")
+    assert second.log.state.session is not None
+    assert told(ObjectStore(uri)) == ["kept"]
+    second.close()
+    assert set(ObjectStore(uri).files("one")) == {EVENTS_FILE}  # no marker, no probe of the clock
+
+
+def test_one_that_was_taken_over_writes_nothing_more(uri: str, opened: Callable[..., OpenExperiment]) -> None:
+    store, first = ObjectStore(uri), opened(uri, "a")
+    begin(first)
+    tell(first, "first")
+    (first.folder.path / "results.json").write_text("of the first")
+    first.upload()
+    tell(first, "was not uploaded")
+    second = opened(uri, "b", take_over=True)
+    begin(second)
+    tell(second, "second")
+    (second.folder.path / "results.json").write_text("of the second")
+    second.upload()
+    tell(first, "too late")
+    (first.folder.path / "results.json").write_text("too late")
+    for write in (first.upload, first.before_deletion):
+        with pytest.raises(ExperimentError, match=rf"process {os.getpid()} on \S+ has taken it over") as lost:
+            write()
+        assert "\n" not in str(lost.value)
+    assert first.problem is lost.value
+    first.close()
+    second.before_deletion()
+    assert told(store) == ["first", "second"]
+    assert store.read("one/results.json") == b"of the second"
+    second.close()
+    # The first machine takes what the second one left in place of its own.
+    third = opened(uri, "a")
+    assert told(store) == ["first", "second"]
+    assert third.log.state.events == 5
+    assert (third.folder.path / "results.json").read_text() == "of the second"
+
+
+def test_a_heartbeat_keeps_it_and_notices_the_next_owner(
+    s3: str, opened: Callable[..., OpenExperiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "HEARTBEAT", 0.3)
+    monkeypatch.setattr(owner, "EXPIRES", 3.0)
+    first = opened(s3, "a")
+    time.sleep(4.5)
+    with pytest.raises(ExperimentError, match="runs it"):
+        opened(s3, "b")
+    opened(s3, "b", take_over=True)
+    until(lambda: first.problem)
+    assert "has taken it over" in str(first.problem)
+
+
+def test_what_nobody_keeps_is_free_by_the_stores_clock(
+    s3: str, opened: Callable[..., OpenExperiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "EXPIRES", 3.0)
+    first = opened(s3, "a")  # its next heartbeat is half a minute off
+    real = time.time
+    for hours in (-5, 5):
+        monkeypatch.setattr(time, "time", lambda hours=hours: real() + 3600 * hours)
+        with pytest.raises(ExperimentError, match="runs it"):
+            opened(s3, "b")
+    monkeypatch.setattr(time, "time", real)
+    time.sleep(4.5)
+    begin(opened(s3, "b"))
+    with pytest.raises(ExperimentError, match="has taken it over"):
+        first.before_deletion()
+
+
+def test_of_several_at_a_time_one_gets_it(uri: str) -> None:
+    store, taken, refused = ObjectStore(uri), [], []
+    barrier = threading.Barrier(4)
+
+    def take() -> None:
+        barrier.wait()
+        try:
+            taken.append(owner.Owner.take(store, "one"))
+        except ExperimentError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(taken), len(refused)) == (1, 3)
+    taken[0].check()
+    taken[0].release()
+
+
+def test_removed_with_its_experiment_it_does_not_come_back(
+    s3: str, opened: Callable[..., OpenExperiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "HEARTBEAT", 0.2)
+    first = opened(s3, "a")
+    # Again where a heartbeat was on its way.
+    until(lambda: ObjectStore(s3).delete("one") or first.problem)
+    assert "the marker of its owner was removed" in str(first.problem)
+    time.sleep(0.5)
+    assert not ObjectStore(s3).files("one")
+
+
+@pytest.mark.parametrize("machine", ["a", "b"])
+def test_killed_while_it_uploads_it_goes_on_from_what_the_store_has(
+    machine: str, s3: str, opened: Callable[..., OpenExperiment], tmp_path: Path
+) -> None:
+    """On the same machine also from what had not been uploaded yet."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "a")}
+    for moment in (0.0, 0.05, 0.2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, s3], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert process.stdout is not None
+        uploaded = [int(process.stdout.readline()) for _ in range(3)]
+        time.sleep(moment)
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate()
+        promised = max([*uploaded, *map(int, rest.split("\n")[:-1])])
+        there = list(parse(ObjectStore(s3).read(LOG), Path(EVENTS_FILE)))
+        assert len(there) >= promised
+    local = (tmp_path / "a").glob(f"**/{EVENTS_FILE}")
+    whole = next(local).read_bytes().count(b"\n")
+    experiment = opened(s3, machine, take_over=True)
+    assert experiment.log.state.events == (whole if machine == "a" else len(there))
+    begin(experiment)
+    experiment.upload()
+    assert ObjectStore(s3).read(LOG) == (experiment.folder.path / EVENTS_FILE).read_bytes()
+    assert experiment.log.state.session is not None
+    assert experiment.log.state.session.session == 4
+
+
+def test_the_log_is_there_before_weights_go(
+    s3: str, opened: Callable[..., OpenExperiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, experiment, seen = ObjectStore(s3), opened(s3, "a"), []
+    begin(experiment)
+    experiment.upload()
+    experiment.log.append(
+        TrialStarted(trial_id="001", folder="001"),
+        Evaluated(
+            trial_id="001",
+            samples_seen=8,
+            epoch=1.0,
+            metrics={"wer": 9.0},
+            finished=True,
+            checkpoint="trials/001/c",
+        ),
+        WeightsDropped(runs=["001"]),
+    )
+    store.write("one/trials/001/c/model.safetensors", b"weights")
+    strip = CheckpointFiles.strip
+
+    def look(*arguments: Any) -> None:
+        seen.append(store.read(LOG) == (experiment.folder.path / EVENTS_FILE).read_bytes())
+        strip(*arguments)
+
+    monkeypatch.setattr(CheckpointFiles, "strip", look)
+    remove_dropped(experiment, print)
+    assert seen == [True]
+    assert not [name for name in store.files("one") if name.startswith("trials")]
+
+
+def test_nothing_is_deleted_while_the_store_is_away(
+    opened: Callable[..., OpenExperiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_keys(monkeypatch)
+    with s3_server() as away:
+        experiment = opened(away.uri("x"), "a")
+        begin(experiment)
+        away.stop()
+        with pytest.raises(StorageError, match="cannot be reached"):
+            experiment.before_deletion()
+        assert experiment.problem is None
+        away.start()
+        experiment.close()
+
+
+def test_a_line_that_is_being_written_stays_here(s3: str, opened: Callable[..., OpenExperiment]) -> None:
+    first = opened(s3, "a")
+    begin(first)
+    whole = (first.folder.path / EVENTS_FILE).read_bytes()
+    with (first.folder.path / EVENTS_FILE).open("ab") as log:
+        log.write(b'{"half')
+    first.upload()
+    assert ObjectStore(s3).read(LOG) == whole
+    # Another command on this machine reads it meanwhile, and leaves the log as it is.
+    (first.folder.path / "experiment.yaml").write_text("x")
+    first.upload()
+    assert find_experiment("one", Storage.parse(s3)).path == first.folder.path
+    assert (first.folder.path / EVENTS_FILE).read_bytes() == whole + b'{"half'
