@@ -117,9 +117,9 @@ def _measure(source: AudioSource, heard: Heard) -> Sound:
     file, audio = heard.file, heard.samples
     # Flat tops are only seen in the samples of the file; at 16 kHz with one channel these are `audio`.
     same = source.is_part or (file.rate == SAMPLE_RATE and file.channels == 1)
-    parts = [audio[:, None]] if same else [block.samples for block in file.blocks()]
+    parts = [audio[:, None]] if same else list(file.blocks())
     channels = [channel for samples in parts for channel in samples.T]
-    limited = "FLOAT" not in file.kind and "DOUBLE" not in file.kind
+    limited = not file.kind.endswith((" FLOAT", " DOUBLE"))
     offset = float(audio.mean())
     levels = frame_levels(audio - offset)
     lead, tail, pauses = silences(levels)
