@@ -1,6 +1,6 @@
 """Audio as 16 kHz mono, of any rate and usual format, whole, in parts or block by block.
 
-libsndfile decodes WAV and its kin, FFmpeg by way of PyAV all else. What is announced and not there is a cut file: its
+libsndfile decodes WAV, its kin and Ogg, FFmpeg by way of PyAV all else. What is announced and not there is a cut file: its
 text would be taught with half of its sound.
 """
 
@@ -303,7 +303,7 @@ _SHORTER = re.compile(r"(?m)^ *(?:data|SSND|Riff size|riff|Data Size) *: (\d+) \
 
 
 class _Sndfile:
-    """WAV, RF64, Wave64, AIFF, CAF and AU: libsndfile is ten times as fast as FFmpeg in PCM."""
+    """WAV and its kin, and Ogg: libsndfile is ten times as fast as FFmpeg in PCM."""
 
     def __init__(self, file: BinaryIO) -> None:
         import soundfile
@@ -349,7 +349,7 @@ _LONGEST_GAP = 600
 
 
 class _Ffmpeg:
-    """All else: FLAC, MP3, Ogg, what phones, browsers and cameras record."""
+    """All else: FLAC, MP3, what phones, browsers and cameras record."""
 
     def __init__(self, file: BinaryIO) -> None:
         import av
@@ -374,7 +374,7 @@ class _Ffmpeg:
         self.rate, self.channels = stream.codec_context.rate, stream.codec_context.channels
         self.layout = stream.codec_context.layout
         self.begin: float = (container.start_time or 0) / av.time_base
-        self.failure = "ends inside a page" if self.name == "ogg" and _is_torn(file) else None
+        self.failure: str | None = None
         self.announced = self._announced()
 
     def _announced(self) -> float | None:
@@ -480,18 +480,26 @@ def _choose(file: BinaryIO) -> _Decoder:
             return decoder
         decoder.close()  # written to a pipe: libsndfile believes that it is empty
         file.seek(0)
-    return _Ffmpeg(file)
+    return _choose_ogg(file) if head[:4] == b"OggS" else _Ffmpeg(file)
 
 
-def _is_torn(file: BinaryIO) -> bool:
-    """Whether an Ogg file, which announces no length, is cut inside its last page, of 65,307 bytes at most."""
-    place = file.tell()
-    size = file.seek(0, io.SEEK_END)
-    file.seek(max(0, size - 65_307))
-    tail = file.read()
-    file.seek(place)
-    page = tail[max(0, tail.rfind(b"OggS")) :]
-    return len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
+def _choose_ogg(file: BinaryIO) -> _Decoder:
+    """libsndfile decodes Opus at its own rate and Vorbis to the sample, but of joined files only the first.
+
+    Ogg announces no length: one that ends inside a page is cut.
+    """
+    content = file.read()
+    file.seek(0)
+    page = content[content.rfind(b"OggS") :]
+    torn = len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
+    decoder: _Decoder
+    try:
+        decoder = _Sndfile(file) if content.count(b"OggS\0\2") == 1 else _Ffmpeg(file)
+    except AudioError:  # Speex
+        file.seek(0)
+        decoder = _Ffmpeg(file)
+    decoder.failure = "ends inside a page" if torn else None
+    return decoder
 
 
 def _reason(error: BaseException) -> str:
