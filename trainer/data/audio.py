@@ -1,7 +1,7 @@
 """Audio as 16 kHz mono, of any rate and usual format, whole, in parts or block by block.
 
-libsndfile decodes WAV, its kin and Ogg, FFmpeg by way of PyAV all else. What is announced and not there is a cut file: its
-text would be taught with half of its sound.
+libsndfile decodes WAV, its kin and Ogg, FFmpeg by way of PyAV all else. What is announced and not there is a cut file:
+its text would be taught with half of its sound.
 """
 
 from __future__ import annotations
