@@ -10,13 +10,13 @@ import soundfile
 from make_data import Example, tone, write_clips, write_common_voice, write_hub_parquet, write_processor
 from pages import Page
 from planted_faults import Planter, load_rows, names
-from tune.inspection.files import to_dict
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.inspection.inspection import Inspection, inspect_data
 from tune.inspection.page import inspection_page
+from tune.inspection.tables import to_dict
 
 
 def found_by_kind(inspection: Inspection) -> dict[str, set[str]]:
