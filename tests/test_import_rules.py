@@ -17,7 +17,7 @@ ROWS = {
         {"search"},
         {"experiments"},
         {"tracking"},
-        {"workers", "report", "evaluation", "inspection", "transcription", "export", "registry"},
+        {"workers", "report", "evaluation", "inspection", "export", "registry"},
         {"runs"},
         {"commands"},
         {"cli"},

@@ -21,11 +21,6 @@ NOT_ENGLISH = (
     "Il ne faut pas vendre la peau de l'ours avant de l'avoir tué.",
     "El perro corre por la calle todas las mañanas.",
 )
-NO_TRANSCRIPT = (
-    "Lorem ipsum dolor sit amet, consectetur adipiscing elit.",
-    "the the the the the the the",
-    "TODO",
-)
 ODD: tuple[Callable[[str], str], ...] = (
     lambda text: f"{text[:4]}\u200b{text[4:]}",  # zero-width space
     lambda text: text.replace("e", "\u0435", 1),  # Cyrillic
@@ -131,7 +126,7 @@ class Planter:
         return self.write()
 
     def plant_sounds(self) -> None:
-        """Silence, clipping, level, offset."""
+        """Silence, clipping, level."""
         for level in (0.0, 1e-4, 0.02):
             row = self.take()
             self.change("silent", row, level * self._noise.standard_normal(len(self.audio(row))))
@@ -145,8 +140,6 @@ class Planter:
         self.mark("clipped", lossy)
         row = self.take()
         self.change("quiet", row, 0.006 * self.audio(row))
-        row = self.take()
-        self.change("offset", row, 0.5 * self.audio(row) + 0.1)
         row = self.take()
         self.change("long_silence", row, np.append(self.audio(row), np.zeros(5 * RATE)))
         row = self.take()
@@ -210,7 +203,6 @@ class Planter:
     def plant_texts(self) -> None:
         """Texts that nobody said."""
         self.spoil("other_language", NOT_ENGLISH)
-        self.spoil("no_transcript", NO_TRANSCRIPT)
         self.spoil("other_script", ["Это совсем другой текст, не тот."])
         self.spoil("odd_characters", ODD)
         self.spoil("markup", MARKUP)

@@ -1,17 +1,19 @@
-"""Audio as 16 kHz mono, of any rate and usual format, whole, in parts or block by block, and what is wrong with it."""
+"""Audio as 16 kHz mono, of any rate and usual format, whole, in parts or block by block.
+
+libsndfile decodes WAV, its kin and Ogg, FFmpeg by way of PyAV all else. What is announced and not there is a cut file:
+its text would be taught with half of its sound.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import io
-import itertools
+import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
-
-from trainer.data.formats import media, sndfile
-from trainer.data.formats.parts import UndecodableError
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,30 +22,20 @@ SAMPLE_RATE = 16_000
 """Samples a second that every Whisper model hears."""
 AUDIO_SUFFIXES = (
     *(".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64"),
-    *(
-        ".m4a",
-        ".mp4",
-        ".webm",
-        ".aac",
-        ".amr",
-        ".wma",
-        ".m4b",
-        ".m4v",
-        ".mov",
-        ".3gp",
-        ".3g2",
-        ".mka",
-        ".mkv",
-    ),
-    *(".ogv", ".avi", ".wmv", ".asf", ".flv", ".mpg", ".mpeg", ".m2ts", ".mts"),
+    *(".m4a", ".mp4", ".webm", ".aac", ".amr", ".wma", ".m4b", ".m4v", ".mov", ".3gp", ".3g2", ".mka"),
+    *(".mkv", ".ogv", ".avi", ".wmv", ".asf", ".flv", ".mpg", ".mpeg", ".m2ts", ".mts"),
 )
 """What is looked for in a folder; a file that is named itself may end otherwise."""
-BLOCK_SECONDS = 20
+_BLOCK_SECONDS = 5
 """Audio that is decoded at once."""
 _MISSING = 0.1
-"""Seconds by which a part may reach beyond the end of its file."""
+"""Seconds by which a part may reach beyond the end of its file, or a file be shorter than it announces."""
 _CANCELLED = 0.1
 """Channels cancel each other where their mean has less than so much of the power of the mean of independent ones."""
+_RATES = range(1_000, 1_000_001)
+"""Sample rates that are no damage."""
+_LOUDEST = 1e6
+"""No sample is larger, with full scale as 1; integers in files of floating point are 32768 at most."""
 
 
 class AudioError(Exception):
@@ -57,44 +49,29 @@ class AudioError(Exception):
         self.reason = reason
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """Up to `BLOCK_SECONDS` of audio as a file has them."""
-
-    samples: np.ndarray
-    """float32 (samples, channels), finite, with full scale as 1."""
-    rate: int
-    part: int
-    """Number of the part, from 0, of those that were joined to the file."""
-
-
 class AudioFile:
-    """One file that is decoded, part by part; all that is known only at its end is so after `blocks`."""
+    """One file that is decoded block by block; `incomplete` and `cancelled` are known at its end."""
 
     def __init__(self, source: str | bytes | Path, channel: int | None = None) -> None:
         """Look at the headers.
 
         Args:
             source: path of a file, or the content of one.
-            channel: the one to hear, from 1; `None` is the mean of all.
+            channel: the one to read, from 1; `None` is the mean of all.
 
         Raises:
-            AudioError: `unreadable_audio` or `empty_audio`.
+            AudioError: `unreadable_audio`, `empty_audio` or `missing_channel`.
         """
         self._source, self._channel = source, channel
-        with _told(), _opened(self._source) as file:
-            self._media = media.media_kind(file)
-            track = media.find_track(file, self._media) if self._media else sndfile.find_track(file)
-        if track is None:
-            raise AudioError("empty_audio", "the file has no sound in it")
-        self._track = track
-        self.kind, self.rate, self.channels = track.kind, track.rate, track.channels
-        self.seconds = track.seconds
-        """Length that the headers announce; `None` where they announce none."""
+        with _decoder(source) as decoder:
+            self.kind, self.rate, self.channels = decoder.kind, decoder.rate, decoder.channels
+            self.seconds = decoder.announced
+            """Length that the headers announce; `None` where they announce none."""
+        if self.rate not in _RATES:
+            raise AudioError("unreadable_audio", f"announces {self.rate} samples a second")
         if channel is not None and channel > self.channels:
-            raise AudioError(
-                "missing_channel", f"has {self.channels} channel{'s' * (self.channels != 1)}, not {channel}"
-            )
+            many = "s" if self.channels > 1 else ""
+            raise AudioError("missing_channel", f"has {self.channels} channel{many}, not {channel}")
         self.held = 0.0
         """Seconds that were decoded."""
         self.incomplete: str | None = None
@@ -102,59 +79,44 @@ class AudioFile:
         self.cancelled = False
         """Whether channels cancel each other somewhere, so that one of them stands for all there."""
 
-    def blocks(self) -> Iterator[Block]:
-        """All that can be decoded, in order.
+    def blocks(self) -> Iterator[np.ndarray]:
+        """All that can be decoded: float32 (samples, channels) at the file's rate, finite, with full scale as 1.
 
         Raises:
             AudioError: `unreadable_audio`: not even the beginning can be decoded, or samples are no numbers of audio.
         """
         self.held, self.incomplete = 0.0, None
-        with _told(), _opened(self._source) as file:
-            decoding = (
-                media.Decoding(file, self._media, BLOCK_SECONDS)
-                if self._media
-                else sndfile.Decoding(file, self._track, BLOCK_SECONDS)
-            )
-            for samples, rate, part in decoding.blocks():
-                self.held += len(samples) / rate
-                yield Block(samples, rate, part)
-            if decoding.failure is not None:
-                self.incomplete = f"cut off or damaged: {decoding.failure}"
-
-    def mono(self) -> Iterator[tuple[np.ndarray, Block]]:
-        """Every block with its channels as one, float32 (samples,) at its own rate."""
-        import numpy as np
-
-        self.cancelled = False
-        for block in self.blocks():
-            if self._channel is not None:
-                if self._channel > block.samples.shape[1]:
+        with _decoder(self._source) as decoder:
+            for samples in decoder.blocks():
+                if not max(samples.max(), -samples.min()) <= _LOUDEST:  # nor is what is no number
                     raise AudioError(
-                        "missing_channel", f"has no channel {self._channel} at {self.held:.2f} s"
+                        "unreadable_audio", "has samples that are not finite, or far beyond full scale"
                     )
-                yield np.ascontiguousarray(block.samples[:, self._channel - 1]), block
-                continue
-            mixed, cancelled = mix(block.samples)
-            self.cancelled |= cancelled
-            yield mixed, block
+                self.held += len(samples) / self.rate
+                yield samples
+            announced, failure = decoder.announced, decoder.failure
+        if announced is not None and announced - self.held > _MISSING:
+            failure = f"announces {announced:.2f} s, holds {self.held:.2f} s"
+        if failure and not self.held:
+            raise AudioError("unreadable_audio", f"cannot be decoded: {failure}")
+        self.incomplete = f"cut off or damaged: {failure}" if failure else None
 
     def stream(self) -> Iterator[np.ndarray]:
         """The same as 16 kHz mono, float32 (samples,), in memory that does not grow with the file."""
         import numpy as np
         import soxr
 
-        for _, part in itertools.groupby(self.mono(), key=lambda pair: pair[1].part):
-            resampler: soxr.ResampleStream | None = None
-            for mixed, block in part:
-                if block.rate == SAMPLE_RATE:
-                    yield mixed
-                    continue
-                resampler = resampler or soxr.ResampleStream(
-                    block.rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ"
-                )
-                yield resampler.resample_chunk(mixed)
-            if resampler is not None:
-                yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
+        self.cancelled = False
+        resampler = soxr.ResampleStream(self.rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
+        for samples in self.blocks():
+            if self._channel is not None:
+                mono = np.ascontiguousarray(samples[:, self._channel - 1])
+            else:
+                mono, cancelled = mix(samples)
+                self.cancelled |= cancelled
+            yield mono if self.rate == SAMPLE_RATE else resampler.resample_chunk(mono)
+        if self.rate != SAMPLE_RATE:
+            yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +176,7 @@ def hear_each(
     sources: Iterable[AudioSource], *, max_seconds: float | None = None
 ) -> Iterator[tuple[AudioSource, Heard | AudioError]]:
     """Each of some clips, or why it cannot be had; a file whose parts come one after the other is decoded once."""
-    tape, file = None, AudioSource("")
+    recording, file = None, AudioSource("")
     for source in sources:
         try:
             if not source.file:
@@ -227,16 +189,17 @@ def hear_each(
             if source.end is not None and max_seconds is not None:
                 _refuse_long(source.end - source.start, max_seconds)
             same = (source.file, source.channel) == (file.file, file.channel)
-            if tape is None or not same or not tape.holds(source):
-                tape, file = None, source
-                tape = _Tape(AudioFile(source.file, source.channel))
-            yield source, Heard(tape.cut(source, max_seconds), tape.file.cancelled, tape.file)
+            if recording is None or not same or not recording.holds(source):
+                recording, file = None, source
+                recording = _Recording(AudioFile(source.file, source.channel))
+            samples = recording.cut(source, max_seconds)
+            yield source, Heard(samples, recording.file.cancelled, recording.file)
         except AudioError as error:
             yield source, error
 
 
-class _Tape:
-    """A file that is played once, with no more of it in memory than the parts need."""
+class _Recording:
+    """A file that is decoded once, with no more of it in memory than the parts need."""
 
     def __init__(self, file: AudioFile) -> None:
         import numpy as np
@@ -294,29 +257,18 @@ def _refuse_long(seconds: float, most: float) -> None:
 def _hear_file(source: AudioSource, max_seconds: float | None) -> Heard:
     """A whole file."""
     import numpy as np
-    import soxr
 
     file = AudioFile(source.file, source.channel)
-    parts: dict[int, list[np.ndarray]] = {}
-    rates: dict[int, int] = {}
-    for mixed, block in file.mono():
+    blocks = []
+    for samples in file.stream():
         if max_seconds is not None and file.held > max_seconds + 0.5 / SAMPLE_RATE:
             _refuse_long(max(file.seconds or 0.0, file.held), max_seconds)
-        parts.setdefault(block.part, []).append(mixed)
-        rates[block.part] = block.rate
+        blocks.append(samples)
     if file.incomplete:
         raise AudioError("incomplete_audio", file.incomplete)
-    if not parts:
-        raise AudioError("empty_audio", "no samples")
-    whole = [
-        samples
-        if rates[part] == SAMPLE_RATE
-        else soxr.resample(samples, rates[part], SAMPLE_RATE, quality="HQ")
-        for part, samples in ((part, np.concatenate(pieces)) for part, pieces in parts.items())
-    ]
-    samples = np.ascontiguousarray(np.concatenate(whole), dtype=np.float32)
+    samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     if not len(samples):
-        raise AudioError("empty_audio", "shorter than one sample at 16 kHz")
+        raise AudioError("empty_audio", "no samples")
     return Heard(samples, file.cancelled, file)
 
 
@@ -344,38 +296,213 @@ def mix(samples: np.ndarray) -> tuple[np.ndarray, bool]:
     return channels[int(np.argmax(power > 0.5 * power.max()))], True
 
 
+# Decoders: each has `kind`, `rate`, `channels` and `announced` seconds, gives `blocks`, then says its `failure`.
+
+
+_SHORTER = re.compile(r"(?m)^ *(?:data|SSND|Riff size|riff|Data Size) *: (\d+) \(should be (\d+)\)")
+
+
+class _Sndfile:
+    """WAV and its kin, and Ogg: libsndfile is ten times as fast as FFmpeg in PCM."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import soundfile
+
+        try:
+            handle = file if isinstance(file, io.BytesIO) else file.fileno()
+            self.file = soundfile.SoundFile(handle, closefd=False)
+        except soundfile.LibsndfileError as error:
+            raise AudioError("unreadable_audio", f"cannot be decoded: {_reason(error)}") from error
+        self.kind = f"{self.file.format} {self.file.subtype}"
+        self.rate, self.channels = self.file.samplerate, self.file.channels
+        self.announced: float | None = self.file.frames / self.rate
+        self.failure: str | None = None
+        # libsndfile cuts the length to what is there, and notes so: "data : 128000 (should be 63978)".
+        for told, there in re.findall(_SHORTER, self.file.extra_info):
+            if int(told) < 0x7FFFE000 or "64" in self.kind:  # else of a program that did not know it yet
+                self.announced = self.file.frames / self.rate * int(told) / max(1, int(there))
+                self.failure = None if self.file.frames else "announces sound, holds none"
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        import soundfile
+
+        try:
+            while len(samples := self.file.read(_BLOCK_SECONDS * self.rate, "float32", always_2d=True)):
+                yield samples
+        except soundfile.LibsndfileError as error:
+            self.failure = _reason(error)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+_FORMATS = "aac,ac3,aiff,amr,asf,avi,caf,flac,flv,loas,matroska,mov,mp3,mpeg,mpegts,nistsphere,ogg,w64,wav,wv"
+"""FFmpeg's names of what may be read. It would else open lists of other files and addresses."""
+_EXACT = ("flac", "mov", "nistsphere")
+"""Formats that announce the length of the sound; other lengths are guesses by the bit rate."""
+_AROUND = {"matroska": 0.1, "asf": 0.4, "flv": 0.4}
+"""Formats that announce the length of all, with so many seconds that encoders may put around the sound."""
+_GAP = 0.1
+"""Seconds without a packet that are silence: a pause of the recorder, or sound that begins after the picture."""
+_LONGEST_GAP = 600
+"""Seconds; longer ones are damage."""
+
+
+class _Ffmpeg:
+    """All else: FLAC, MP3, what phones, browsers and cameras record."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import av
+
+        try:
+            options = {"format_whitelist": _FORMATS}
+            container: Any = av.open(file, metadata_errors="replace", options=options)
+        except (av.FFmpegError, ValueError) as error:
+            raise AudioError("unreadable_audio", f"cannot be decoded: {_reason(error)}") from error
+        self.container = container
+        stream: Any = container.streams.best("audio")
+        if stream is None:
+            raise AudioError("empty_audio", "the file has no sound in it")
+        for other in container.streams:
+            if other.index != stream.index:
+                other.discard = av.stream.Discard.all
+        if not isinstance(stream.codec_context, av.AudioCodecContext):
+            raise AudioError("unreadable_audio", "its sound is in a coding that is not known")
+        self.stream = stream
+        self.name = container.format.name.partition(",")[0]
+        self.kind = f"{self.name.upper()} {stream.codec_context.codec.canonical_name.upper()}"
+        self.rate, self.channels = stream.codec_context.rate, stream.codec_context.channels
+        self.layout = stream.codec_context.layout
+        self.begin: float = (container.start_time or 0) / av.time_base
+        self.failure: str | None = None
+        self.announced = self._announced()
+
+    def _announced(self) -> float | None:
+        import av
+
+        stream, container = self.stream, self.container
+        seconds = float((stream.duration or 0) * stream.time_base)
+        if self.name in _EXACT and seconds:  # from the beginning of the pictures
+            return seconds + float((stream.start_time or 0) * stream.time_base) - self.begin
+        if self.name in _AROUND and len(container.streams) == 1 and container.duration:
+            return float(container.duration / av.time_base) - _AROUND[self.name]
+        if self.name == "mp3" and seconds and stream.bit_rate:
+            # Of its header where the file is too small for it; else it is whole, or this is a guess.
+            return seconds if seconds > container.size * 8 / stream.bit_rate else None
+        return None
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        import numpy as np
+
+        pieces: list[np.ndarray] = []
+        for samples in self._frames():
+            pieces.append(samples)
+            if sum(each.shape[1] for each in pieces) >= _BLOCK_SECONDS * self.rate:
+                yield np.concatenate(pieces, axis=1).T
+                pieces = []
+        if pieces:
+            yield np.concatenate(pieces, axis=1).T
+
+    def _frames(self) -> Iterator[np.ndarray]:
+        """float32 (channels, samples) frame by frame, of one rate, with silence where nothing was recorded."""
+        import av
+        import numpy as np
+
+        expected = self.begin
+        converter: Any = None
+        form, error = None, ""
+        try:
+            for packet in self.container.demux(self.stream):
+                try:
+                    frames = packet.decode()
+                except av.InvalidDataError as bad:
+                    # A broadcast begins in the middle of a unit, and behind an MP3 are tags of other programs.
+                    error = _reason(bad)
+                    continue
+                for frame in frames:
+                    start = expected if frame.pts is None else float(frame.pts * frame.time_base)
+                    gap = start - expected
+                    if gap > _LONGEST_GAP:
+                        error = f"times jump by {gap:.0f} s"
+                    if error and converter:
+                        self.failure = f"after {expected - self.begin:.2f} s {error}"
+                        return
+                    error = ""
+                    if form != (form := (frame.format.name, frame.layout.name, frame.sample_rate)):
+                        converter = av.AudioResampler("fltp", self.layout, self.rate)
+                    if gap > _GAP:
+                        for _ in range(round(gap * 100)):
+                            yield np.zeros((self.channels, self.rate // 100), np.float32)
+                    expected = start + frame.samples / frame.sample_rate
+                    for converted in converter.resample(frame):
+                        yield converted.to_ndarray()
+        except av.FFmpegError as bad:
+            error = _reason(bad)
+        if error and self.name != "mp3":
+            self.failure = f"after {expected - self.begin:.2f} s {error}"
+
+    def close(self) -> None:
+        self.container.close()
+
+
+_Decoder: TypeAlias = _Sndfile | _Ffmpeg
+
+
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Errors of the decoder and the disk as those of a clip."""
+def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
+    """What decodes a file; errors of the disk as those of a clip."""
     try:
-        yield
-    except UndecodableError as error:
-        raise AudioError("unreadable_audio", str(error)) from error
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
+        with _opened(source) as file, contextlib.closing(_choose(file)) as decoder:
+            yield decoder
+    except FileNotFoundError as error:
+        raise AudioError("unreadable_audio", "file not found") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise AudioError("unreadable_audio", f"cannot be read: {reason}") from error
 
 
 def _opened(source: str | bytes | Path) -> BinaryIO:
     if isinstance(source, bytes):
         return io.BytesIO(source)
-    path = Path(source)
-    try:
-        if path.exists() and not path.is_file():  # to open a pipe would wait for who writes it
-            if path.is_dir():
-                next(path.iterdir(), None)  # fails where the user may not read it
-            raise AudioError("unreadable_audio", "not a file")
-        file = path.open("rb")
-    except ValueError as error:
-        raise AudioError("unreadable_audio", f"no file can have this name: {error}") from error
-    except OSError as error:
-        if isinstance(error, FileNotFoundError) and not path.is_symlink():
-            raise AudioError("unreadable_audio", "file not found") from error
-        missing = (
-            f" ({path.readlink()}, to which it is a link)" if isinstance(error, FileNotFoundError) else ""
-        )
-        raise AudioError("unreadable_audio", f"cannot be read: {error.strerror}{missing}") from error
-    if not file.read(1):
-        file.close()
+    if Path(source).exists() and not Path(source).is_file():  # to open a pipe would wait for who writes it
+        raise AudioError("unreadable_audio", "not a file")
+    # By its number: FFmpeg and soundfile would guess from the name what is in it.
+    return os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0)
+
+
+def _choose(file: BinaryIO) -> _Decoder:
+    if not (head := file.read(12)):
         raise AudioError("empty_audio", "the file is empty")
-    return file
+    file.seek(0)
+    if head[:4] in (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b".snd") and head[8:] != b"AVI ":
+        decoder = _Sndfile(file)
+        if decoder.file.frames or decoder.failure:
+            return decoder
+        decoder.close()  # written to a pipe: libsndfile believes that it is empty
+        file.seek(0)
+    return _choose_ogg(file) if head[:4] == b"OggS" else _Ffmpeg(file)
+
+
+def _choose_ogg(file: BinaryIO) -> _Decoder:
+    """libsndfile decodes Opus at its own rate and Vorbis to the sample, but of joined files only the first.
+
+    Ogg announces no length: one that ends inside a page is cut.
+    """
+    content = file.read()
+    file.seek(0)
+    page = content[content.rfind(b"OggS") :]
+    torn = len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
+    decoder: _Decoder
+    try:
+        decoder = _Sndfile(file) if content.count(b"OggS\0\2") == 1 else _Ffmpeg(file)
+    except AudioError:  # Speex
+        file.seek(0)
+        decoder = _Ffmpeg(file)
+    decoder.failure = "ends inside a page" if torn else None
+    return decoder
+
+
+def _reason(error: BaseException) -> str:
+    """The library's reason in one line and without the object's address."""
+    text = str(getattr(error, "error_string", "") or getattr(error, "strerror", "") or error).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__

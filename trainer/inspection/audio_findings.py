@@ -17,8 +17,6 @@ _Pairs: TypeAlias = "list[tuple[Entry, Sound]]"
 _QUIET, _QUIET_BY = -45.0, 25.0
 """Very quiet is below this level, or below -35 and by so many dB under the usual of the data set."""
 _CLIPPED = 0.001
-_OFFSET = 0.02
-_CANCELLED = 12.0
 _EDGE, _EDGE_MORE = 2.0, 1.5
 """Seconds of silence at an end that are many: so many, and so many more than usual in the data set."""
 _PAUSE, _PAUSE_MORE = 3.0, 2.0
@@ -55,22 +53,7 @@ def find_in_sound(entries: Sequence[Entry]) -> list[Finding]:
             _CLIPPED,
             lambda s: f"{100 * s.clipped:.1f} % of the samples are cut off",
         ),
-        (
-            "channels_cancel",
-            speech,
-            lambda s: s.cancelled,
-            _CANCELLED,
-            lambda s: f"the mean of {s.channels} channels is {s.cancelled:.0f} dB below the louder one",
-        ),
-        (
-            "offset",
-            every,
-            lambda s: abs(s.offset),
-            _OFFSET,
-            lambda s: f"the samples' mean is {s.offset:+.3f} of full scale",
-        ),
         ("long_silence", speech, lambda s: silence(s)[0], 0.1, lambda s: silence(s)[1]),
-        ("low_rate", every, lambda s: -s.rate, -15_999, lambda s: f"{s.rate:,} samples a second"),
     ]
     findings = []
     for kind, pairs, badness, limit, told in checks:
@@ -103,14 +86,6 @@ def find_copies(entries: Sequence[Entry]) -> list[list[Entry]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _likeness(one: Entry, other: Entry) -> str:
-    if one.clip.path and (one.clip.path, one.clip.span) == (other.clip.path, other.clip.span):
-        return "the same file as"
-    first, second = one.heard, other.heard
-    copied = first is not None and second is not None and first.file_digest == second.file_digest
-    return "a copy of" if copied else "the same samples as"
-
-
 def find_in_copies(groups: Sequence[Sequence[Entry]]) -> list[Finding]:
     """What is wrong with recordings that are there more than once."""
     chosen: dict[str, list[Sequence[Entry]]] = {
@@ -134,7 +109,7 @@ def find_in_copies(groups: Sequence[Sequence[Entry]]) -> list[Finding]:
                 others = [other for other in group if other is not entry]
                 other = next((one for one in others if one.split != entry.split), others[0])
                 said = f", here {shorten(entry.text, 40)!r}" if kind == "same_audio_other_text" else ""
-                suspects.append((entry, f"{_likeness(entry, other)} {other.place}{said}"))
+                suspects.append((entry, f"the same audio as {other.place}{said}"))
         recordings = "1 recording" if len(mine) == 1 else f"{len(mine):,} recordings"
         found += make_finding(kind, suspects, recordings=recordings)
     return found

@@ -7,9 +7,9 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from trainer.inspection.texts import any_of, grouped
+from trainer.inspection.texts import any_of
 
 _JAPANESE = "Han and kana"
 _JAPANESE_CODES = frozenset({"Hani", "Hira", "Kana"})
@@ -23,49 +23,8 @@ _BLANKS = frozenset("\u115f\u1160\u3164\uffa0\u2800\u180e")
 _ALIKE = frozenset({"Latin", "Cyrillic", "Greek"})
 """Scripts with letters that look the same, and so are taken for each other: `а`, `a` and `α`."""
 _LOOKALIKES = frozenset("aceijopsxyABCEHIJKMOPSTXYасеіјорѕхуАВСЕНІЈКМОРЅТХУονΑΒΕΗΙΚΜΝΟΡΤΥΧΖ")
-_UNSPOKEN = frozenset("<>{}[]|\\^~_*#=/`+\u00a6\u00ac\u00b6\u00a7\u00a4")
-_VARIANTS = {
-    "apostrophes": "'\u2019\u02bc\u2018`\u00b4\u02bb\u02b9\uff07",
-    "quotation marks": '"\u201c\u201d\u201e\u00ab\u00bb\u201f\uff02\u2033',
-    "hyphens": "-\u2010\u2011",
-    "dashes": "\u2012\u2013\u2014\u2015\u2212",
-}
-"""Characters that mean the same; a model has to learn each."""
 _ACCENT = re.compile("[\u0300-\u036f]")
 _WORD = re.compile(r"[^\W\d_]+")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Character:
-    """One character of the alphabet."""
-
-    char: str
-    count: int
-    """How often it occurs."""
-    texts: int
-    """In how many texts."""
-    script: str
-    """Of letters; empty for all others."""
-    odd: str | None
-    """Why it is odd by itself, whatever the text."""
-
-    @property
-    def code(self) -> str:
-        """`U+0041`."""
-        return f"U+{ord(self.char):04X}"
-
-    @property
-    def name(self) -> str:
-        """Unicode's name."""
-        return unicodedata.name(self.char, "no name")
-
-    @property
-    def shown(self) -> str:
-        """Itself; its code where it cannot be seen."""
-        if not self.char.isprintable():
-            return self.code
-        # A combining mark needs something to stand on.
-        return f"◌{self.char}" if self.name.startswith("COMBINING") else self.char
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,8 +35,6 @@ class Odd:
     """Of the text among those given."""
     detail: str
     """What it is, in words."""
-    certain: bool
-    """Whether it is wrong in any text; else it is rare here, which may be as it should."""
 
 
 @functools.cache
@@ -117,27 +74,6 @@ def odd_by_itself(char: str) -> str | None:
     return None
 
 
-def alphabet(texts: Iterable[str]) -> list[Character]:
-    """All characters of the texts but white space, the most frequent first."""
-    counts: Counter[str] = Counter()
-    within: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
-        within.update(set(text))
-    return [
-        Character(char, count, within[char], script(char), odd_by_itself(char))
-        for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        if not char.isspace()
-    ]
-
-
-def by_kind(alphabet: Iterable[Character]) -> dict[str, list[Character]]:
-    """An alphabet by what is odd, by script, then digits and signs."""
-    return grouped(
-        alphabet, lambda one: one.odd or one.script or ("digits" if one.char.isdigit() else "signs")
-    )
-
-
 def main_scripts(letters: Mapping[str, int]) -> frozenset[str]:
     """The scripts that the texts are written in: those of at least a tenth of the letters.
 
@@ -160,28 +96,7 @@ def foreign_script(text: str, mains: frozenset[str]) -> str | None:
     return name if name not in mains and count > counts.total() / 2 else None
 
 
-def odd_characters(texts: Sequence[str], counts: Mapping[str, int]) -> list[Odd]:
-    """What is odd in the texts, at most one entry a text, the certain before the uncertain.
-
-    Args:
-        texts: all of one language.
-        counts: how often each character occurs in them.
-    """
-    mains = main_scripts(counts)
-    found = certainly_odd(texts, counts, mains)
-    told = {odd.position for odd in found}
-    rare = _rare_characters(texts, counts, mains)
-    latin = [char for char in counts if script(char) == "Latin" and "Latin" not in mains]
-    if sum(counts[char] for char in latin) <= 0.005 * sum(counts.values()):
-        rare |= dict.fromkeys(latin, "Latin letter")
-    pattern = any_of(rare)
-    for position, text in enumerate(texts):
-        if position not in told and (detail := _first(text, pattern, rare)) is not None:
-            found.append(Odd(position, detail, certain=False))
-    return found
-
-
-def certainly_odd(texts: Sequence[str], characters: Collection[str], mains: frozenset[str]) -> list[Odd]:
+def odd_characters(texts: Sequence[str], characters: Collection[str], mains: frozenset[str]) -> list[Odd]:
     """What is wrong in the texts whatever their language, at most one entry a text.
 
     Args:
@@ -214,7 +129,7 @@ def certainly_odd(texts: Sequence[str], characters: Collection[str], mains: froz
         if detail is None and not text.isascii():
             detail = _decomposed(text)
         if detail is not None:
-            found.append(Odd(position, detail, certain=True))
+            found.append(Odd(position, detail))
     return found
 
 
@@ -273,33 +188,6 @@ def _decomposed(text: str) -> str | None:
         if len(unicodedata.normalize("NFC", text[found.start() - 1 : found.end()])) == 1:
             return f"letter and accent apart, {_named(found.group())}, in {_word_at(text, found.start())!r}"
     return None
-
-
-def _rare_characters(
-    texts: Sequence[str], counts: Mapping[str, int], mains: frozenset[str]
-) -> dict[str, str]:
-    """Characters that are rare in these texts, with what they are: unspoken signs, second ways to write the same."""
-    limit = max(3.0, 0.01 * len(texts))
-    rare = {}
-    for char, count in counts.items():
-        if count > limit or odd_by_itself(char) is not None:
-            continue
-        category = unicodedata.category(char)
-        if char in _UNSPOKEN or (category in ("So", "Sk", "Sm") and char not in "\u00b0%"):
-            rare[char] = "rare sign"
-        elif category == "Lm":
-            rare[char] = "rare letter"
-        elif script(char) == "Latin" and not char.isascii() and "Latin" in mains:
-            # Letters of the language itself are frequent in a data set of some size.
-            times = counts.get(char.lower(), 0) + counts.get(char.upper(), 0)
-            if times <= max(1.0, 0.0005 * len(texts)):
-                rare[char] = "rare letter"
-    for name, family in _VARIANTS.items():
-        used = {char: counts[char] for char in family if counts.get(char)}
-        most = max(used.values(), default=0)
-        # Opening and closing marks are as frequent as each other.
-        rare |= {char: f"of several {name}, a rare one:" for char, n in used.items() if n < most / 10}
-    return rare
 
 
 def _named(char: str) -> str:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 WHISPER_SECONDS, WHISPER_TOKENS = 30, 448
 """Of every Whisper model that OpenAI published."""
-_PREFIX = 5
-"""Tokens around every text: start, language, task, no timestamps, end."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -141,8 +139,6 @@ class LeftOut:
     drops: list[Drop]
     stops: str | None
     """The error that a search would stop with: too much is dropped, or a split has nothing left."""
-    maybe_too_long: int
-    """Texts that might be too long for Whisper, where no model was named to count their tokens by."""
 
 
 def find_left_out(
@@ -168,11 +164,8 @@ def find_left_out(
         if not isinstance(entry.sound, Unusable):
             usable[entry.split].append(entry)
     left = {split: len(chosen) for split, chosen in usable.items()}
-    maybe = 0
     for split, chosen in usable.items():
         if limits.processor is None:
-            # No byte makes more than one token.
-            maybe += sum(len(entry.text.encode()) > limits.max_tokens - _PREFIX for entry in chosen)
             continue
         index: dict[str, Any] = {
             "name": [entry.name for entry in chosen],
@@ -191,7 +184,7 @@ def find_left_out(
             check_drops(config, drops, total=table.total + len(table.drops), window=limits.window)
         except DataError as error:
             stops = str(error)
-    return LeftOut(drops, stops, maybe)
+    return LeftOut(drops, stops)
 
 
 def find_dropped(left_out: LeftOut, total: int) -> list[Finding]:

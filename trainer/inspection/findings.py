@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 Level = Literal["warning", "note"]
 
@@ -45,10 +45,6 @@ _KINDS = {
         "text that looks like another language: {clips}",
         "wrong text, or filler: mend or remove them (names and single foreign words can look so too)",
     ),
-    "no_transcript": (
-        "no transcript: {clips} with filler, a placeholder or words in a loop for a text",
-        "write what is said, or remove them",
-    ),
     "silent": (
         "no speech in {clips}: silence, or steady noise",
         "listen to them and remove them: a model learns from them to write text where nothing is said",
@@ -65,11 +61,6 @@ _KINDS = {
         "clipped: {clips}, recorded or amplified above full scale",
         "record or export them again with a lower level; mild clipping can stay if such audio will be transcribed",
     ),
-    "channels_cancel": (
-        "channels that cancel each other: {clips}",
-        "one channel is turned upside down; a training and transcribe hear one of them where the mean is next to "
-        "nothing, other programs hear the mean: keep only one",
-    ),
     "quiet": (
         "very quiet: {clips}; the loud parts of the data are usually at {usual:.0f} dBFS",
         "listen to them: the features do without the level, but noise drowns what is so quiet",
@@ -78,37 +69,13 @@ _KINDS = {
         "long silence in {clips}",
         "cut it off: Whisper tends to invent text for silence, and it costs time in every epoch",
     ),
-    "offset": (
-        "constant offset (DC): {clips}",
-        "a fault of the recording; a high-pass filter (sox IN OUT highpass 20) removes it",
-    ),
     "same_audio": (
         "the same audio more than once: {clips} of {recordings}",
         "keep one of each, unless they are meant to count double",
     ),
-    "same_text": (
-        "the same text for several recordings: {clips} of {texts:,} texts{example}",
-        "fine where several people read the same sentence; else look for texts that were given to the wrong clip",
-    ),
     "small_split": (
         "{told}",
         "make it larger: 1,000 {unit} are known to 3 points, 5,000 to a little over one",
-    ),
-    "unlike_model": (
-        "{model} hears something else in {clips}: CER of {limit:.0f} % and more, median {median:.0f} %",
-        "listen to them: the text is wrong, or the speech is hard to hear",
-    ),
-    "low_rate": (
-        "fewer than 16,000 samples a second: {clips}",
-        "Whisper was trained at 16 kHz; that is fine if what will be transcribed sounds so too, as on the telephone",
-    ),
-    "rare_characters": (
-        "rare characters in the texts of {clips}",
-        "write the same thing the same way everywhere; nothing to do where they belong to the language",
-    ),
-    "digits": (
-        "digits in the texts of {clips} ({percent:.1f} %)",
-        'write numbers one way, as words or as digits: WER counts "5" for "five" as an error',
     ),
     "shared_speakers": (
         "{told} are in train too: {names}",
@@ -116,18 +83,6 @@ _KINDS = {
     ),
 }
 """Title and advice by kind, in the order in which they matter."""
-_NOTES = ("low_rate", "rare_characters", "digits", "shared_speakers")
-"""Kinds that may be as they should; all others are most likely faults."""
-
-
-class Named(Protocol):
-    """What a finding can be about: a clip in a split."""
-
-    @property
-    def split(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,17 +118,14 @@ class Finding:
 
 def make_finding(
     kind: str,
-    suspects: Iterable[tuple[Named, str]] | None,
-    *,
-    level: Level | None = None,
+    suspects: Iterable[tuple[Any, str]] | None,
     **values: object,
 ) -> list[Finding]:
     """One finding of a kind, or none where there are no clips that it could be about.
 
     Args:
         kind: one of `_KINDS`.
-        suspects: clips, each with what was found; None for what is about no single clips.
-        level: where it is another than usual.
+        suspects: entries or drops, each with what was found; None for what is about no single clips.
         values: what stands in the title and the advice.
     """
     title, advice = _KINDS[kind]
@@ -181,7 +133,8 @@ def make_finding(
     if suspects is not None and not found:
         return []
     values["clips"] = clips(len(found))
-    level = level or ("note" if kind in _NOTES else "warning")
+    # Known voices may be as they should; all else is most likely a fault.
+    level: Level = "note" if kind == "shared_speakers" else "warning"
     return [Finding(kind, level, title.format(**values), advice.format(**values), found)]
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
@@ -15,7 +12,6 @@ from trainer.data.parallel import Task, over_clips
 from trainer.data.sources import read_source
 from trainer.data.splits import subset
 from trainer.inspection.audio_findings import find_copies, find_in_copies, find_in_sound
-from trainer.inspection.characters import Character, alphabet
 from trainer.inspection.entries import (
     Entry,
     LeftOut,
@@ -33,7 +29,6 @@ from trainer.inspection.text_findings import (
     Groups,
     find_in_texts,
     find_misfitting,
-    find_repeated_texts,
     find_shared_speakers,
     find_shared_texts,
     find_small_splits,
@@ -47,7 +42,6 @@ Progress = Callable[[str, int, int], None]
 
 _SMALL = 300
 """Clips that are listened to in this process alone."""
-_BINS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +73,7 @@ class Inspection:
     """Sentences about what was chosen, filtered or made."""
     measured: int
     """Clips that were listened to."""
-    listening_seconds: float
     left_out: LeftOut
-    alphabet: list[Character]
     rates: dict[str, RateModel]
     """What is usual, by the code of the language."""
     findings: list[Finding]
@@ -95,14 +87,6 @@ class Inspection:
     def code_of(self, entry: Entry) -> str:
         """The code of a clip's language, as far as the data says."""
         return _text_language(self.config, entry.language)
-
-    def formats(self) -> Counter[tuple[int, int, str]]:
-        """How many of the clips that were listened to have which rate, channels and format."""
-        return Counter(
-            (entry.sound.rate, entry.sound.channels, entry.sound.kind)
-            for entry in self.entries
-            if entry.sound is not None and entry.sound.rate
-        )
 
 
 def inspect_data(
@@ -136,7 +120,6 @@ def inspect_data(
     table = load_clips(config, window=limits.window)
     entries = make_entries(table)
     chosen = _sampled(entries, sample, config.data_seed)
-    begun = time.monotonic()
     sounds = over_clips(
         Task(functools.partial(listen, max_samples=limits.max_samples), limits.window),
         [entry.clip for entry in chosen],
@@ -147,18 +130,15 @@ def inspect_data(
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
         entry.sound = sound
         tell("listening", done, len(chosen))
-    took = time.monotonic() - begun
     left_out = find_left_out(config, table, entries, limits, whole=len(chosen) == len(entries))
     code_of = functools.cache(functools.partial(_text_language, config))
     groups = grouped(entries, lambda entry: code_of(entry.language))
     rates, misfits = _misfits(groups)
-    copies = find_copies(entries)
     findings = [
         *find_dropped(left_out, table.total + len(table.drops)),
         *find_in_sound(entries),
-        *find_in_copies(copies),
+        *find_in_copies(find_copies(entries)),
         *find_shared_texts(entries),
-        *find_repeated_texts(entries, copies),
         *find_misfitting(misfits, rates),
         *find_in_texts(entries, groups, functools.partial(tell, "reading")),
         *find_small_splits(entries),
@@ -172,9 +152,7 @@ def inspect_data(
         languages={code: len(mine) for code, mine in groups.items()},
         notes=_notes(table, len(chosen)),
         measured=len(chosen),
-        listening_seconds=took,
         left_out=left_out,
-        alphabet=alphabet(entry.text for entry in entries),
         rates=rates,
         findings=ranked(findings),
     )
@@ -245,52 +223,18 @@ def _split_facts(entries: Sequence[Entry]) -> dict[str, SplitFacts]:
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-    """How one measure spreads over the clips: for tables, histograms and programs."""
+    """How one measure spreads over the clips."""
 
     key: str
     """For programs: `seconds`."""
-    label: str
-    """For people: `duration`."""
-    unit: str
+    title: str
+    """For people: `duration, s`."""
     values: list[float]
     """In rising order."""
-
-    @property
-    def title(self) -> str:
-        """What is measured, and in what: `duration, s`."""
-        return f"{self.label}, {self.unit}" if self.unit else self.label
 
     def quantile(self, share: float) -> float:
         """The value that `share` of the clips do not exceed."""
         return self.values[min(len(self.values) - 1, int(share * len(self.values)))]
-
-    def histogram(self) -> tuple[list[float], list[int]]:
-        """Edges at round numbers and the clips between them.
-
-        A few values far out do not squeeze all others into one bin: they are in the first and the last, which then
-        reach beyond their neighbours' width.
-        """
-        import numpy as np
-
-        low, high = self.quantile(0.005), self.quantile(0.995)
-        slack = 0.5 * (high - low)
-        low = self.values[0] if self.values[0] >= low - slack else low
-        high = self.values[-1] if self.values[-1] <= high + slack else high
-        width = _round_width((high - low) / _BINS)
-        if self.key in ("tokens", "letters"):
-            width = max(1.0, width)
-        steps = range(math.floor(low / width), math.floor(high / width) + 2)
-        edges = [round(step * width, 6) for step in steps]
-        edges[0], edges[-1] = min(edges[0], self.values[0]), max(edges[-1], self.values[-1])
-        return edges, np.histogram(self.values, edges)[0].tolist()
-
-
-def _round_width(width: float) -> float:
-    """The next larger of 1, 2 and 5 times a power of ten."""
-    if width <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(width))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= width * 0.999)
 
 
 def distributions(entries: Sequence[Entry]) -> list[Distribution]:
@@ -298,13 +242,12 @@ def distributions(entries: Sequence[Entry]) -> list[Distribution]:
     heard = [(entry, sound) for entry in entries if (sound := entry.heard) is not None]
     spoken = [(entry, sound) for entry, sound in heard if sound.spoken > 0.2 and not is_silent(sound)]
     known = [entry.sound.seconds for entry in entries if entry.sound is not None and entry.sound.seconds]
-    measures: list[tuple[str, str, str, Iterable[float]]] = [
-        ("seconds", "duration", "s", known),
-        ("tokens", "tokens of the text", "", (float(entry.tokens) for entry in entries if entry.tokens)),
-        ("letters", "letters of the text", "", (float(entry.units) for entry in entries)),
-        ("letters_per_second", "letters a second of speech", "", [e.units / s.spoken for e, s in spoken]),
-        ("level", "level of the loud parts", "dBFS", [sound.loud for _, sound in heard]),
-        ("silence", "silence at the ends", "s", [sound.lead + sound.tail for _, sound in heard]),
+    measures: list[tuple[str, str, Iterable[float]]] = [
+        ("seconds", "duration, s", known),
+        ("tokens", "tokens of the text", (float(entry.tokens) for entry in entries if entry.tokens)),
+        ("letters_per_second", "letters a second of speech", [e.units / s.spoken for e, s in spoken]),
+        ("level", "level of the loud parts, dBFS", [sound.loud for _, sound in heard]),
+        ("silence", "silence at the ends, s", [sound.lead + sound.tail for _, sound in heard]),
     ]
-    every = [Distribution(key, label, unit, sorted(values)) for key, label, unit, values in measures]
+    every = [Distribution(key, title, sorted(values)) for key, title, values in measures]
     return [one for one in every if one.values]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainer.inspection.characters import certainly_odd, main_scripts
+from trainer.inspection.characters import main_scripts, odd_characters
 from trainer.inspection.findings import clips
 from trainer.inspection.rates import find_misfits
 from trainer.inspection.text_findings import FEW_WORDS, leak_count, small_split
@@ -92,7 +92,7 @@ def _odd_characters(rows: Sequence[_Row]) -> str | None:
     texts = [row.text for row in rows]
     step = max(1, len(texts) // _SCRIPT_SAMPLE)
     mains = main_scripts(Counter("".join(texts[::step])))
-    odd = certainly_odd(texts, set("".join(texts)), mains)
+    odd = odd_characters(texts, set("".join(texts)), mains)
     if not odd:
         return None
     return f"odd characters in {clips(len(odd))}, such as {rows[odd[0].position].name}: {odd[0].detail}"

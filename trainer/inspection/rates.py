@@ -14,16 +14,11 @@ _ENOUGH = 30
 _EXTRA = 10.0
 """Letters that every text has on top: a short one takes its time too, and varies more."""
 _Z = 4.5
-"""Robust standard deviations from the usual length.
-
-With the texts of a tenth of 400 clips of read speech swapped for texts of half or twice the length and more, 94 % of
-these are beyond it and none of the others (40 draws, the farthest of which is at 4.2).
-"""
+"""Robust standard deviations from the usual length: with a tenth of 400 texts of read speech swapped for others of half
+or twice the length and more, 94 % of these are beyond it (40 draws)."""
 _RATIO, _SECONDS = 1.4, 0.5
 """Times longer or shorter than usual, and seconds: very even (synthetic) speech deviates by a few percent, and of one
 word a part is easily taken for silence."""
-_KEPT = 3.5
-"""Deviations beyond which a clip has no say in what is usual."""
 _FASTEST, _SLOWEST, _AT_LEAST = 40.0, 0.8, 10
 """Letters a second that nobody speaks, whatever is usual in the data set; the first of texts of so many letters."""
 
@@ -53,37 +48,21 @@ class Misfit:
     """Seconds that such a text usually takes; None where the data set has too few clips to tell."""
 
 
-def fit_rate(seconds: np.ndarray, units: np.ndarray) -> tuple[RateModel, np.ndarray] | None:
-    """The usual rate of some clips, by medians of those that are not far from it; None where they are too few.
+def fit_rate(seconds: np.ndarray, units: np.ndarray) -> RateModel | None:
+    """The usual rate of some clips, by medians; None where they are too few.
 
     Args:
         seconds: float (clips,), length of the speech.
         units: float (clips,), letters of the text.
-
-    Returns:
-        The model, and bool (clips,): which of them it is of.
     """
     import numpy as np
 
     if len(seconds) < _ENOUGH:
         return None
     logs = np.log(seconds) - np.log(units + _EXTRA)
-    kept = np.ones(len(logs), dtype=bool)
-    for _ in range(6):
-        centre = np.median(logs[kept])
-        spread = _robust_spread(logs[kept])
-        near = np.abs(logs - centre) <= max(_KEPT * spread, 1e-3)
-        if np.array_equal(near, kept):
-            break
-        kept = near
-    return RateModel(float(np.exp(-centre)), spread), kept
-
-
-def _robust_spread(values: np.ndarray) -> float:
-    """Standard deviation of a normal distribution with the same median distance from the median."""
-    import numpy as np
-
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    # 1.4826 times the median distance is the standard deviation of a normal distribution.
+    spread = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
+    return RateModel(float(np.exp(-np.median(logs))), spread)
 
 
 def find_misfits(seconds: Sequence[float], units: Sequence[int]) -> tuple[RateModel | None, list[Misfit]]:
@@ -100,40 +79,23 @@ def find_misfits(seconds: Sequence[float], units: Sequence[int]) -> tuple[RateMo
 
     lengths = np.maximum(np.asarray(seconds, dtype=float), 0.02)
     letters = np.maximum(np.asarray(units, dtype=float), 1.0)
-    fitted = fit_rate(lengths, letters)
+    model = fit_rate(lengths, letters)
     per_second = letters / lengths
     too_fast = (per_second > _FASTEST) & (letters >= _AT_LEAST)
     too_slow = (per_second < _SLOWEST) & (lengths > 5)
     distance = np.abs(np.log(per_second))
-    if fitted is not None:
-        model, kept = fitted
+    if model is not None:
         usual = (letters + _EXTRA) / model.rate
         residuals = np.log(lengths) - np.log(usual)
         # Of very many clips some are farther out by chance.
         deviations = max(_Z, float(np.sqrt(2 * np.log(len(lengths)))))
-        limit = np.maximum(deviations * _spreads(residuals, letters, kept, model.spread), np.log(_RATIO))
+        limit = np.maximum(deviations * model.spread, np.log(_RATIO))
         far = np.abs(lengths - usual) > _SECONDS
         too_fast |= far & (residuals < -limit)
         too_slow |= far & (residuals > limit)
         distance = np.abs(residuals)
     found = np.flatnonzero(too_fast | too_slow)
-    return fitted and fitted[0], [
-        Misfit(int(at), bool(too_fast[at]), fitted[0].usual_seconds(float(letters[at])) if fitted else None)
+    return model, [
+        Misfit(int(at), bool(too_fast[at]), model.usual_seconds(float(letters[at])) if model else None)
         for at in found[np.argsort(-distance[found], kind="stable")]
     ]
-
-
-def _spreads(residuals: np.ndarray, letters: np.ndarray, kept: np.ndarray, overall: float) -> np.ndarray:
-    """Robust spread for texts of each length: short ones vary more. Never under the overall one.
-
-    That of few clips is itself uncertain, so half the way (of its logarithm) is gone to it.
-    """
-    import numpy as np
-
-    order = np.argsort(letters, kind="stable")
-    order = order[kept[order]]
-    groups = np.array_split(order, max(1, min(20, len(order) // 50)))
-    middles = [float(np.median(letters[group])) for group in groups]
-    spreads = [_robust_spread(residuals[group]) for group in groups]
-    own = np.maximum(np.interp(letters, middles, spreads), overall)
-    return np.asarray(np.sqrt(own * overall))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile, AudioSource, Heard
@@ -36,21 +35,12 @@ class Sound:
     """One clip as it was heard. Levels in dB below full scale (dBFS), times in seconds, shares from 0 to 1."""
 
     seconds: float
-    rate: int
-    """Samples a second in the file."""
-    channels: int
-    kind: str
-    """Format and coding: `FLAC PCM_16`."""
     loud: float
     """Level of the loud parts: exceeded by a twentieth of the 20 ms frames."""
     variation: float
     """Standard deviation of the frames' levels in dB: speech rises and falls, steady noise and tones do not."""
     clipped: float
     """Share of the samples that are cut off at full scale, or at the clip's own peak in flat runs."""
-    offset: float
-    """Mean of the samples, with full scale as 1."""
-    cancelled: float
-    """How much quieter the mean of the channels is than the loudest of them, in dB."""
     lead: float
     """Silence before the first sound."""
     tail: float
@@ -59,7 +49,6 @@ class Sound:
     """Longest silence between."""
     pauses: float
     """All silences between of a sixth of a second and more."""
-    file_digest: bytes
     sample_digest: bytes
     """Of the samples at 16 kHz in 16 bits."""
 
@@ -78,9 +67,6 @@ class Unusable:
     detail: str
     seconds: float | None = None
     """Where the file says so."""
-    kind: str = ""
-    rate: int = 0
-    channels: int = 0
 
 
 def listen(source: AudioSource, heard: Heard | AudioError, *, max_samples: int) -> Sound | Unusable:
@@ -99,15 +85,10 @@ def listen(source: AudioSource, heard: Heard | AudioError, *, max_samples: int) 
             raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {window:g} s")
         return _measure(source, heard)
     except AudioError as error:
-        return _unusable(error, source)
-
-
-def _unusable(error: AudioError, source: AudioSource) -> Unusable:
-    if error.reason != "too_long_audio":
-        return Unusable(error.reason, str(error))
-    file = AudioFile(source.file)
-    seconds = source.end - source.start if source.end is not None else file.seconds
-    return Unusable(error.reason, str(error), seconds, file.kind, file.rate, file.channels)
+        if error.reason != "too_long_audio":
+            return Unusable(error.reason, str(error))
+        length = AudioFile(source.file).seconds if source.end is None else source.end - source.start
+        return Unusable(error.reason, str(error), length)
 
 
 def _measure(source: AudioSource, heard: Heard) -> Sound:
@@ -117,42 +98,22 @@ def _measure(source: AudioSource, heard: Heard) -> Sound:
     file, audio = heard.file, heard.samples
     # Flat tops are only seen in the samples of the file; at 16 kHz with one channel these are `audio`.
     same = source.is_part or (file.rate == SAMPLE_RATE and file.channels == 1)
-    parts = [audio[:, None]] if same else [block.samples for block in file.blocks()]
+    parts = [audio[:, None]] if same else list(file.blocks())
     channels = [channel for samples in parts for channel in samples.T]
-    limited = "FLOAT" not in file.kind and "DOUBLE" not in file.kind
-    offset = float(audio.mean())
-    levels = frame_levels(audio - offset)
+    limited = not file.kind.endswith((" FLOAT", " DOUBLE"))
+    levels = frame_levels(audio - audio.mean())
     lead, tail, pauses = silences(levels)
-    if source.is_part:
-        content = audio.tobytes()
-    else:
-        content = source.file if isinstance(source.file, bytes) else Path(source.file).read_bytes()
     return Sound(
         seconds=len(audio) / SAMPLE_RATE,
-        rate=file.rate,
-        channels=file.channels,
-        kind=file.kind,
         loud=float(np.percentile(levels, 95)),
         variation=float(np.std(np.maximum(levels, -100.0))),
         clipped=max(clipped_share(channel, limited=limited) for channel in channels),
-        offset=offset,
-        cancelled=max(_cancelled(samples) for samples in parts),
         lead=lead,
         tail=tail,
         pause=max(pauses, default=0.0),
         pauses=sum(pauses),
-        file_digest=hashlib.blake2b(content, digest_size=16).digest(),
         sample_digest=hashlib.blake2b(np.rint(audio * 32767).astype(np.int16), digest_size=16).digest(),
     )
-
-
-def _cancelled(samples: np.ndarray) -> float:
-    import numpy as np
-
-    def level(channel: np.ndarray) -> float:
-        return float(np.sqrt(np.mean(np.square(channel)))) + 1e-6
-
-    return 20 * float(np.log10(max(map(level, samples.T)) / level(samples.mean(axis=1))))
 
 
 def frame_levels(audio: np.ndarray) -> np.ndarray:

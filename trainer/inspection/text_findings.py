@@ -8,32 +8,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from trainer.inspection.characters import foreign_script, main_scripts, odd_characters
 from trainer.inspection.entries import Entry
-from trainer.inspection.findings import Finding, Level, make_finding, names_of
+from trainer.inspection.findings import Finding, make_finding, names_of
 from trainer.inspection.rates import Misfit, RateModel
 from trainer.inspection.texts import (
     count_words,
     grouped,
     markup,
-    no_transcript,
-    placeholders,
     shorten,
     tell_languages,
-    text_keys,
 )
 from trainer.languages import language_name
-from trainer.scoring.alignment import count_errors
 
 Groups = Mapping[str, Sequence[Entry]]
 """Clips by the code of their language."""
-Places = Collection[tuple[str, str]]
-"""Clips by split and name."""
 
 FEW_WORDS = 100
 """Words of an evaluation split under which its WER says little."""
-_LEAST, _FARTHEST = 50.0, 6.0
-"""A text is suspicious from this CER in percent and so many robust deviations above the usual one."""
-_TOO_BAD = 40.0
-"""Usual CER in percent of a model whose word is worth nothing."""
 
 
 def find_misfitting(
@@ -72,30 +62,16 @@ def find_in_texts(
         groups: the same by language.
         on_progress: called with texts read and texts in all of a language.
     """
-    missing = _no_transcripts(entries)
-    foreign = _other_languages(groups, names_of(missing), on_progress)
-    odd = _odd_characters(groups, skip=names_of(foreign), skip_rare=names_of(missing))
-    return [*missing, *foreign, *odd, *_digits(entries)]
+    marked = [
+        (entry, f"{piece!r} in {shorten(entry.text)!r}")
+        for entry in entries
+        if (piece := markup(entry.text)) is not None
+    ]
+    foreign = _other_languages(groups, on_progress)
+    return [*make_finding("markup", marked), *foreign, *_odd_characters(groups, skip=names_of(foreign))]
 
 
-def _no_transcripts(entries: Sequence[Entry]) -> list[Finding]:
-    """Texts that are placeholders, filler or loops, and texts with markup."""
-    missing = placeholders([entry.key for entry in entries])
-    wrong, marked = [], []
-    for entry in entries:
-        why = no_transcript(entry.text, entry.key)
-        if entry.key in missing:
-            why = f"a placeholder: {shorten(entry.text)!r}"
-        if why is not None:
-            wrong.append((entry, why))
-        elif (piece := markup(entry.text)) is not None:
-            marked.append((entry, f"{piece!r} in {shorten(entry.text)!r}"))
-    return [*make_finding("no_transcript", wrong), *make_finding("markup", marked)]
-
-
-def _other_languages(
-    groups: Groups, skip: Places, on_progress: Callable[[int, int], None] | None
-) -> list[Finding]:
+def _other_languages(groups: Groups, on_progress: Callable[[int, int], None] | None) -> list[Finding]:
     """Texts in another script or language than the rest, and data that is not in the language named."""
     scripts, languages, found = [], [], []
     for code, entries in groups.items():
@@ -104,8 +80,6 @@ def _other_languages(
         told = tell_languages(texts, code, on_progress)
         others = dict(told.others)
         for at, entry in enumerate(entries):
-            if (entry.split, entry.name) in skip:
-                continue
             text = shorten(entry.text)
             if (name := foreign_script(entry.text, mains)) is not None:
                 rest = " and ".join(sorted(mains))
@@ -120,67 +94,17 @@ def _other_languages(
     return [*found, *make_finding("other_script", scripts), *make_finding("other_language", languages)]
 
 
-def _odd_characters(groups: Groups, *, skip: Places, skip_rare: Places) -> list[Finding]:
-    """Characters that are wrong in any text, and those that are only rare in these.
-
-    Args:
-        groups: clips by language.
-        skip: clips whose texts are in another language, of which that is told.
-        skip_rare: clips that are told elsewhere where they have nothing but rare characters.
-    """
-    certain, rare = [], []
+def _odd_characters(groups: Groups, *, skip: Collection[tuple[str, str]]) -> list[Finding]:
+    """Characters that are wrong in any text, but in those of another language, of which that is told."""
+    found = []
     for entries in groups.values():
         texts = [entry.text for entry in entries]
-        for odd in odd_characters(texts, Counter("".join(texts))):
+        counts = Counter("".join(texts))
+        for odd in odd_characters(texts, counts, main_scripts(counts)):
             entry = entries[odd.position]
-            place = entry.split, entry.name
-            if odd.certain and place not in skip:
-                certain.append((entry, odd.detail))
-            elif not odd.certain and place not in skip and place not in skip_rare:
-                rare.append((entry, odd.detail))
-    return [*make_finding("odd_characters", certain), *make_finding("rare_characters", rare)]
-
-
-def _digits(entries: Sequence[Entry]) -> list[Finding]:
-    """Digits in a few texts, where numbers are spelled out in the others, as far as one can see."""
-    some = [(entry, shorten(entry.text)) for entry in entries if any(map(str.isdigit, entry.text))]
-    share = len(some) / max(1, len(entries))
-    return make_finding("digits", some, percent=100 * share) if share <= 0.2 else []
-
-
-def find_unlike(
-    entries: Sequence[Entry], heard: Mapping[tuple[str, str, str], str], model: str
-) -> list[Finding]:
-    """Clips whose text is far from what a model hears: most likely wrong, where it is good on the rest.
-
-    Letters are compared without case, punctuation and spaces, which models put differently.
-
-    Args:
-        entries: all clips.
-        heard: transcripts of the model by split, name and text of the clip.
-        model: its name for people.
-    """
-    import numpy as np
-
-    judged = [entry for entry in entries if (entry.split, entry.name, entry.text) in heard]
-    if not judged:
-        return []
-    said = [heard[entry.split, entry.name, entry.text] for entry in judged]
-    counts = count_errors([entry.key for entry in judged], text_keys(said), "characters")
-    rates = 100.0 * np.asarray(counts.errors) / np.maximum(np.asarray(counts.lengths), 1)
-    usual = float(np.median(rates))
-    if usual > _TOO_BAD:
-        title = f"{model} hears half of the clips with a CER above {usual:.0f} %: it cannot tell which texts are wrong"
-        return [Finding("unlike_model", "note", title, "check with a model that knows the language better")]
-    limit = max(_LEAST, usual + _FARTHEST * 1.4826 * float(np.median(np.abs(rates - usual))))
-    found = [
-        (
-            judged[at],
-            f"CER {rates[at]:.0f} %: {shorten(judged[at].text)!r}, heard {shorten(said[at])!r}",
-        )
-        for at in sorted(np.flatnonzero(rates >= limit), key=lambda at: -rates[at])
-    ]
-    return make_finding("unlike_model", found, model=model, limit=limit, median=usual)
+            if (entry.split, entry.name) not in skip:
+                found.append((entry, odd.detail))
+    return make_finding("odd_characters", found)
 
 
 def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
@@ -203,24 +127,6 @@ def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
 def leak_count(texts: int, judged: int, total: int) -> str:
     """`3 texts, 4 of 100 validation and test clips`."""
     return f"{texts:,} text{'s' * (texts != 1)}, {judged:,} of {total:,} validation and test clips"
-
-
-def find_repeated_texts(entries: Sequence[Entry], copies: Sequence[Sequence[Entry]]) -> list[Finding]:
-    """Texts of several recordings of one split; copies of one recording are told elsewhere."""
-    extra = {entry for group in copies for entry in group[1:]}
-    left = [entry for entry in entries if entry not in extra]
-    by_text = grouped(left, lambda entry: (entry.split, entry.key)).values()
-    groups = sorted((group for group in by_text if len(group) > 1), key=len, reverse=True)
-    suspects = [
-        (entry, f"{len(group)} clips of {entry.split} have {shorten(entry.text)!r}")
-        for group in groups
-        for entry in group
-    ]
-    most = groups[0] if groups else []
-    example = f", most often {shorten(most[0].text, 40)!r} ({len(most)} times)" if len(most) > 2 else ""
-    # Where most sentences are read by several people, that is how the data was made.
-    level: Level = "note" if len(suspects) > 0.05 * len(entries) else "warning"
-    return make_finding("same_text", suspects, level=level, texts=len(groups), example=example)
 
 
 def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)
 
-_PLACEHOLDERS = re.compile(
-    "na|nan|nil|null|none|empty|todo|tbd|tba|fixme|xxx|test(ing)?|dummy|sample|placeholder|unk(nown)?|untitled|undefined"
-    "|no(text|transcript(ion)?(available)?|tavailable)|inaudible|unintelligible|transcript(ion)?|sentence|text|label"
-)
-"""Texts, without case and punctuation, that somebody or some program put where a transcript was missing."""
-_FILLER = re.compile(r"lorem\s+ipsum|\bdolor\s+sit\s+amet\b|\bconsectetur\s+adipisci", re.IGNORECASE)
-_LOOP = re.compile(r"\b(\w{2,}(?:\W+\w+){0,3})(?:\W+\1\b){3,}", re.IGNORECASE)
-"""One to four words, four times in a row: what speech recognisers write when they are lost."""
 _MARKUP = re.compile(
     r"<[^<>\s][^<>\n]{0,60}>|&(?:[a-z]{2,8}|#x?[0-9a-f]{1,6});|\[[^\[\]\n]{1,60}\]|\{[^{}\n]{1,60}\}"
     r"|https?://\S+|\bwww\.\S+|\\[nrt]|\\u[0-9a-f]{4}|\*\w[^*\n]{0,40}\*"
@@ -88,33 +80,6 @@ def count_words(texts: Iterable[str]) -> tuple[int, str]:
         words += len(text.split())
         letters += len(text)
     return (words, "words") if letters <= 20 * words else (letters, "characters")
-
-
-def no_transcript(text: str, key: str) -> str | None:
-    """Why a text is no transcript, as far as that shows: a placeholder, filler, or words that repeat in a loop.
-
-    Args:
-        text: as the data set has it.
-        key: its key of `text_keys`.
-    """
-    if _FILLER.search(text):
-        return "filler text (lorem ipsum)"
-    loop = _LOOP.search(text)
-    if loop:
-        return f"repeats {shorten(loop.group(1), 30)!r}"
-    if len(key) >= 3 and len(set(key)) == 1 and not key.isdigit():
-        return f"one letter over and over: {shorten(text, 30)!r}"
-    return None
-
-
-def placeholders(keys: Sequence[str]) -> frozenset[str]:
-    """Those of the keys that stand for a missing transcript.
-
-    A single word such as `test` is one where the texts are sentences; where most are single words it may be spoken.
-    """
-    different = set(keys)
-    there = frozenset(filter(_PLACEHOLDERS.fullmatch, different))
-    return there if len(different) > 4 * len(there) else frozenset()
 
 
 def markup(text: str) -> str | None:

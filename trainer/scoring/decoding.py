@@ -22,7 +22,7 @@ from trainer.scoring.batch_size import BatchSize, clip_bytes
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from transformers import LogitsProcessor, WhisperForConditionalGeneration
+    from transformers import WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedSplit
     from trainer.model.greedy import GreedyDecoder
@@ -56,14 +56,13 @@ def transcribe_encoded(
     encoded: Any,
     *,
     in_step: bool = False,
-    rules: Sequence[LogitsProcessor] = (),
     greedy: GreedyDecoder | None = None,
 ) -> torch.Tensor:
-    """Token ids (B, T) for encoder outputs, without timestamps, or as `rules` have them.
+    """Token ids (B, T) for encoder outputs, without timestamps.
 
     The prefix is that of all clips, or of each its own as (B, tokens).
 
-    Greedy decoding is our own. With beams or rules, or where workers must take the same steps because DeepSpeed has
+    Greedy decoding is our own. With beams, or where workers must take the same steps because DeepSpeed has
     split the parameters among them (`in_step`), it is the generic `generate` with Whisper's prefix as decoder input.
     Whisper's own adds windows over long audio and fallbacks, which a batch of one window each does not need, and
     in transformers 5.23 passes itself deprecated arguments; tests hold all three equal.
@@ -81,7 +80,7 @@ def transcribe_encoded(
     begins = torch.as_tensor(prefix, device=hidden.device)
     # Whisper's own does not count the prefix in `max_length`, the generic function does.
     limit = min(model.generation_config.max_length + begins.shape[-1], model.config.max_target_positions)
-    if is_plain_greedy(model.generation_config) and not in_step and not rules:
+    if is_plain_greedy(model.generation_config) and not in_step:
         greedy, low = greedy or GreedyDecoder(model), model.proj_out.weight.dtype
         if low != torch.bfloat16:
             return greedy.decode(hidden, begins, limit)
@@ -93,7 +92,6 @@ def transcribe_encoded(
         decoder_input_ids=begins.expand(len(hidden), -1),
         attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
         max_length=limit,
-        logits_processor=list(rules),
     )
 
 

@@ -1,267 +1,213 @@
-"""Recordings to transcripts: cut at pauses, decoded in batches across files, and put together again."""
+"""Recordings to transcripts: cut at pauses that silero-vad finds, and decoded in batches as an evaluation does.
+
+A Whisper that was fine-tuned on clips without timestamps cannot tell where in its window it stopped, so an algorithm
+that goes on from there would lose or repeat words. Cuts that are made before decoding, in pauses, lose none.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from trainer.data.audio import SAMPLE_RATE, AudioError
-from trainer.errors import ModelError
-from trainer.transcription.loudness import detection_gains, hearing_gains, lift, measure_levels
-from trainer.transcription.pauses import FRAME, MARGIN, find_spans, measure_speech
-from trainer.transcription.recogniser import Decoded, Recogniser
-from trainer.transcription.recordings import Recording, read_spans
-from trainer.transcription.transcripts import Empty, Failure, Segment, Transcript
+from trainer.config import TrainConfig
+from trainer.data.audio import AUDIO_SUFFIXES, SAMPLE_RATE, AudioFile
+from trainer.errors import DataError
+from trainer.model.pretrained import find_model
+from trainer.model.processor import is_multilingual, window_seconds
+from trainer.scoring.batch_size import BatchSize
+from trainer.scoring.decoding import Decoder, transcribe_encoded
+from trainer.threads import one_torch_thread
+from trainer.transcription.transcripts import Doubt, Segment
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
-PAUSE = 0.5
-"""Seconds without speech that part two segments, where nothing else is asked for."""
-_LONG_PAUSE = 2.0
-"""Seconds without speech that part two windows in which the model finds the segments itself."""
-_SHORTEST_HALF = 0.6
-"""Seconds that halves of a clip whose text came out broken must have."""
-_PROBES = 6
-"""Clips on which the model's timestamps are checked."""
-_TIME_TOLERANCE = 0.6
-"""Seconds by which a timestamp may differ from where speech ends; Whisper likes whole seconds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Clip:
-    """A part of a recording that waits for its batch."""
-
-    samples: np.ndarray
-    start: int
-    """Its first sample in the recording."""
-    sound: tuple[int, int]
-    """From where to where somebody speaks, in samples of the recording."""
-
-    def halves(self, speech: np.ndarray) -> list[_Clip]:
-        """The clip cut in its middle half where speech is least likely, by the recording's probabilities."""
-        first, frames = self.start // FRAME, len(self.samples) // FRAME
-        near = speech[first + frames // 4 : first + 3 * frames // 4]
-        place = (frames // 4 + int(near.argmin())) * FRAME
-        cut, (start, end) = self.start + place, self.sound
-        both = [
-            _Clip(self.samples[:place], self.start, (start, min(end, cut))),
-            _Clip(self.samples[place:], cut, (max(start, cut), end)),
-        ]
-        return [half for half in both if half.sound[0] < half.sound[1]]
+_PAUSE = 0.5
+"""Seconds without speech that part two segments."""
+_MARGIN = 0.2
+"""Seconds kept before and after speech: soft beginnings and endings of words."""
+_QUIET = 0.1
+"""Peak of full scale to which quieter recordings are lifted: silero-vad finds no speech at -60 dBFS."""
+_REPEATS = 2.4
+"""Text that zlib makes smaller than this many times says the same over and over (openai/whisper's threshold)."""
 
 
-@dataclasses.dataclass
-class _Open:
-    """A recording that is not finished."""
+def find_recordings(given: Sequence[Path]) -> dict[Path, Path]:
+    """Every file that was given, and all audio files below every folder; and the path below that folder, or the name.
 
-    recording: Recording
-    seconds: float = 0.0
-    language: str | None = None
-    timed: bool = False
-    """Whether the model finds the segments inside the clips."""
-    gains: np.ndarray | None = None
-    speech: np.ndarray | None = None
-    empty: Empty = "silence"
-    """Why there is no text, should there be none."""
-    segments: list[Segment] = dataclasses.field(default_factory=list)
-    incomplete: str | None = None
-    cancelled: bool = False
-    failure: str | None = None
+    Raises:
+        DataError: a path is not there, or a folder holds no audio.
+    """
+    found: dict[Path, Path] = {}
+    for path in given:
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder")
+        if not path.is_dir():
+            found.setdefault(path, Path(path.name))
+            continue
+        files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in AUDIO_SUFFIXES]
+        files = [file for file in files if file.name[0] != "."]
+        if not files:
+            raise DataError(f"{path}: has no audio file in it; looked for {', '.join(AUDIO_SUFFIXES)}")
+        for file in files:
+            found.setdefault(file, file.relative_to(path))
+    return found
 
-    def close(self) -> Transcript | Failure:
-        if self.failure is not None:
-            return Failure(self.recording, self.failure)
-        said = tuple(segment for segment in self.segments if segment.text)
-        return Transcript(
-            self.recording,
-            self.seconds,
-            self.language,
-            said,
-            None if said else self.empty,
-            self.incomplete,
-            self.cancelled,
+
+def read_recording(path: Path, channel: int | None = None) -> tuple[np.ndarray, AudioFile]:
+    """Float32 (samples,) at 16 kHz as far as they can be decoded, quiet recordings lifted; and the file.
+
+    Raises:
+        AudioError: it cannot be read.
+    """
+    import numpy as np
+
+    file = AudioFile(path, channel)
+    samples = np.concatenate([np.zeros(0, np.float32), *file.stream()])
+    peak = float(np.abs(samples).max(initial=0))
+    return (samples * np.float32(_QUIET / peak) if 0 < peak < _QUIET else samples), file
+
+
+def find_speech(samples: np.ndarray, longest: float) -> list[tuple[int, int]]:
+    """First sample of each part in which somebody speaks, and the one after its last; none where nobody does.
+
+    Args:
+        samples: float32 (samples,), 16 kHz mono.
+        longest: seconds that a part may last; longer ones are cut at their longest pause.
+    """
+    import torch
+
+    with one_torch_thread():  # silero-vad 6.2 leaves the whole process one when it is imported
+        from silero_vad import get_speech_timestamps
+
+        spans = get_speech_timestamps(
+            torch.from_numpy(samples),
+            _speech_model(),
+            sampling_rate=SAMPLE_RATE,
+            min_speech_duration_ms=100,
+            max_speech_duration_s=longest,
+            min_silence_duration_ms=round(1000 * _PAUSE),
+            speech_pad_ms=round(1000 * _MARGIN),
         )
+    if spans and len(samples) <= longest * SAMPLE_RATE:
+        return [(0, len(samples))]
+    return [(int(span["start"]), int(span["end"])) for span in spans]
 
-    def blocks(self) -> Iterator[np.ndarray]:
-        """The recording as the model hears it: with quiet speech lifted. `speech` must be known."""
-        assert self.gains is not None
-        return lift(self.recording.open().stream(), self.gains)
 
-    def listen(self) -> tuple[np.ndarray, int]:
-        """Find out where speech is, as `measure_speech` returns it, and how much it is to be lifted.
+@functools.cache
+def _speech_model() -> Any:
+    from silero_vad import load_silero_vad
 
-        Raises:
-            AudioError: the recording cannot be read.
-        """
-        file = self.recording.open()
-        levels, sounds = measure_levels(file.stream())
-        self.incomplete, self.cancelled = file.incomplete, file.cancelled
-        self.speech, samples = measure_speech(lift(self.recording.open().stream(), detection_gains(levels)))
-        self.gains, self.seconds = hearing_gains(levels, self.speech), samples / SAMPLE_RATE
-        self.empty = "no speech" if sounds else "silence"
-        return self.speech, samples
+    return load_silero_vad()
 
 
 class Transcriber:
-    """Transcribes recordings, several at once where they are short."""
+    """A model and its processor on the GPU, where there is one."""
 
-    def __init__(
-        self,
-        recogniser: Recogniser,
-        *,
-        pause: float | None = None,
-        window: float | None = None,
-        times: Literal["auto", "pauses", "model"] = "auto",
-    ) -> None:
-        """Say where recordings are cut.
+    def __init__(self, model: str, *, language: str | None, task: str | None, batch_size: int) -> None:
+        """Load the model; several seconds.
 
         Args:
-            recogniser: the model.
-            pause: seconds without speech that part two segments; `None` is `PAUSE`, and what fits the window stays
-                whole.
-            window: longest segment in seconds; `None` is the model's window.
-            times: whose times segments have: the pauses', the model's own timestamps', or the model's where they
-                prove right.
+            model: hub id, folder or short name.
+            language: Whisper's code or name; `None` takes the model's own, and where it has none it is detected.
+            task: `transcribe` or `translate`; `None` takes the model's own.
+            batch_size: segments decoded at once; halved where they do not fit in the GPU's memory.
 
         Raises:
-            ModelError: timestamps are asked of a model that has none.
+            ModelError: it cannot be loaded, or has not that language or task.
+            ConfigError: Whisper knows no such language.
         """
-        if times == "model" and not recogniser.has_timestamps:
-            raise ModelError(
-                "--times model: the model has no timestamps in its vocabulary; use --times pauses"
-            )
-        self._recogniser, self._pause = recogniser, pause
-        self._window = min(recogniser.window, window or recogniser.window)
-        self.trusts_times: bool | None = {"auto": None, "pauses": False, "model": True}[times]
-        """Whether the model's own timestamps are used; `None` until a long recording has shown what they are."""
-        if times == "auto" and not recogniser.may_know_times:
-            self.trusts_times = False
+        from transformers import logging
+
+        logging.set_verbosity_error()
+        asked = TrainConfig(model=model, language=language or "en")
+        own = _own_generation(find_model(asked))
+        known = asked.language if language else own.get("language")
+        self.task = task or own.get("task") or "transcribe"
+        self._decoder = Decoder(asked.replace(task=self.task, language=known or asked.language))
+        self._multilingual = is_multilingual(self._decoder.processor)
+        self.language = self._decoder.config.language if known or not self._multilingual else None
+        self._batch_size, self._size = batch_size, BatchSize(batch_size, clip_bytes=0)
+        self.window = window_seconds(self._decoder.processor.feature_extractor)
 
     def transcribe(
-        self, recordings: Sequence[Recording], on_progress: Callable[[float], None] = lambda seconds: None
-    ) -> Iterator[Transcript | Failure]:
-        """Every recording's transcript, in the order given.
+        self,
+        samples: np.ndarray,
+        spans: Sequence[tuple[int, int]],
+        on_progress: Callable[[int], None] = lambda sample: None,
+    ) -> tuple[str | None, list[Segment]]:
+        """The language, and a segment for each part of a recording that `find_speech` found.
 
         Args:
-            recordings: as `find_recordings` gives them.
-            on_progress: told how many seconds of all recordings together are dealt with.
+            samples: float32 (samples,), 16 kHz mono.
+            spans: none longer than the window.
+            on_progress: given the sample up to which the recording is transcribed.
         """
-        batch: list[tuple[_Open, _Clip]] = []
-        read: list[_Open] = []
-        past = 0.0
+        language, segments = self.language, list[Segment]()
+        if language is None and spans:
+            language = self._detect_language(samples[slice(*spans[0])])
+        for first in range(0, len(spans), self._batch_size):
+            batch = spans[first : first + self._batch_size]
+            decode = functools.partial(self._decode, [samples[start:end] for start, end in batch], language)
+            parts = self._size.in_parts(len(batch), decode, self._decoder.greedy.forget)
+            texts = [decoded for part in parts for decoded in part]
+            for (start, end), (text, doubt) in zip(batch, texts, strict=True):
+                segments.append(Segment(start / SAMPLE_RATE, end / SAMPLE_RATE, text, doubt))
+            on_progress(batch[-1][1])
+        return language, segments
 
-        def finish() -> Iterator[Transcript | Failure]:
-            """Decode the batch; with it all recordings are finished that were read to their ends."""
-            nonlocal past
-            self._decode(batch)
-            while read:
-                past += read[0].recording.seconds
-                on_progress(past)
-                yield read.pop(0).close()
+    def _decode(
+        self, clips: Sequence[np.ndarray], language: str | None, part: slice
+    ) -> list[tuple[str, Doubt | None]]:
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
 
-        for recording in recordings:
-            entry = _Open(recording)
-            try:
-                for clip in self._clips(entry):
-                    if len(batch) == self._recogniser.batch_size or (
-                        batch and batch[0][0].timed != entry.timed
-                    ):
-                        yield from finish()
-                        on_progress(past + clip.start / SAMPLE_RATE)
-                    batch.append((entry, clip))
-            except AudioError as error:
-                entry.failure = str(error)
-                batch[:] = [pair for pair in batch if pair[0] is not entry]
-            read.append(entry)
-            if not batch:
-                yield from finish()
-        yield from finish()
+        model, tokenizer = self._decoder.model, self._decoder.processor.tokenizer
+        prefix = list(tokenizer.prefix_tokens)
+        if self._multilingual:
+            prefix[1] = tokenizer.convert_tokens_to_ids(f"<|{language}|>")
+        with torch.no_grad(), self._decoder.arithmetic():
+            hidden = model.get_encoder()(self._features(clips[part])).last_hidden_state
+            tokens = transcribe_encoded(
+                model, prefix, BaseModelOutput(hidden), greedy=self._decoder.greedy
+            ).tolist()
+        texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        ended = [model.config.eos_token_id in ids[len(prefix) :] for ids in tokens]
+        return [(text.strip(), _doubt(text, end)) for text, end in zip(texts, ended, strict=True)]
 
-    def _clips(self, entry: _Open) -> Iterator[_Clip]:
-        """The parts of a recording in which somebody speaks, none longer than the window; sets what it learns.
+    def _detect_language(self, clip: np.ndarray) -> str:
+        import torch
 
-        Raises:
-            AudioError: the recording cannot be read.
-        """
-        entry.language = self._recogniser.language
-        speech, samples = entry.listen()
-        cut = functools.partial(find_spans, speech, samples, longest=self._window)
-        spans = sounds = cut(pause=self._pause or PAUSE)
-        if not spans:
-            return
-        entry.empty = "no text"
-        if entry.language is None:
-            entry.language = self._hear_language(entry, spans)
-        if samples <= self._window * SAMPLE_RATE:
-            if self._pause is None:
-                spans, sounds = [(0, samples)], [(spans[0][0], spans[-1][1])]
-        elif self._right_times(entry, spans):
-            entry.timed = True
-            spans = sounds = cut(pause=_LONG_PAUSE)
-        for clip, span, sound in zip(read_spans(entry.blocks(), spans), spans, sounds, strict=True):
-            yield _Clip(clip, span[0], sound)
+        settings = self._decoder.model.generation_config
+        with torch.no_grad(), self._decoder.arithmetic():
+            ids = self._decoder.model.detect_language(self._features([clip]), generation_config=settings)
+        codes = {number: token for token, number in settings.lang_to_id.items()}
+        return str(codes[int(ids[0])]).strip("<|>")
 
-    def _hear_language(self, entry: _Open, spans: list[tuple[int, int]]) -> str | None:
-        """The language of the first window of speech."""
-        import numpy as np
+    def _features(self, clips: Sequence[np.ndarray]) -> torch.Tensor:
+        """Float32 (batch, n_mels, n_frames): each clip and silence up to the window."""
+        extractor = self._decoder.processor.feature_extractor
+        out = extractor(list(clips), sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        return out["input_features"].to(self._decoder.device)  # type: ignore[no-any-return]
 
-        wanted = int(self._window * SAMPLE_RATE)
-        lengths = itertools.accumulate(end - start for start, end in spans)
-        head = [span for span, length in zip(spans, lengths, strict=True) if length < wanted]
-        parts = list(read_spans(entry.blocks(), spans[: len(head) + 1]))
-        return self._recogniser.hear_language(np.concatenate(parts)[:wanted])
 
-    def _right_times(self, entry: _Open, spans: list[tuple[int, int]]) -> bool:
-        """Whether the model's timestamps can be relied on: it is asked where speech ends that ends in a pause."""
-        if self.trusts_times is not None:
-            return self.trusts_times
-        most = int((self._window - 1.0) * SAMPLE_RATE)
-        # One that ends where the next begins was cut in the middle of speech.
-        ends = [
-            span
-            for span, after in itertools.pairwise(spans)
-            if SAMPLE_RATE <= span[1] - span[0] <= most and span[1] < after[0]
-        ]
-        if len(ends) < 2:
-            return False  # this recording cannot show it; another may
-        clips = list(read_spans(entry.blocks(), ends[:_PROBES]))
-        found = self._recogniser.decode(clips, [entry.language] * len(clips), timed=True)
-        right = 0
-        for clip, decoded in zip(clips, found, strict=True):
-            told = decoded.parts[-1].end if decoded.parts else None
-            spoken = len(clip) / SAMPLE_RATE - MARGIN
-            right += told is not None and abs(told - spoken) <= _TIME_TOLERANCE
-        self.trusts_times = right > len(clips) / 2
-        return self.trusts_times
+def _doubt(text: str, ended: bool) -> Doubt | None:
+    content = text.encode()
+    if len(content) > _REPEATS * len(zlib.compress(content)):
+        return "repeats"
+    return None if ended else "breaks off"
 
-    def _decode(self, batch: list[tuple[_Open, _Clip]]) -> None:
-        """Transcribe what waits, give every recording its segments, and empty the batch."""
-        clips, languages = [clip.samples for _, clip in batch], [entry.language for entry, _ in batch]
-        found = self._recogniser.decode(clips, languages, timed=any(entry.timed for entry, _ in batch))
-        for (entry, clip), decoded in zip(batch, found, strict=True):
-            entry.segments += self._settle(entry, clip, decoded)
-        batch.clear()
 
-    def _settle(self, entry: _Open, clip: _Clip, decoded: Decoded) -> list[Segment]:
-        """A clip's segments; where its text breaks off or repeats itself, the clip's halves are decoded instead."""
-        doubt = decoded.doubt
-        if doubt and entry.speech is not None and len(clip.samples) >= 2 * _SHORTEST_HALF * SAMPLE_RATE:
-            halves = clip.halves(entry.speech)
-            again = self._recogniser.decode(
-                [half.samples for half in halves], [entry.language] * len(halves), timed=entry.timed
-            )
-            pairs = zip(halves, again, strict=True)
-            return [segment for half, heard in pairs for segment in self._settle(entry, half, heard)]
-        start, end = (sample / SAMPLE_RATE for sample in clip.sound)
-        if not entry.timed:
-            return [Segment(start, end, decoded.text, doubt)]
-        begin, segments = clip.start / SAMPLE_RATE, []
-        for part in decoded.parts:
-            first = min(begin + part.start, end)
-            last = end if part.end is None else max(first, min(begin + part.end, end))
-            segments.append(Segment(first, last, part.text, doubt))
-        return segments
+def _own_generation(folder: Path) -> dict[str, Any]:
+    """The language and task that the model itself names."""
+    from transformers import GenerationConfig
+
+    try:
+        own = GenerationConfig.from_pretrained(folder)
+    except (OSError, ValueError):  # older models have none
+        return {}
+    return {name: getattr(own, name, None) for name in ("language", "task")}

@@ -1,20 +1,22 @@
-"""What a transcription comes to: a recording's segments, or why it could not be read; as text, JSON and subtitles."""
+"""Transcripts of recordings as text, JSON and subtitles, and where two of the same recording differ."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+import unicodedata
 from html import escape
+from pathlib import Path
 from typing import Any, Literal
 
 from trainer.languages import WITHOUT_SPACES
-from trainer.transcription.recordings import Recording
+from trainer.scoring.alignment import align, pairs
+from trainer.scoring.language_rules import split_characters
 
 Doubt = Literal["repeats", "breaks off"]
 """Why a text is doubtful: it says the same over and over, or the model reached its longest transcript."""
-Empty = Literal["silence", "no speech", "no text"]
-"""Why a transcript is empty: every sample is the same, nobody speaks, or the model wrote nothing of what is said."""
+SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt"}
+"""Formats, and the end of a file's name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,88 +33,55 @@ class Segment:
 class Transcript:
     """All that was said in one recording."""
 
-    recording: Recording
+    path: Path
     seconds: float
     """Length of what could be read."""
     language: str | None
-    """Whisper's code; `None` where nothing was said and none was given."""
-    segments: tuple[Segment, ...]
-    empty: Empty | None = None
-    """Why there are none."""
+    """Whisper's code; `None` where nobody speaks and none was given."""
+    segments: list[Segment]
     incomplete: str | None = None
     """How much of the recording could not be read: it is cut off or damaged."""
-    cancelled: bool = False
-    """Whether its channels cancel each other, so that one of them was taken."""
 
     @property
     def text(self) -> str:
         """The whole text in one line."""
         gap = "" if self.language in WITHOUT_SPACES else " "
-        return gap.join(segment.text for segment in self.segments)
+        return gap.join(segment.text for segment in self.segments if segment.text)
+
+    def to_dict(self, model: str) -> dict[str, Any]:
+        """Plain values for JSON; times in seconds."""
+        return {
+            "file": str(self.path),
+            "model": model,
+            "language": self.language,
+            "seconds": round(self.seconds, 3),
+            **({"incomplete": self.incomplete} if self.incomplete else {}),
+            "text": self.text,
+            "segments": [
+                {"start": round(each.start, 3), "end": round(each.end, 3), "text": each.text}
+                | ({"doubt": each.doubt} if each.doubt else {})
+                for each in self.segments
+            ],
+        }
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """A recording that could not be read."""
-
-    recording: Recording
-    reason: str
-
-
-def as_text(transcript: Transcript) -> str:
-    """A line a segment; nothing where nothing was said."""
-    return "".join(f"{segment.text}\n" for segment in transcript.segments)
-
-
-def as_dict(transcript: Transcript | Failure, **models: Any) -> dict[str, Any]:
-    """Plain values for JSON; times in seconds. `models` stand behind the file's name.
-
-    A failure has an `error`, and a recording that is cut off says `incomplete`.
-    """
-    named = {"file": str(transcript.recording.path)} | models
-    if isinstance(transcript, Failure):
-        return named | {"error": transcript.reason}
-    missing = {"incomplete": transcript.incomplete} if transcript.incomplete else {}
-    return named | {
-        "language": transcript.language,
-        "seconds": round(transcript.seconds, 3),
-        **missing,
-        "text": transcript.text,
-        "segments": [segment_dict(segment) for segment in transcript.segments],
-        **({"empty": transcript.empty} if transcript.empty else {}),
-    }
-
-
-def as_json(content: dict[str, Any]) -> str:
-    """A file of JSON that people can read too."""
-    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
-
-
-def segment_dict(segment: Segment) -> dict[str, Any]:
-    """One segment's times, text, and `doubt` where there is any."""
-    found: dict[str, Any] = {
-        "start": round(segment.start, 3),
-        "end": round(segment.end, 3),
-        "text": segment.text,
-    }
-    return found | ({"doubt": segment.doubt} if segment.doubt else {})
-
-
-def as_srt(transcript: Transcript) -> str:
-    """SubRip: numbered, with a comma before the milliseconds."""
-    return "\n".join(
-        f"{number}\n{_clock(segment.start, ',')} --> {_clock(segment.end, ',')}\n{segment.text}\n"
-        for number, segment in enumerate(transcript.segments, start=1)
-    )
-
-
-def as_vtt(transcript: Transcript) -> str:
-    """WebVTT, with `&`, `<` and `>` escaped as its specification asks."""
-    cues = "".join(
-        f"\n{_clock(segment.start, '.')} --> {_clock(segment.end, '.')}\n{escape(segment.text, quote=False)}\n"
-        for segment in transcript.segments
-    )
-    return f"WEBVTT\n{cues}"
+def write(transcript: Transcript, form: str, model: str) -> str:
+    """The content of a file: a line a segment, JSON, SubRip, or WebVTT with `&`, `<` and `>` escaped."""
+    said = [segment for segment in transcript.segments if segment.text]
+    if form == "json":
+        return json.dumps(transcript.to_dict(model), ensure_ascii=False, indent=2) + "\n"
+    if form == "srt":
+        return "\n".join(
+            f"{number}\n{_clock(each.start, ',')} --> {_clock(each.end, ',')}\n{each.text}\n"
+            for number, each in enumerate(said, start=1)
+        )
+    if form == "vtt":
+        cues = (
+            f"\n{_clock(each.start, '.')} --> {_clock(each.end, '.')}\n{escape(each.text, quote=False)}\n"
+            for each in said
+        )
+        return "WEBVTT\n" + "".join(cues)
+    return "".join(f"{each.text}\n" for each in said)
 
 
 def _clock(seconds: float, point: str) -> str:
@@ -121,11 +90,29 @@ def _clock(seconds: float, point: str) -> str:
     return f"{whole // 3_600_000:02d}:{whole // 60_000 % 60:02d}:{whole // 1000 % 60:02d}{point}{whole % 1000:03d}"
 
 
-FORMATS: dict[str, Callable[[Transcript, str], str]] = {
-    "text": lambda transcript, _: as_text(transcript),
-    "json": lambda transcript, model: as_json(as_dict(transcript, model=model)),
-    "srt": lambda transcript, _: as_srt(transcript),
-    "vtt": lambda transcript, _: as_vtt(transcript),
-}
-"""The content of one file, by the name of the format; of the transcript and the model's name."""
-SUFFIX = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt"}
+def mark_differences(base: str, model: str, language: str | None) -> tuple[str, str, int, int]:
+    """Both texts of a segment with what differs between asterisks, capitals and punctuation aside.
+
+    Returns:
+        The texts; how many words differ (characters, of a language without spaces), and how many there are.
+    """
+    by_character = language in WITHOUT_SPACES
+    left, right = ((split_characters(text) if by_character else text).split() for text in (base, model))
+    words = (iter(left), iter(right))
+    marked: tuple[list[str], list[str]] = ([], [])
+    count = changed = 0
+    [pieces] = align([" ".join(map(_fold, left))], [" ".join(map(_fold, right))])
+    for kind, *folded in pairs(pieces):
+        count, changed = count + 1, changed + (kind != "equal")
+        for side, there in enumerate(folded):
+            if there:
+                word = next(words[side])
+                marked[side].append(word if kind == "equal" else f"*{word}*")
+    gap = "" if by_character else " "
+    return gap.join(marked[0]), gap.join(marked[1]), changed, count
+
+
+def _fold(word: str) -> str:
+    """Without capitals and punctuation; what is nothing else stays as it is."""
+    kept = "".join(char for char in word.casefold() if unicodedata.category(char)[0] not in "PS")
+    return kept or word

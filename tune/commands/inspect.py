@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+from typing import TYPE_CHECKING
 
 from trainer.config import CLIP_SETTINGS, TEXT_SETTINGS, ConfigError, TrainConfig
 from tune.commands.options import (
@@ -16,20 +18,23 @@ from tune.commands.options import (
     json_text,
     read_flags,
 )
+from tune.util.console import ProgressBar, make_console
 from tune.util.errors import check_least
+
+if TYPE_CHECKING:
+    from trainer.inspection.inspection import Inspection
 
 _EXAMPLES = """\
 examples:
   tune-whisper inspect --data recordings/ --language be --output report/
   tune-whisper inspect --data clips.csv --model small          # with the tokens and the limits of the model to tune
   tune-whisper inspect --data google/fleurs --set data_config=be_by --sample 2000
-  tune-whisper inspect --data recordings/ --check-with my-model     # also lists texts that the model cannot hear
 """
 _SETTINGS = (
     *("data_config", "train_split", "validation_split", "test_split", "validation_share", "audio_column"),
     *("text_column", "row_filter", "max_train_clips", "max_eval_clips", "max_dropped_share", "data_seed"),
     *("split_by", "splits", "language_column", "task_column", *CLIP_SETTINGS),
-    *(*TEXT_SETTINGS, "task", "eval_batch_size", "precision", "cache_dir"),
+    *(*TEXT_SETTINGS, "task", "cache_dir"),
 )
 _FLAGS = {
     "data": ("D", "what --data of a search takes (default: demo)"),
@@ -62,11 +67,6 @@ def inspect_parser() -> argparse.ArgumentParser:
         help="listen to N clips only; the texts are read whole, but of a hub data set, a bucket or tar files about N "
         "clips are read, and the rest is not downloaded",
     )
-    parser.add_argument(
-        "--check-with",
-        metavar="MODEL",
-        help="transcribe all clips with a model that knows the language, and list those it hears very differently",
-    )
     add_results(parser, "inspection.html, inspection.json and suspicious.csv")
     add_settings(
         parser, "a setting of the data or its texts, such as text_column=raw, row_filter=gender=female"
@@ -84,32 +84,51 @@ def inspect(words: list[str]) -> int:
     arguments = inspect_parser().parse_args(words)
     check_least(arguments, sample=1)
     config = _read_config(arguments)
-    from tune.inspection.files import JSON_FILE, LIST_FILE, PAGE_FILE, suspicious_list, to_dict
     from tune.inspection.page import inspection_page
-    from tune.inspection.run import run_inspection
-    from tune.inspection.tables import print_inspection
+    from tune.inspection.tables import print_inspection, suspicious_list, to_dict
 
     check_output(arguments.output)
-    inspection = run_inspection(
-        config,
-        with_model=arguments.model is not None or config.data == "demo",
-        all_languages=arguments.language is None,
-        sample=arguments.sample,
-        check_with=arguments.check_with,
-        storage=arguments.storage,
-    )
+    inspection = _inspect(config, arguments)
     content = to_dict(inspection)
     hand_out(
         arguments,
         content,
         functools.partial(print_inspection, inspection, more=arguments.output is None),
         {
-            LIST_FILE: lambda: suspicious_list(inspection),
-            JSON_FILE: lambda: json_text(content),
-            PAGE_FILE: lambda: inspection_page(inspection),
+            "suspicious.csv": lambda: suspicious_list(inspection),
+            "inspection.json": lambda: json_text(content),
+            "inspection.html": lambda: inspection_page(inspection),
         },
     )
     return 0
+
+
+def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
+    """Look at the data, with progress on standard error."""
+    from trainer.data.streaming.stream import is_far, keep_sample
+    from trainer.inspection.inspection import inspect_data
+
+    given, note, sample = config, None, arguments.sample
+    with ProgressBar(make_console(error=True), "reading the data") as progress:
+        if sample is not None and is_far(config.data):
+            config, note = keep_sample(config, sample)
+            sample = None  # all that is here
+        inspection = inspect_data(
+            config,
+            with_model=arguments.model is not None or config.data == "demo",
+            all_languages=arguments.language is None,
+            sample=sample,
+            on_progress=progress.show,
+        )
+    if note is None:
+        return inspection
+    return dataclasses.replace(
+        inspection,
+        config=inspection.config.replace(data=given.data, data_config=given.data_config),
+        notes=[note, *inspection.notes],
+        # That a sample is small says nothing of the data.
+        findings=[one for one in inspection.findings if one.kind != "small_split"],
+    )
 
 
 def _read_config(arguments: argparse.Namespace) -> TrainConfig:

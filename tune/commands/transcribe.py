@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
 
 from trainer.config import TrainConfig
-from trainer.transcription.recordings import find_recordings
-from trainer.transcription.transcripts import FORMATS
+from trainer.data.audio import SAMPLE_RATE, AudioError
+from trainer.transcription.transcribe import Transcriber, find_recordings, find_speech, read_recording
+from trainer.transcription.transcripts import SUFFIXES, Transcript, mark_differences, write
 from tune.commands.options import Parser, add_storage
-from tune.transcription.comparison import compare_all
-from tune.transcription.output import Progress, find_targets, write_all
-from tune.util.console import make_console
-from tune.util.errors import ConfigError, check_least
-from tune.util.files import check_file
+from tune.util.console import ProgressBar, clock, make_console, say
+from tune.util.errors import EXIT_FAILED, ConfigError, check_least
+from tune.util.files import check_folder, write_whole, writing
 
 if TYPE_CHECKING:
-    from trainer.transcription.recogniser import Recogniser
-    from trainer.transcription.transcribe import Transcriber
+    from rich.console import Console
 
 _EXAMPLES = """\
 examples:
   tune-whisper transcribe my-model lecture.mp3 > lecture.txt
   tune-whisper transcribe my-model recordings/ --format srt --output subtitles
-  tune-whisper transcribe my-model lecture.mp3 --compare small --html differences.html
+  tune-whisper transcribe my-model lecture.mp3 --compare small
 """
 
 
@@ -37,51 +39,20 @@ def transcribe_parser() -> argparse.ArgumentParser:
         description="Write down what is said in recordings of any length.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "model",
         metavar="MODEL",
         help="exported folder, hub id, short name (demo, tiny ... large-v3-turbo), or experiment: its best trial",
     )
-    parser.add_argument(
-        "audio",
-        nargs="+",
-        type=Path,
-        metavar="AUDIO",
-        help="WAV, FLAC, OGG, MP3, MP4, WebM ... files, or folders",
-    )
-    parser.add_argument(
-        "--channel", type=int, metavar="N", help="hear this channel, from 1 (default: the mean of all)"
-    )
-    parser.add_argument(
-        "--compare", metavar="BASE", help="transcribe with this model too and show where the two differ"
-    )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="with --compare: the differences as a page")
-    parser.add_argument("--format", choices=tuple(FORMATS), default="text", help="default: text")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="one file a recording instead of printing")
-    parser.add_argument("--force", action="store_true", help="with --output: replace files that are there")
-    parser.add_argument(
-        "--language",
-        metavar="L",
-        help="spoken language (default: the model's own, else heard from the audio)",
-    )
-    parser.add_argument("--task", choices=("transcribe", "translate"), help="default: the model's own")
-    parser.add_argument(
-        "--batch-size", type=int, default=16, metavar="N", help="windows at once (default: 16)"
-    )
-    parser.add_argument("--num-beams", type=int, default=1, metavar="N", help="1 is greedy (default: 1)")
-    parser.add_argument(
-        "--pause",
-        type=float,
-        metavar="SECONDS",
-        help="silence that parts two segments (default: 0.5, and what fits the model's window stays whole)",
-    )
-    parser.add_argument(
-        "--times",
-        choices=("auto", "pauses", "model"),
-        default="auto",
-        help="where long recordings are cut: at pauses, or by the model's own timestamps, which most fine-tuned "
-        "models have lost (default: auto, by timestamps that prove right)",
-    )
+    add("audio", nargs="+", type=Path, metavar="AUDIO", help="WAV, FLAC, OGG, MP3, MP4 ... files, or folders")
+    add("--channel", type=int, metavar="N", help="read this channel, from 1 (default: the mean of all)")
+    add("--compare", metavar="BASE", help="transcribe with this model too and show where the two differ")
+    add("--format", choices=tuple(SUFFIXES), default="text", help="default: text")
+    add("--output", type=Path, metavar="DIR", help="one new file a recording instead of printing")
+    add("--language", metavar="L", help="spoken language (default: the model's own, else detected)")
+    add("--task", choices=("transcribe", "translate"), help="default: the model's own")
+    add("--batch-size", type=int, default=16, metavar="N", help="segments at once (default: 16)")
     add_storage(parser)
     return parser
 
@@ -89,71 +60,141 @@ def transcribe_parser() -> argparse.ArgumentParser:
 def transcribe(words: list[str]) -> int:
     """Run `tune-whisper transcribe`; 1 where a recording could not be read to its end."""
     arguments = transcribe_parser().parse_args(words)
-    _check(arguments)
-    recordings = find_recordings(arguments.audio, arguments.channel)
-    targets = find_targets(recordings, arguments)
-    console = make_console(error=True)
+    check_least(arguments, batch_size=1, channel=1)
+    if arguments.language is not None:
+        TrainConfig(language=arguments.language)
+    if arguments.compare and (arguments.output or arguments.format not in ("text", "json")):
+        raise ConfigError("--compare: prints a table, or JSON; it goes with neither --output nor subtitles")
+    recordings = find_recordings(arguments.audio)
+    targets = _targets(recordings, arguments)
+    console, out = make_console(error=True), make_console()
+    code = 0
     with contextlib.ExitStack() as stack:
         # What libraries print while they are imported is no transcript.
         with console.status("loading the model ..."), contextlib.redirect_stdout(sys.stderr):
-            transcribers = _load(arguments, stack)
-        progress = stack.enter_context(Progress(console, recordings, transcribers))
-        if arguments.compare:
-            return compare_all(progress, arguments)
-        return write_all(progress, targets, arguments)
+            models = _load(arguments, stack)
+        bar = stack.enter_context(ProgressBar(console, "transcribing", number=clock))
+        for path in recordings:
+            try:
+                transcripts = _transcribe(path, models, arguments.channel, bar)
+            except AudioError as error:
+                say(console, f"error: {path}: {error}")
+                code = EXIT_FAILED
+                continue
+            code = EXIT_FAILED if _warn(transcripts[0], console) else code
+            if targets:
+                with writing(f"--output {arguments.output}"):
+                    write_whole(targets[path], write(transcripts[0], arguments.format, arguments.model))
+                say(console, f"wrote {targets[path]}")
+                continue
+            with bar.hidden():
+                _print(transcripts, arguments, out, heading=len(recordings) > 1)
+    return code
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """What needs neither audio nor model; raises `ConfigError`."""
-    check_least(arguments, batch_size=1, num_beams=1, channel=1)
-    if arguments.pause is not None and not 0.05 <= arguments.pause <= 60:
-        raise ConfigError(f"--pause {arguments.pause:g}: must be from 0.05 to 60 seconds")
-    if arguments.language is not None:
-        TrainConfig(language=arguments.language)
-    if arguments.force and not (arguments.output or arguments.html):
-        raise ConfigError("--force: replaces files of --output or --html; give one of them or remove it")
-    if arguments.compare:
-        if arguments.output or arguments.format not in ("text", "json"):
+def _targets(recordings: dict[Path, Path], arguments: argparse.Namespace) -> dict[Path, Path]:
+    """The file of every recording's transcript; none where they are printed."""
+    option = f"--output {arguments.output}"
+    if arguments.output is None:
+        if arguments.format in ("srt", "vtt") and len(recordings) > 1:
             raise ConfigError(
-                "--compare: prints a table, or JSON with --format json; it goes with neither --output nor subtitles"
+                f"--format {arguments.format}: subtitles of {len(recordings)} recordings are as many files; "
+                "give --output DIR"
             )
-        if arguments.times == "model":
-            raise ConfigError(
-                "--times model: with --compare both models hear the same segments, cut at pauses"
-            )
-        if arguments.html and arguments.html.is_file() and not arguments.force:
-            raise ConfigError(f"--html {arguments.html}: exists already; choose another name or give --force")
-        if arguments.html and not arguments.html.absolute().parent.is_dir():
-            raise ConfigError(f"--html {arguments.html}: no folder {arguments.html.parent}")
-        if arguments.html:
-            check_file(f"--html {arguments.html}", arguments.html, "differences.html")
-    elif arguments.html:
-        raise ConfigError("--html: shows differences; give --compare BASE too")
+        return {}
+    output = arguments.output.expanduser()
+    targets = {
+        path: output / name.with_suffix(SUFFIXES[arguments.format]) for path, name in recordings.items()
+    }
+    sources: dict[Path, Path] = {}
+    for path, target in targets.items():
+        if target in sources:
+            raise ConfigError(f"{option}: {sources[target]} and {path} would both become {target.name}")
+        if target.exists():
+            raise ConfigError(f"{option}: {target} exists already; choose another folder or remove it")
+        sources[target] = path
+    for folder in sorted({target.parent for target in targets.values()}):
+        check_folder(option, folder)
+        with writing(option):
+            folder.mkdir(parents=True, exist_ok=True)
+    return targets
 
 
 def _load(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> list[Transcriber]:
-    """The model, and the one it is compared with, which hears the same segments in the same language."""
-    from trainer.transcription.recogniser import Recogniser
-    from trainer.transcription.transcribe import Transcriber
+    """The model, and the one it is compared with, in the same language."""
     from tune.experiments.models import open_model
     from tune.runs.finish import find_finished
 
-    loaded: list[Recogniser] = []
-    language, task = arguments.language, arguments.task
-    names = [arguments.model, *([arguments.compare] if arguments.compare else [])]
-    folders = [
-        stack.enter_context(open_model(name, arguments.storage, find_finished)).source for name in names
-    ]
-    for folder in folders:
-        found = Recogniser(
-            folder,
-            language=language,
-            task=task,
-            batch_size=arguments.batch_size,
-            num_beams=arguments.num_beams,
+    models: list[Transcriber] = []
+    for name in (arguments.model, arguments.compare):
+        if name:
+            source = stack.enter_context(open_model(name, arguments.storage, find_finished)).source
+            language = models[0].language if models else arguments.language
+            task = models[0].task if models else arguments.task
+            models.append(Transcriber(source, language=language, task=task, batch_size=arguments.batch_size))
+    return models
+
+
+def _transcribe(
+    path: Path, models: list[Transcriber], channel: int | None, bar: ProgressBar
+) -> list[Transcript]:
+    """Of each model, of the same segments."""
+    samples, file = read_recording(path, channel)
+    spans = find_speech(samples, min(model.window for model in models))
+    seconds, found = len(samples) / SAMPLE_RATE, []
+    for model in models:
+        language, segments = model.transcribe(
+            samples, spans, lambda done: bar.update(done / SAMPLE_RATE, seconds)
         )
-        language, task = found.language, found.task
-        loaded.append(found)
-    window = min(recogniser.window for recogniser in loaded)
-    times: Literal["auto", "pauses", "model"] = "pauses" if arguments.compare else arguments.times
-    return [Transcriber(found, pause=arguments.pause, window=window, times=times) for found in loaded]
+        found.append(Transcript(path, seconds, language, segments, file.incomplete))
+    return found
+
+
+def _warn(transcript: Transcript, console: Console) -> bool:
+    """Tell what may be missing or wrong in a transcript; whether the recording could not be read to its end."""
+    path = transcript.path
+    if transcript.incomplete:
+        say(console, f"warning: {path}: {transcript.incomplete}; transcribed as far as it goes")
+    if not transcript.text:
+        why = "the model wrote nothing" if transcript.segments else "no speech was found in it"
+        say(console, f"warning: {path}: the transcript is empty: {why}")
+    for doubt, words in (("repeats", "says the same over and over"), ("breaks off", "breaks off")):
+        if places := [clock(each.start) for each in transcript.segments if each.doubt == doubt]:
+            more = f" and {len(places) - 5} more places" if len(places) > 5 else ""
+            say(console, f"warning: {path}: the text {words} at {', '.join(places[:5])}{more}")
+    return transcript.incomplete is not None
+
+
+def _print(
+    transcripts: list[Transcript], arguments: argparse.Namespace, out: Console, *, heading: bool
+) -> None:
+    """One recording on standard output: JSON is a line, so that it can be read as it comes."""
+    model = transcripts[0]
+    if arguments.format == "json":
+        content = model.to_dict(arguments.model)
+        if arguments.compare:
+            content["base"] = transcripts[1].to_dict(arguments.compare)
+        text = json.dumps(content, ensure_ascii=False) + "\n"
+    else:
+        text = f"== {model.path} ==\n" if heading or arguments.compare else ""
+        text += "" if arguments.compare else write(model, arguments.format, arguments.model)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if arguments.compare and arguments.format == "text":
+        out.print(comparison_table(transcripts[1], model, arguments.compare, arguments.model))
+
+
+def comparison_table(base: Transcript, model: Transcript, base_name: str, model_name: str) -> Table:
+    """Both transcripts, a row a segment, with what differs between asterisks."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True, padding=(0, 2, 0, 0))
+    table.add_column("time", justify="right", no_wrap=True, style="dim")
+    table.add_column(Text(base_name), ratio=1)
+    table.add_column(Text(model_name), ratio=1)
+    changed = count = 0
+    for before, after in zip(base.segments, model.segments, strict=True):
+        left, right, different, units = mark_differences(before.text, after.text, model.language)
+        table.add_row(clock(before.start), Text(left), Text(right))
+        changed, count = changed + different, count + units
+    share = 100 * changed / max(1, count)
+    table.caption = f"{changed:,} of {count:,} differ ({share:.2f} %), capitals and punctuation aside"
+    return table

@@ -15,8 +15,8 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.inspection.inspection import Inspection, inspect_data
-from tune.inspection.files import to_dict
 from tune.inspection.page import inspection_page
+from tune.inspection.tables import to_dict
 
 
 def found_by_kind(inspection: Inspection) -> dict[str, set[str]]:
@@ -121,15 +121,12 @@ def test_what_would_be_left_out_and_tokens_are_those_of_a_search(tmp_path: Path)
 
 def test_without_a_model_the_limits_are_whispers(tmp_path: Path) -> None:
     folder = spoiled(tmp_path / "data", bad=0)
-    text = "e" * 443
-    (folder / "metadata.csv").open("a").write(f"clips/03.wav,{text},train\nclips/04.wav,{text}e,train\n")
     inspection = inspect_data(TrainConfig(data=str(folder), split_by=None), with_model=False)
     assert (inspection.limits.model, inspection.limits.window, inspection.limits.max_tokens) == (
         None,
         30,
         448,
     )
-    assert inspection.left_out.maybe_too_long == 1
     assert all(entry.tokens is None for entry in inspection.entries)
 
 

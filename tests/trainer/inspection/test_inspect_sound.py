@@ -45,17 +45,13 @@ def heard(audio: np.ndarray, rate: int = RATE, kind: str = "FLAC", coding: str |
     return found
 
 
-def test_levels_rate_channels_and_format() -> None:
+def test_levels() -> None:
     time = np.arange(2 * 44_100) / 44_100
     tone = np.sin(2 * np.pi * 440 * time) * 0.1
     found = heard(np.stack([tone, tone], axis=1), 44_100, "WAV", "PCM_24")
-    assert (found.rate, found.channels, found.kind) == (44_100, 2, "WAV PCM_24")
     assert found.seconds == pytest.approx(2, abs=1e-3)
-    assert found.cancelled == pytest.approx(0, abs=0.1)
     assert found.loud == pytest.approx(-23.01, abs=0.1)  # 20 dB below full scale, 3 more for a sine
     assert found.variation < 0.5
-    assert found.offset == pytest.approx(0, abs=1e-4)
-    assert heard(np.full(RATE, 0.25)).offset == pytest.approx(0.25, abs=1e-3)
 
 
 def test_silence_and_steady_noise_are_no_speech(speech: list[np.ndarray]) -> None:
@@ -94,10 +90,9 @@ def test_clipping_below_full_scale_in_one_channel_and_in_floating_point(speech: 
     assert heard(loud, kind="WAV", coding="PCM_16").clipped > 0.001
 
 
-def test_a_few_samples_and_channels_that_cancel_each_other(speech: list[np.ndarray]) -> None:
+def test_a_few_samples() -> None:
     for samples in (1, 319, 321):
         assert heard(np.full(samples, 0.1)).seconds == samples / RATE
-    assert heard(np.stack([speech[0], -0.9 * speech[0]], axis=1)).cancelled == pytest.approx(26, abs=1)
 
 
 def test_silence_before_after_and_between(speech: list[np.ndarray]) -> None:

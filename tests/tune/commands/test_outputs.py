@@ -96,7 +96,6 @@ PLACES = [
     "--space lr_batch --trials 1 --storage {}/x",
     "train --storage {}/x",
     "transcribe demo talk.wav --output {}/x",
-    "transcribe demo talk.wav --compare demo --html {}/x.html",
 ]
 
 
@@ -111,7 +110,7 @@ def test_places_of_output_are_checked_before_the_work(
     monkeypatch.chdir(tmp_path)
     soundfile.write("talk.wav", np.zeros(1600), 16_000)
     Path("file").touch()
-    option = next(word for word in words.split() if word in ("--output", "--html", "--storage"))
+    option = next(word for word in words.split() if word in ("--output", "--storage"))
     for place in ("/proc", "file"):
         assert main(words.format(place).split()) == 2
         error = capsys.readouterr().err.splitlines()[-1]

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from planted_faults import Planter, Row, load_rows
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from tune.cli import main
-from tune.commands.inspect import inspect_parser
 from tune.runs.data import _look_at
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,14 +39,6 @@ def inspected(planter: Planter, *words: str, capsys: pytest.CaptureFixture[str])
     """What was printed: standard output and standard error."""
     assert main(["inspect", "--data", str(planter.folder), *words]) == 0
     return capsys.readouterr()
-
-
-def test_arguments_are_frozen() -> None:
-    actions = [action for action in inspect_parser()._actions if action.dest != "help"]
-    assert {action.option_strings[0]: action.default for action in actions} == {
-        **{"--data": "demo", "--model": None, "--language": None, "--sample": None, "--check-with": None},
-        **{"--output": None, "--json": False, "--set": [], "--storage": "experiments"},
-    }
 
 
 def test_warnings_come_first_each_with_files_and_what_to_do(
@@ -84,7 +74,7 @@ def test_json_is_all_that_is_printed_and_files_need_nothing_else(
     names = ["inspection.html", "inspection.json", "suspicious.csv"]
     assert sorted(path.name for path in folder.iterdir()) == names
     found, written = json.loads(out), json.loads((folder / "inspection.json").read_text())
-    assert found | {"created": 0, "listening_seconds": 0} == written | {"created": 0, "listening_seconds": 0}
+    assert found | {"created": 0} == written | {"created": 0}
     assert found["kind"] == "tune-whisper inspection"
     assert found["warnings"] == sum(finding["level"] == "warning" for finding in found["findings"])
     by_kind = {finding["kind"]: finding for finding in found["findings"]}
@@ -92,11 +82,7 @@ def test_json_is_all_that_is_printed_and_files_need_nothing_else(
     assert by_kind["clipped"]["count"] == len(by_kind["clipped"]["clips"])
     dropped = {"unreadable_audio": 2, "too_long_audio": 1, "empty_audio": 1, "empty_text": 1}
     assert found["dropped"]["by_reason"] == dropped
-    seconds = found["distributions"]["seconds"]
-    assert sum(seconds["histogram"]["counts"]) == seconds["clips"]
-    assert len(seconds["histogram"]["edges"]) == len(seconds["histogram"]["counts"]) + 1
-    odd = {row["code"] for row in found["alphabet"] if row["odd"]}
-    assert odd >= {"U+200B", "U+FFFD", "U+0007", "U+1F600"}
+    assert found["distributions"]["seconds"]["median"] > 0.5
     assert found["limits"] == {"seconds": 30.0, "tokens": 448}
     with (folder / "suspicious.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -104,7 +90,7 @@ def test_json_is_all_that_is_printed_and_files_need_nothing_else(
     for kind in ("odd_characters", "shared_audio"):
         assert {row["file"] for row in rows if row["why"] == kind.replace("_", " ")} == faulty.faults[kind]
     page = Page((folder / "inspection.html").read_text())
-    assert {"durations", "rates", "level", "silence"} <= set(page.figures)
+    assert {"durations", "rates"} <= set(page.figures)
     for kind in ("silent", "clipped"):
         assert all(name in page.text for name in faulty.faults[kind])
     assert "\u200b" not in page.text, "what cannot be seen is named"
@@ -134,7 +120,6 @@ def test_lists_are_on_disk_before_the_page_is_made(
     [
         ("--data /no/such", "data='/no/such': no such file or folder"),
         ("--model whisper-gigantic", "whisper-gigantic"),
-        ("--check-with whisper-gigantic", "whisper-gigantic"),
         (
             "--language belorusian",
             "--language 'belorusian': Whisper does not know this language; did you mean belarus",
@@ -200,46 +185,3 @@ def test_a_search_tells_rows_that_are_there_twice_and_nothing_of_sound_data(tmp_
     planter.write()
     (twice, _) = prepared_notes(planter, tmp_path)
     assert twice == f"WARNING: listed more than once: 3 clips, such as {rows[0].file_name}"
-
-
-@pytest.mark.slow
-def test_a_model_hears_texts_that_length_and_language_do_not_give_away(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Texts swapped between clips of one length, checked with a model tuned on other clips."""
-    from trainer.conversion.hugging_face import write_model
-    from trainer.train import train
-
-    config = TrainConfig(
-        cache_dir=str(tmp_path / "cache"), learning_rate=1e-3, epochs=2, evaluations=1, max_eval_clips=16
-    )
-    tuned = tmp_path / "model"
-
-    def keep(metrics: Mapping[str, float], folder: Path | None) -> None:
-        if folder is not None:
-            write_model(config, folder, tuned)
-
-    train(config, keep)
-    rows = [row for row in load_rows("demo", tmp_path / "data") if row.split != "train"]
-    for row in rows:
-        row.split = "train" if row.split == "test" else row.split
-    pairs = [
-        (first, second)
-        for first in rows
-        for second in rows
-        if first is not second
-        and len(first.sentence) == len(second.sentence) > 15
-        and not set(first.sentence.split()) & set(second.sentence.split())
-    ][:1]
-    for first, second in pairs:
-        first.sentence, second.sentence = second.sentence, first.sentence
-    planter = Planter(tmp_path / "data", rows)
-    planter.write()
-    words = ["--check-with", str(tuned), "--storage", str(tmp_path / "experiments")]
-    out, _ = inspected(planter, "--json", *words, capsys=capsys)
-    (finding,) = [one for one in json.loads(out)["findings"] if one["kind"] == "unlike_model"]
-    assert finding["level"] == "warning"
-    swapped = {row.file_name for pair in pairs for row in pair}
-    heard = [clip["file"] for clip in finding["clips"]]
-    assert swapped <= set(heard)
-    assert len(heard) <= 24, "of 192 clips, some of which so small a model hears badly"

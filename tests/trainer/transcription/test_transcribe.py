@@ -1,0 +1,130 @@
+"""Recordings are cut at pauses and decoded as an evaluation decodes; nothing is lost at the cuts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from demo_clips import demo_clips, joined
+
+from trainer.config import TrainConfig
+from trainer.errors import DataError
+from trainer.model.pretrained import DEMO_MODEL
+from trainer.train import evaluate
+from trainer.transcription.transcribe import Transcriber, find_recordings, find_speech, read_recording
+from trainer.transcription.transcripts import Segment
+
+RATE = 16_000
+
+
+def load(model: str | Path = "demo", batch_size: int = 16, language: str | None = None) -> Transcriber:
+    return Transcriber(str(model), language=language, task=None, batch_size=batch_size)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Transcriber:
+    """The embedded model."""
+    return load()
+
+
+def segments(model: Transcriber, audio: np.ndarray) -> list[Segment]:
+    return model.transcribe(audio, find_speech(audio, model.window))[1]
+
+
+def other(folder: Path, **settings: object) -> Path:
+    """The demo's model with other settings of its generation."""
+    shutil.copytree(DEMO_MODEL, folder)
+    config = folder / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    return folder
+
+
+def test_recordings_are_found(tmp_path: Path) -> None:
+    (tmp_path / "talks" / "monday").mkdir(parents=True)
+    for name in (
+        "talks/a.wav",
+        "talks/monday/b.FLAC",
+        "talks/monday/.hidden.wav",
+        "talks/notes.txt",
+        "c.xyz",
+    ):
+        (tmp_path / name).touch()
+    found = find_recordings([tmp_path / name for name in ("talks", "c.xyz", "talks/a.wav")])
+    assert [str(name) for name in found.values()] == ["a.wav", "monday/b.FLAC", "c.xyz"]
+    (tmp_path / "empty").mkdir()
+    for name, words in (("empty", "has no audio file in it"), ("none.wav", "no such file or folder")):
+        with pytest.raises(DataError, match=words):
+            find_recordings([tmp_path / name])
+
+
+def test_decodes_as_an_evaluation_does(demo: Transcriber, small_config: TrainConfig) -> None:
+    clips = [clip for clip, _ in demo_clips("validation")]
+    measured = evaluate(small_config.replace(generation_max_length=None, max_eval_clips=None), "validation")
+    ends = np.cumsum([len(clip) for clip in clips])
+    spans = [(int(end) - len(clip), int(end)) for end, clip in zip(ends, clips, strict=True)]
+    found = demo.transcribe(np.concatenate(clips), spans)[1]
+    same = sum(each.text == text for each, text in zip(found, measured.predictions, strict=True))
+    assert same >= 94  # of 96: features are kept in half precision there
+
+
+def test_a_segment_for_every_sentence(demo: Transcriber) -> None:
+    """Whatever the batch, with times around it."""
+    threads = torch.get_num_threads()
+    clips = [clip for clip, _ in demo_clips()[:20]]
+    audio = joined(clips, 1.0)
+    found = segments(demo, audio)
+    assert torch.get_num_threads() == threads
+    assert [each.text for each in segments(load(batch_size=3), audio)] == [each.text for each in found]
+    begin = 1.0
+    for clip, segment in zip(clips, found, strict=True):
+        spoken = np.flatnonzero(np.abs(clip) > 0.1 * np.abs(clip).max())
+        assert begin - 0.3 <= segment.start <= begin + spoken[0] / RATE
+        assert begin + spoken[-1] / RATE <= segment.end <= begin + len(clip) / RATE + 0.3
+        begin += len(clip) / RATE + 1.0
+
+
+def test_speech_without_a_pause_is_cut_to_the_window() -> None:
+    audio = joined([clip for clip, _ in demo_clips()[:10]], 0.0)
+    spans = find_speech(audio, 4.0)
+    assert max(end - start for start, end in spans) <= 4 * RATE
+    assert sum(end - start for start, end in spans) > 0.95 * len(audio)
+    assert find_speech(audio[: 3 * RATE], 4.0) == [(0, 3 * RATE)], "what fits stays whole"
+
+
+def test_nobody_speaks_or_softly(tmp_path: Path) -> None:
+    """Whisper would write something for noise."""
+    noise = 0.001 * np.random.default_rng(0).standard_normal(20 * RATE)
+    soft = joined([clip for clip, _ in demo_clips()[:3]], 0.8)
+    for audio, count in (
+        *((np.zeros(3 * RATE), 0), (np.zeros(0), 0), (noise, 0)),
+        (soft / np.abs(soft).max() / 1000, 3),
+    ):
+        soundfile.write(tmp_path / "a.wav", audio, RATE, subtype="FLOAT")
+        assert len(find_speech(read_recording(tmp_path / "a.wav")[0], 4.0)) == count
+
+
+def test_real_speech_is_found(shared_data: Path) -> None:
+    [path] = (shared_data / "jfk").glob("*.flac")
+    audio, _ = read_recording(path)
+    spans = find_speech(np.tile(audio, 4), 30.0)
+    assert max(end - start for start, end in spans) <= 30 * RATE
+    assert sum(end - start for start, end in spans) > 2 * len(audio)
+
+
+def test_what_breaks_off_or_repeats_is_doubtful(tmp_path: Path) -> None:
+    terse = load(other(tmp_path / "terse", max_length=2))
+    assert "breaks off" in {each.doubt for each in segments(terse, demo_clips()[0][0])}
+
+
+def test_the_language_is_detected_where_none_is_given(tmp_path: Path) -> None:
+    clip = demo_clips()[0][0]
+    model = load(other(tmp_path / "open", language=None, task=None))
+    assert model.language is None
+    language, [segment] = model.transcribe(clip, [(0, len(clip))])
+    assert language == "en"  # the only one that it ever heard
+    assert [segment] == load(language="english").transcribe(clip, [(0, len(clip))])[1]

@@ -1,1 +1,0 @@
-"""Transcripts shown, written and compared: progress, tables, files, the page of two models side by side."""
