@@ -3,7 +3,7 @@
     python benchmarks/memory_table.py [--sizes tiny small] [--clips 8] [--tokens 100]
     python benchmarks/memory_table.py --measure    # on a GPU: the peak of real steps beside the sum
 
-Weights are float32, as are gradients and averages (`ema_decay`); the optimiser's share is that of `trainer.optimizers`.
+Weights are float32, as are gradients; the optimiser's share is that of `trainer.optimizers`.
 Activations are all tensors that autograd keeps for the backward pass of clips of 30 s in bf16, with the loss and the
 16-bit copies of the weights: of a model without content (PyTorch's fake tensors), its layer norms in float32 as a GPU
 has them. Buffers of CUDA and its libraries, and what the backward pass makes in between, are not in it.
@@ -34,7 +34,7 @@ from trainer.training.loss import Projection, is_large, projected_cross_entropy,
 
 METHODS = ("full", "decoder", "lora")
 OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor")
-PARTS = ("weights", "gradients", *OPTIMIZERS, "average", "activations")
+PARTS = ("weights", "gradients", *OPTIMIZERS, "activations")
 
 
 def memory_of(size: str, method: str, clips: int, tokens: int) -> dict[str, int]:
@@ -49,7 +49,7 @@ def memory_of(size: str, method: str, clips: int, tokens: int) -> dict[str, int]
     with FakeTensorMode():
         put_fake_weights(model)
         activations = kept_for_backward(model, clips, tokens)
-    return {"weights": weights, "gradients": trained, **kept, "average": trained, "activations": activations}
+    return {"weights": weights, "gradients": trained, **kept, "activations": activations}
 
 
 def put_fake_weights(model: WhisperForConditionalGeneration) -> None:

@@ -42,7 +42,6 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "adam_beta1": (0, 0.99999),
     "adam_beta2": (0, 0.99999),
     "decay_ratio": (0, 1),
-    "ema_decay": (0, 0.99999),
     "weight_decay": (0, None),
     "label_smoothing": (0, 0.9),
     "max_grad_norm": (0, None),

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds, read_weights, with_weights
-from trainer.deepspeed import resolve_deepspeed, zero_stage
+from trainer.deepspeed import resolve_deepspeed
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
 from trainer.methods import method_of, method_problems
@@ -265,9 +265,6 @@ class TrainConfig:
     """Optimiser steps of warmup; goes before `warmup_ratio` when given."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
-    ema_decay: float | None = None
-    """Measure and keep an exponential moving average of the weights: how much of it is left after a step (0.99: about
-    the last 100 steps); 0 or `null`: the last weights themselves."""
     label_smoothing: float = 0.0
     """Probability mass spread over all tokens in the training loss."""
     max_grad_norm: float = 1.0
@@ -350,11 +347,6 @@ class TrainConfig:
             problems.append(
                 f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; take "
                 "optimizer=adamw, or leave deepspeed out"
-            )
-        if not problems and self.ema_decay and zero_stage(self.deepspeed) == 3:
-            problems.append(
-                f"ema_decay={self.ema_decay:g}: ZeRO 3 keeps each weight in pieces, of which no average is made; take "
-                "deepspeed=ds_config.json (ZeRO 2), or leave ema_decay out"
             )
         if not problems:
             problems += method_problems(self.method, self.freeze_encoder)

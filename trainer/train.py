@@ -203,7 +203,7 @@ def train(
     Raises:
         DataError, ModelError: the data or the model cannot be used.
         ConfigError: the optimiser's package is not installed.
-        CheckpointError: `resume_from` is not whole, or its training averaged its weights and this one does not.
+        CheckpointError: `resume_from` is not whole.
         DiskFullError: a checkpoint does not fit on the disk.
     """
     import_trainer()
@@ -215,7 +215,7 @@ def train(
     check_world(config)
     check_installed(config.optimizer)
     if resume_from is not None:
-        check_resumable(resume_from, averaged=bool(config.ema_decay))
+        check_resumable(resume_from)
     data = data or prepare(config, waveforms=config.augments)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))

@@ -95,7 +95,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "adam_beta2": (*NUMBER, -0.1, 1, None),
     "adam_epsilon": (*NUMBER, 0, -1e-8, None),
     "scheduler_type": (*ONE_OF, None),
-    "ema_decay": (*NUMBER, -0.1, 1),
     "decay_ratio": (*NUMBER, -0.1, 1.1, None),
     "warmup_ratio": (*NUMBER, -0.1, 1.1, None),
     "warmup_steps": (*WHOLE, -1),

@@ -34,7 +34,6 @@ from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batch
 from trainer.training.collator import SplitDataset, WhisperCollator
 from trainer.training.distributed import any_says
 from trainer.training.early_evaluation import early_clips, is_early, wer_error
-from trainer.training.ema import AveragingCallback
 from trainer.training.encoder_cache import encode, part_of
 from trainer.training.loss import (
     IGNORED,
@@ -93,9 +92,6 @@ class WhisperTrainer(SavingTrainer):
         self._projection = Projection.put_into(kwargs["model"])
         super().__init__(eval_dataset=SplitDataset(evaluation), compute_metrics=self._error_rates, **kwargs)
         self.loss_is_scaled_for_ga = True
-        if plan is not None and config.ema_decay:
-            self.ema_decay = config.ema_decay
-            self.add_callback(AveragingCallback(self))
         self._writer, self._greedy = self.model, GreedyDecoder(self.model)
         # Prepared features, in large batches: unless asked for, no other process loads them.
         self._evaluation_loaders = self.args.dataloader_num_workers if config.dataloader_workers else 0
@@ -253,8 +249,8 @@ class WhisperTrainer(SavingTrainer):
         return not parts and is_large(labels, self._projection.out_features)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop, with weights averaged and adapters merged; in bf16 the decoder's weights are cast once."""
-        with self.averaged(), merged(self.model):
+        """The stock loop, with adapters merged; in bf16 the decoder's weights are cast once."""
+        with merged(self.model):
             return self._evaluation_loop(*args, **kwargs)
 
     def _evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
 _AUGMENT = ("augment", "augment_strength")
-_OF_ENGINE = ("optimizer", "method", "ema_decay")
+_OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
 _Plan = TypeVar("_Plan", bound="Plan")
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -215,7 +215,7 @@ def _show_cost(
     if measured:
         say(console, f"then: {measured} are measured, {clips:,} clips in all{took}")
     whole, request = estimated_checkpoint_bytes(heaviest(plan)), plan.request
-    average = estimated_checkpoint_bytes(plan.base.replace(method="full", ema_decay=None), "weights")
+    average = estimated_checkpoint_bytes(plan.base.replace(method="full"), "weights")
     slots = resources.concurrent if resources else 1
     runs = request.trials + request.n_finalists * request.repeats
     most = 2 * slots * whole + runs * whole // 3 + request.n_averages * average

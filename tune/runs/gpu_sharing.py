@@ -46,7 +46,6 @@ _HEAVIEST = {
 _HEAVIER = (
     "lora_rank",
     "dropout",
-    "ema_decay",
     "label_smoothing",
     "audio_window",
     "augment",

@@ -33,7 +33,6 @@ SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-1, log: true}
 train_batch_size: {type: choice, values: [4, 8]}
 dropout: 0.1
-ema_decay: 0.9
 scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 2}
 searcher: {startup_trials: 2}
 """
