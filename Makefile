@@ -62,7 +62,6 @@ bench-gpu: $(STAMP)
 		$(BIN)/python benchmarks/throughput.py --shape $$shape --windows 30 15 8 5 $$sizes --steps 20 \
 			--output $(BENCH)/gpu-$$shape.json || exit 1; \
 	done
-	$(BIN)/python benchmarks/gpu_sharing.py
 	$(BIN)/python benchmarks/search_speed.py --window 30 --output $(BENCH)/gpu-searches.json
 
 # The newest Ray, in an environment of its own (Google's SDK asks for an older one): searches on several workers,

@@ -114,12 +114,14 @@ def measured(size: str, method: str, optimizer: str, clips: int) -> int | None:
             model=str(shapes.make_model(Path(folder) / "model", size)),
             method=method,
             optimizer=optimizer,
+            train_batch_size=clips,
             audio_window=30.0,
             encoder_cache=False,
             cache_dir=str(Path(folder) / "cache"),
         )
-        found = probe_step(config, prepare(config), micro_batches=[clips], seconds=2.0, evaluated=False)
-        return found[-1].peak_bytes if found[-1].fits else None
+        torch.cuda.reset_peak_memory_stats()
+        fits = probe_step(config, prepare(config), seconds=2.0) is not None
+        return torch.cuda.max_memory_reserved() if fits else None
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def search(
     max_failures: int | None = None,
     workers_per_trial: int | None = None,
     deepspeed: str | bool | None = None,
-    gpus_per_trial: float | Literal["auto"] | None = None,
+    gpus_per_trial: float | None = None,
     cpus_per_trial: float | None = None,
     max_concurrent: int | None = None,
     take_over: bool = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError
 from tune.commands.options import (
@@ -164,10 +164,9 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     add_deepspeed(how)
     how.add_argument(
         "--gpus-per-trial",
-        type=_gpus,
+        type=float,
         metavar="F",
-        help="GPUs of a trial, fractions allowed; auto measures how many trials share a card (default: 1 for each "
-        "worker, or 0 without)",
+        help="GPUs of a trial; 0.5: two trials share one (default: 1 for each worker, or 0 without)",
     )
     how.add_argument(
         "--cpus-per-trial",
@@ -180,16 +179,6 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     )
     add_take_over(how)
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
-
-
-def _gpus(text: str) -> float | Literal["auto"]:
-    """The value of `--gpus-per-trial`."""
-    if text == "auto":
-        return "auto"
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a number or auto, not {text!r}") from error
 
 
 def search(words: list[str]) -> int:

@@ -69,8 +69,6 @@ class SessionStarted(Event):
     """What a trial takes and how many run, as it was asked for."""
     gpus_per_trial: float = 0.0
     """GPUs that a trial holds."""
-    micro_batch: int | None = None
-    """Largest micro-batch that fits, where that was measured."""
     precision: str = "auto"
     """Arithmetic of all trials whose settings leave it open; `auto`: what each has where it runs."""
     package: str = ""

@@ -71,8 +71,8 @@ class SearchRequest(RunRequest):
     experiment: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """`TrainConfig` fields given by flags and `--set`; they go before the space file's fixed values."""
-    gpus_per_trial: float | Literal["auto"] | None = None
-    """`auto` is measured before the search; None is one for each worker where there are any."""
+    gpus_per_trial: float | None = None
+    """None is one for each worker where there are any."""
     cpus_per_trial: float | None = None
     max_concurrent: int | None = None
     workers_per_trial: int = 1
@@ -389,11 +389,6 @@ class SearchPlan(Plan):
         return plans if len(known) > 1 else plans[:1]
 
     @property
-    def largest_batch(self) -> int:
-        """The largest `train_batch_size` in the space."""
-        return max(map(int, self.values_of("train_batch_size")))
-
-    @property
     def batch_sizes(self) -> list[int]:
         """All effective batch sizes in the space, in rising order."""
         names = ("train_batch_size", "gradient_accumulation_steps")
@@ -460,7 +455,6 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     ).replace(workers=request.workers_per_trial)
     base = settled(base)
     load_processor(base)
-    check_auto(request, base.deepspeed)
     request = dataclasses.replace(request, guard=absolute_guards(request.guard, base.data))
     plan = SearchPlan(
         request=request, name=name, experiment_folder=folder, space=space, base=base, space_as_read=space
@@ -513,31 +507,7 @@ def check_numbers(request: SearchRequest, *, resumed: bool = False) -> None:
     request.resources.check_numbers()
     if not resumed:
         request.resources.check_gpus()
-    check_auto(request, None)
     _check_ends(request)
-
-
-def check_auto(request: SearchRequest, deepspeed: str | None) -> None:
-    """Check that the share of a GPU can be measured, where that is asked for.
-
-    Args:
-        request: of a search, new or resumed.
-        deepspeed: its settings, where they are known.
-
-    Raises:
-        ConfigError: trials do not share cards.
-    """
-    if request.gpus_per_trial != "auto":
-        return
-    if request.workers_per_trial > 1:
-        raise ConfigError(
-            f"--gpus-per-trial auto: is for trials of one worker, and --workers-per-trial is "
-            f"{request.workers_per_trial}; leave one of them out"
-        )
-    if deepspeed is not None:
-        raise ConfigError(
-            "--gpus-per-trial auto: does not measure with DeepSpeed; give a number or leave it out"
-        )
 
 
 def _check_ends(request: SearchRequest) -> None:

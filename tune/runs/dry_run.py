@@ -15,7 +15,6 @@ from rich.console import Console
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
 from tune.runs.data import describe_guard, load_guards, look_at_clips, say_disk_needed
-from tune.runs.gpu_sharing import heaviest
 from tune.search.budgets import describe_duration
 from tune.search.records import Records, listed
 from tune.search.scheduler import TRIAL_ID, describe_rungs
@@ -33,6 +32,14 @@ if TYPE_CHECKING:
 _SHOWN_TRIALS = 3
 _SECONDS = 2.0
 """Training that is timed."""
+_HEAVIEST = {
+    "method": "full",
+    "lora_targets": "attention and feed-forward",
+    "freeze_encoder_layers": 0,
+    "freeze_encoder": False,
+    "optimizer": "adamw",
+}
+"""Of searched settings, the value whose checkpoints take most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,12 +145,6 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         found = guards[guard.data]
         say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
         say_notes(console, found.notes)
-    if plan.request.gpus_per_trial == "auto":
-        gpus = "1 GPU" if resources is None or resources.gpus else "0 GPUs, since there is none"
-        say(
-            console,
-            f"--gpus-per-trial auto: is measured when the search begins; until then a trial has {gpus}",
-        )
     say_notes(console, notes)
     say_disk_needed(plan.base, table, guards, console, augments=plan.augments)
     say(
@@ -214,7 +215,7 @@ def _show_cost(
                 took = f", about {_roughly(clips * seconds_per_clip(plan.base, resources.cpus_per_worker))}"
     if measured:
         say(console, f"then: {measured} are measured, {clips:,} clips in all{took}")
-    whole, request = estimated_checkpoint_bytes(heaviest(plan)), plan.request
+    whole, request = estimated_checkpoint_bytes(_heaviest(plan)), plan.request
     average = estimated_checkpoint_bytes(plan.base.replace(method="full"), "weights")
     slots = resources.concurrent if resources else 1
     runs = request.trials + request.n_finalists * request.repeats
@@ -225,6 +226,12 @@ def _show_cost(
         f"disk: up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
         f"trials, the best weights of ended ones{averages} until the search ends)",
     )
+
+
+def _heaviest(plan: SearchPlan) -> TrainConfig:
+    """The settings of the space with which a checkpoint takes most."""
+    changes = {name: value for name, value in _HEAVIEST.items() if value in plan.values_of(name)}
+    return plan.base.replace(**changes, lora_rank=max(plan.values_of("lora_rank")))
 
 
 def _measured_after(request: SearchRequest) -> str:
@@ -254,10 +261,8 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
     from trainer.probe import probe_step
 
     torch.set_num_threads(max(1, int(cpus)))
-    sizes = [config.train_batch_size]
-    data = prepare(config, waveforms=config.augments)
-    (found,) = probe_step(config, data, micro_batches=sizes, seconds=_SECONDS, evaluated=False)
-    return 1 / found.samples_per_second if found.samples_per_second else None
+    rate = probe_step(config, prepare(config, waveforms=config.augments), seconds=_SECONDS)
+    return 1 / rate if rate else None
 
 
 def seconds_per_clip(config: TrainConfig, cpus: float) -> float:

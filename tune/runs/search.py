@@ -21,7 +21,6 @@ from tune.runs.final_round import (
     set_aside_leftovers,
 )
 from tune.runs.finish import finish
-from tune.runs.gpu_sharing import share_gpus
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite, sync_the_rest, target_of
@@ -49,7 +48,6 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
         UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
     """
     with Session.open(plan, console) as session:
-        share_gpus(session)
         with session.new_experiment():
             if plan.space.searcher.gp_trials:
                 load_gaussian_process()  # while the base model is measured
@@ -71,7 +69,6 @@ def resume_search(resumed: Resumed[SearchPlan], console: Console) -> Outcome[Sea
         contextlib.closing(experiment),
         Session.open(resumed.plan, console, resumed=True) as session,
     ):
-        share_gpus(session)
         session.go_on(experiment)
         ended = sum(record.status != "running" for record in session.state.records.all())
         session.say(f"{ended} of {session.plan.request.trials} trials have ended; the search goes on")

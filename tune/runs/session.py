@@ -327,7 +327,6 @@ def session_started(session: Session[Any], experiment: OpenExperiment) -> Sessio
         kind=plan.kind,
         **plan.asked,
         gpus_per_trial=session.resources.gpus,
-        micro_batch=plan.base.micro_batch,
         precision=session.precision,
         package=package_versions().get("tune-whisper", ""),
     )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from trainer.config import TrainConfig
-    from trainer.probe import Measured
     from trainer.report import Decision
     from trainer.train import Evaluation, TrainResult
     from tune.cluster.resources import TrialResources
@@ -143,32 +142,6 @@ def evaluate_shared(
 
     config, data = inputs.open()
     return evaluate(config, split, data=data, as_in_training=as_in_training, clips=clips)
-
-
-def probe_shared(
-    inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: ActorHandle | None
-) -> list[Measured]:
-    """Train for some seconds with the largest micro-batch that fits, on whatever node this runs.
-
-    Args:
-        inputs: what is trained.
-        micro_batches: sizes to try.
-        seconds: of training that are timed.
-        gate: an actor at which several wait until all of them train; None where this one is alone.
-    """
-    import ray
-
-    from trainer.probe import probe_step
-
-    config, data = inputs.open()
-    return probe_step(
-        config,
-        data,
-        micro_batches=micro_batches,
-        seconds=seconds,
-        evaluated=gate is None,
-        ready=lambda: gate is None or bool(ray.get(gate.wait.remote())),
-    )
 
 
 def _run(
