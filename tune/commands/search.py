@@ -111,24 +111,12 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         "--repeats", type=int, default=2, metavar="R", help="seeds of each finalist (default: 2)"
     )
     ends.add_argument(
-        "--soup",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="average the finalists' repeats, and export an average that is better beyond noise (default: on)",
-    )
-    ends.add_argument(
         "--guard",
         action="append",
         default=[],
         metavar="DATA[:MAX_LOSS]",
         help="data that is not trained on: a finalist with more than so many points more WER there than the base model "
         "(default: 1) is passed over; can be repeated",
-    )
-    ends.add_argument(
-        "--interpolate",
-        action="store_true",
-        help="in the end, also measure points between the base model and the winner, for `export --point`; with "
-        "--resume also of a search that has ended",
     )
     ends.add_argument(
         "--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage"

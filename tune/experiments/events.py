@@ -21,7 +21,6 @@ from tune.search.budgets import Budgets, EndReason
 from tune.search.finalists import Verdict
 from tune.search.guards import Guard, Traded
 from tune.search.records import Outcome, Role, Stop
-from tune.search.soup import SoupVerdict
 from tune.util.plain import restored
 
 VERSION = 1
@@ -59,11 +58,7 @@ class SessionStarted(Event):
     finalists: int = 0
     repeats: int = 0
     budgets: Budgets = dataclasses.field(default_factory=Budgets)
-    soup: bool = False
-    """Whether repeats of the finalists are averaged."""
     guards: list[Guard] = dataclasses.field(default_factory=list)
-    interpolate: bool = False
-    """Whether points between the base model and the run that is exported are measured."""
     keep_checkpoints: str = "best"
     asked_resources: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What a trial takes and how many run, as it was asked for."""
@@ -235,18 +230,6 @@ class FinalistsCompared(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SoupJudged(Event):
-    """What averaging the finalists' repeats came to."""
-
-    run: str | None
-    """The average, where it is better than the run that would be exported, by more than noise."""
-    verdict: SoupVerdict | None = None
-    """None where no average was as good as its first member, or none was measured."""
-    text: str = ""
-    """Why there is none, or what ended the averaging."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class GuardMeasured(Event):
     """A model on a guard: on data that is not trained on."""
 
@@ -254,8 +237,6 @@ class GuardMeasured(Event):
     """Its data."""
     run: str | None
     """None is the base model."""
-    point: float = 1.0
-    """Share of the run in its mean with the base model."""
     rates: dict[str, float]
     """In percent; empty where it could not be measured."""
     errors: list[float] = dataclasses.field(default_factory=list)
@@ -277,19 +258,6 @@ class GuardsJudged(Event):
     """Which is exported."""
     models: dict[str, list[Traded]]
     """What each run has lost on each guard, those to be exported rather than others first."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PointMeasured(Event):
-    """A mean of the base model and a run, on the validation split."""
-
-    run: str
-    point: float
-    """Share of the run, from 0 to 1."""
-    rates: dict[str, float]
-    """In percent; empty where it could not be measured."""
-    text: str = ""
-    """Why it could not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,6 @@ from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.guards import Guard
 from tune.search.scheduler import LEAST_STEPS, rung_grid
-from tune.search.soup import INNER_POINTS
 from tune.space.parameters import FloatParameter, Parameter
 from tune.space.space import load_space
 from tune.util.console import short_path
@@ -83,10 +82,6 @@ class SearchRequest(RunRequest):
     """Best trials that are trained again with other seeds; None is the default for the number of trials."""
     repeats: int = DEFAULT_REPEATS
     """Seeds of each finalist."""
-    soup: bool = True
-    """Whether the finalists' repeats are averaged: an average that is better beyond noise is exported."""
-    interpolate: bool = False
-    """Whether points between the base model and the winner are measured in the end."""
     warm_start: str | None = None
     """A finished experiment of the same storage to learn from."""
     keep_checkpoints: str = "best"
@@ -100,20 +95,19 @@ class SearchRequest(RunRequest):
         return self.finalists
 
     @property
-    def n_averages(self) -> int:
-        """How many averages of the repeats are measured at most."""
-        return max(0, self.n_finalists * self.repeats - 1) if self.soup else 0
+    def averages(self) -> bool:
+        """Whether the mean of the winner's repeats is measured."""
+        return self.n_finalists > 0 and self.repeats > 1
 
     @property
     def measured_after(self) -> int:
         """How many models are measured at most once all repeats have ended, each guard counted by itself."""
-        points = len(INNER_POINTS) if self.interpolate else 0
-        return self.n_averages + points + len(self.guard) * (self.guarded + points)
+        return self.averages + len(self.guard) * self.guarded
 
     @property
     def guarded(self) -> int:
-        """How many models are measured at most on each guard, the base model among them, points not."""
-        return 1 + max(self.n_finalists, DEFAULT_COUNT) + (self.n_averages > 0)
+        """How many models are measured at most on each guard, the base model among them."""
+        return 1 + max(self.n_finalists, DEFAULT_COUNT) + self.averages
 
     @property
     def resources(self) -> ResourceRequest:
@@ -288,9 +282,7 @@ class SearchPlan(Plan):
             "trials": request.trials,
             "finalists": request.n_finalists,
             "repeats": request.repeats,
-            "soup": request.soup,
             "guards": list(request.guard),
-            "interpolate": request.interpolate,
             "budgets": request.budgets,
             "keep_checkpoints": request.keep_checkpoints,
             "asked_resources": {name: getattr(request, name) for name in ASKED_RESOURCES},

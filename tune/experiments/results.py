@@ -13,7 +13,6 @@ from trainer.scoring.translation import CHRF_ERROR, renamed
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.search.scheduler import METRIC
-from tune.search.soup import INNER_POINTS
 from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
@@ -46,11 +45,8 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "repeats": [_entry(folder, run, runs) for run in state.repeats.all()],
         "averages": [_entry(folder, run, runs) for run in state.averages.all()],
         "finalists": _plain(verdict),
-        "soup": _plain(state.soup_judged.verdict if state.soup_judged else None),
         "not_compared": state.not_compared or None,
         "guards": _guards(state),
-        "interpolation": _interpolation(state),
-        "guards_point": state.keeping_point,
         "test": _test(state),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
         "interrupted": state.something_is_left,
@@ -168,22 +164,6 @@ def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> di
         "checkpoint": _checkpoint(folder, best),
         "samples_seen": best.best_samples_seen,
     }
-
-
-def _interpolation(state: SearchState) -> list[dict[str, Any]]:
-    """The points between the base model and the best run that were measured."""
-    return [
-        {
-            **{"point": point, "wer": each.rates["wer"], "cer": each.rates.get("cer")},
-            **(
-                {"guards": [*map(_plain, state.traded(each.run, point))]}
-                if state.asked_guards and point in INNER_POINTS
-                else {}
-            ),
-        }
-        for point, each in sorted(state.best_points.items())
-        if each.rates
-    ]
 
 
 def _guards(state: SearchState) -> dict[str, Any] | None:

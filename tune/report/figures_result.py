@@ -245,35 +245,6 @@ def draw_contenders(found: Sequence[Contender], *, won: bool) -> Picture:
     return Picture("winner", text, figure, 90 + _ROW * len(found))
 
 
-def draw_interpolation(experiment: Experiment) -> Picture | None:
-    """WER from the base model to the best run, by the run's share in their mean; None where it was not measured."""
-    best = experiment.state.best()
-    found = experiment.state.points.get(best.trial_id, {}) if best is not None else {}
-    points = [(point, each.rates["wer"]) for point, each in sorted(found.items()) if each.rates]
-    if best is None or len(points) < 3:
-        return None
-    figure = new_figure(
-        xaxis={
-            "title": {"text": f"share of {best.trial_id} in its mean with the base model"},
-            "range": [-0.02, 1.02],
-        },
-        yaxis=wer_axis([wer for _, wer in points]),
-    )
-    figure.add_scatter(
-        x=[point for point, _ in points],
-        y=[wer for _, wer in points],
-        mode="lines+markers",
-        line={"color": BLUE},
-        cliponaxis=False,
-        **pointed([f"--point {point:g}: WER {wer:.2f} %" for point, wer in points]),
-    )
-    caption = (
-        "Means of the base model's weights (0) and the exported run's (1) on the validation clips. What lies nearer to "
-        "the base model may keep more of what that can do with other speech: export --point writes one."
-    )
-    return Picture("interpolation", caption, figure, 300)
-
-
 def draw_costs(costs: Costs) -> Picture | None:
     """What the runs held, by outcome, above what it would have been without early stopping."""
     if not costs.total:

@@ -19,7 +19,6 @@ from tune.search.budgets import describe_duration
 from tune.search.records import Records, listed
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
-from tune.search.soup import INNER_POINTS
 from tune.util.console import key_settings, say, say_notes, tell_of
 
 if TYPE_CHECKING:
@@ -174,9 +173,8 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
             f"together {table.stream.cost(estimate.middle)}, and each repeat of the final round as much as a trial",
         )
     # Clips to measure once all repeats have ended.
-    request, points = plan.request, len(INNER_POINTS) if plan.request.interpolate else 0
-    clips = (request.n_averages + points) * counts["validation"]
-    clips += (request.guarded + points) * sum(len(found.clips) for found in guards.values())
+    clips = plan.request.averages * counts["validation"]
+    clips += plan.request.guarded * sum(len(found.clips) for found in guards.values())
     _show_cost(plan, table, estimate, resources, clips, console)
     say(console, "nothing was run")
 
@@ -214,13 +212,13 @@ def _show_cost(
             if measured:
                 took = f", about {_roughly(clips * seconds_per_clip(plan.base, resources.cpus_per_worker))}"
     if measured:
-        say(console, f"then: {measured} are measured, {clips:,} clips in all{took}")
+        say(console, f"then measured: {measured}; {clips:,} clips in all{took}")
     whole, request = estimated_checkpoint_bytes(_heaviest(plan)), plan.request
     average = estimated_checkpoint_bytes(plan.base.replace(method="full"), "weights")
     slots = resources.concurrent if resources else 1
     runs = request.trials + request.n_finalists * request.repeats
-    most = 2 * slots * whole + runs * whole // 3 + request.n_averages * average
-    averages = f", averages of {average / 1e9:.2g} GB" if request.n_averages else ""
+    most = 2 * slots * whole + runs * whole // 3 + request.averages * average
+    averages = f", a mean of {average / 1e9:.2g} GB" if request.averages else ""
     say(
         console,
         f"disk: up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
@@ -237,12 +235,8 @@ def _heaviest(plan: SearchPlan) -> TrainConfig:
 def _measured_after(request: SearchRequest) -> str:
     """What is measured after the final round, one after the other; empty where nothing is."""
     told = []
-    if request.n_averages:
-        told.append(
-            f"up to {request.n_averages} averages of the {request.n_finalists * request.repeats} repeats"
-        )
-    if request.interpolate:
-        told.append(f"{len(INNER_POINTS)} points between the base model and the winner")
+    if request.averages:
+        told.append("the mean of the winner's repeats")
     if request.guard:
         told.append(f"up to {request.guarded} models on each guard")
     return listed(told)

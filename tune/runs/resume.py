@@ -184,9 +184,7 @@ def _as_before(
     before: dict[str, Any] = {
         "finalists": asked.finalists,
         "repeats": asked.repeats,
-        "soup": asked.soup,
         "guard": tuple(asked.guards),
-        "interpolate": asked.interpolate,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
         "track": settings.track,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
-from tune.runs.averages import Aftermath, Measures
-from tune.runs.baseline import measure_baseline, measure_held_out
+from tune.runs.averages import measure_average
+from tune.runs.baseline import in_worker, measure_baseline, measure_held_out, measure_untouched
+from tune.runs.data import guard_config
 from tune.runs.final_round import (
     choose_export,
     compare,
@@ -21,6 +23,7 @@ from tune.runs.final_round import (
     set_aside_leftovers,
 )
 from tune.runs.finish import finish
+from tune.runs.guards import judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite, sync_the_rest, target_of
@@ -31,14 +34,17 @@ from tune.search.samplers import load_gaussian_process
 from tune.search.scheduler import describe_rungs
 from tune.tracking.sync import Sync
 from tune.util.console import ProgressBar, say, say_notes, tell_of
+from tune.workers.averages import measure_guard, measure_mean
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import Evaluation
     from tune.experiments.plan import SearchPlan
     from tune.runs.resume import Resumed
-    from tune.search.records import Records
+    from tune.search.guards import Guard
+    from tune.search.records import Records, TrialRecord
     from tune.search.searcher import EarlierTrial
+    from tune.workers.averages import Measured
 
 
 def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
@@ -148,25 +154,36 @@ class SearchStages:
             session.say(f"\n{describe_repeats(planned.repeats)}\n")
             with self._display(session.state.repeats, len(planned.repeats), "repeats") as display:
                 self._runner(self.base).run_repeats(planned, display)
-        self.make_averages()
+        self.measure_models()
         choose_export(session.experiment, session.say)
 
-    def make_averages(self) -> None:
-        """Averages of the repeats, the guards, then means of the best run and the base model, where asked for."""
-        session, runner, state = self.session, self._runner(self.base), self.session.state
+    def measure_models(self) -> None:
+        """The mean of the winner's repeats, then what could be exported on the guards."""
+        session, state = self.session, self.session.state
         if not compare(session.experiment) or not state.something_is_measured:
             return
-
-        def over() -> str | None:
-            cut = runner.final_round_cut(time.time())
-            return cut.text if cut else None
-
         with ProgressBar(session.console, "measuring") as bar:
-            measures = Measures(session, self.base)
-            aftermath = Aftermath(session.experiment, measures, session.say, bar.show)
-            aftermath.make_soup(over)
-            aftermath.judge_guards()
-            aftermath.measure_points()
+            bar.show("the mean of the winner's repeats", 0, 1)
+            measure_average(session.experiment, self._mean, session.say)
+            judge_guards(session.experiment, self._on_guard, session.say, bar.show)
+
+    def _mean(
+        self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
+    ) -> Measured:
+        inputs = self.session.inputs(self.base).with_settings(config)
+        files = CheckpointFiles(self.session.experiment.folder)
+        return in_worker(self.session, measure_mean, inputs, files, checkpoints, name, most_wer)
+
+    def _on_guard(self, guard: Guard, run: TrialRecord | None) -> tuple[Evaluation, str]:
+        session, config = self.session, guard_config(self.base, guard)
+        data = session.guards[guard.data]
+        digest = data.splits["validation"].digest()
+        if run is None:
+            inputs = session.inputs(config, guard=guard.data)
+            return measure_untouched(session, inputs, data, "validation", f"on {guard.data}")[0], digest
+        inputs = session.inputs(config.replace(**run.config), guard=guard.data)
+        files = CheckpointFiles(session.experiment.folder)
+        return in_worker(session, measure_guard, inputs, files, str(run.checkpoint)), digest
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""

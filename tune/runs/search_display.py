@@ -219,15 +219,13 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
     if outcome.gained and wer is not None:
         gain = baseline - wer
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
-    for told in outcome.guards:
-        say(console, f"guards    {told}")
-    if soup := outcome.state.soup_text:
-        say(console, f"soup      {soup}")
+    if guards := outcome.state.guards_text:
+        say(console, f"guards    {guards}")
     if best.members:
         of = listed(best.members)
         say(
             console,
-            f"best      WER {best.best_wer:6.2f} %  {best.trial_id}, the average of {of}, to be exported",
+            f"best      WER {best.best_wer:6.2f} %  {best.trial_id}, the mean of {of}, to be exported",
         )
     elif verdict is not None:
         seeds = len(verdict.standing.wers)

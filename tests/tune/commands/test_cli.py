@@ -28,8 +28,6 @@ FROZEN = {
         **{
             "--finalists": None,
             "--repeats": 2,
-            "--soup": True,
-            "--interpolate": False,
             "--guard": [],
             "--warm-start": None,
         },

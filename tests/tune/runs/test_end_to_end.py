@@ -154,7 +154,7 @@ def test_experiment_file_is_enough_to_run_it_again(
     first = results(search)["trials"][0]["config"]
     printed = capsys.readouterr().out
     assert f"batch={first['train_batch_size']} accum={first['gradient_accumulation_steps']}" in printed
-    then = "then: up to 3 averages of the 4 repeats are measured, 90 clips in all, about "
+    then = "then measured: the mean of the winner's repeats; 30 clips in all, about "
     assert then in printed
 
 
