@@ -56,14 +56,13 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "seed": (0, 2**32 - 1),
     "dataloader_workers": (0, None),
     "workers": (1, None),
-    "early_eval_clips": (0, None),
     "eval_batch_size": (1, None),
     "generation_max_length": (2, None),
     "generation_num_beams": (1, None),
     "log_every_seconds": (0, None),
 }
 #: Fields of which `null` can be written as `auto`.
-AUTOMATIC = ("audio_window", "pack_seconds", "early_eval_clips", "eval_batch_size")
+AUTOMATIC = ("audio_window", "pack_seconds", "max_eval_clips", "eval_batch_size")
 #: Fields that must be above 0.
 POSITIVE = {"learning_rate", "epochs", "max_hours", "adam_epsilon", "lora_alpha"}
 

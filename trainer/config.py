@@ -211,7 +211,8 @@ class TrainConfig:
     max_train_clips: int | None = None
     """Use at most this many training clips, chosen by `data_seed`."""
     max_eval_clips: int | None = None
-    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`."""
+    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`; `null` or `auto`: all, of
+    which the trials of a search measure a fixed part of 500 to 2,000."""
     streaming: bool = False
     """Read the training split while training, from Parquet or WebDataset shards of the hub, of `s3://`, `gs://` or a
     folder; it is not downloaded as a whole. Needs `audio_window` in seconds and a budget other than `epochs`."""
@@ -307,9 +308,6 @@ class TrainConfig:
     objective: Literal["clips", "sources", "worst_source"] = "clips"
     """Of data with several sources: the error rates that decide are those of all clips together (`clips`), the mean of
     the sources' own (`sources`), or the highest of them (`worst_source`)."""
-    early_eval_clips: int | None = None
-    """Validation clips, always the same, measured before half of the budget; 0: all; `null` or `auto`: in a search
-    as many as its decisions need, else all."""
     eval_batch_size: int | None = None
     """Clips measured at once; `null` or `auto`: on a GPU as many as there is memory for, at most 128; else 16."""
     generation_max_length: int | None = None

@@ -183,6 +183,7 @@ def train(
     *,
     keeper: Keeper | None = None,
     data: PreparedData | None = None,
+    clips: Sequence[int] | None = None,
     output_dir: Path | None = None,
     resume_from: Path | None = None,
 ) -> TrainResult:
@@ -194,6 +195,7 @@ def train(
         keeper: hears of evaluations in place of `report`, and decides what follows and what is saved where; of that
             only what it asks for, and in a thread where it allows that and the memory has room.
         data: features that were prepared before; found in the cache or computed when left out.
+        clips: only these of the validation split are measured, by their positions.
         output_dir: where checkpoints are kept; without it each is deleted once `report` has returned.
         resume_from: a checkpoint of the same training to go on from, as `report` was given it: weights,
             optimiser, schedule, random numbers and the position in the data are those of the unbroken training.
@@ -231,7 +233,8 @@ def train(
     alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
-        trainer = _make_trainer(config, data, data.splits["validation"], plan, folder, augmented)
+        measured = data.splits["validation"] if clips is None else data.splits["validation"].only(clips)
+        trainer = _make_trainer(config, data, measured, plan, folder, augmented)
         reporting = ReportingKeeper(report, folder, keep=output_dir is not None)
         saver = CheckpointSaver(config, trainer, keeper or reporting)
         callback = ReportingCallback(config, plan, report, saver)
@@ -243,8 +246,7 @@ def train(
             callback.diverge(trainer.state)
         finally:
             trainer.close_stores()
-    # One that was measured on a part of the clips counts only where there is no other.
-    best = min(callback.rows, key=lambda row: ("eval_clips" in row, row["wer"]), default=None)
+    best = min(callback.rows, key=lambda row: row["wer"], default=None)
     return TrainResult(
         wer=best["wer"] if best else None,
         cer=best.get("cer") if best else None,

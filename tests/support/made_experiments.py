@@ -265,8 +265,6 @@ def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool =
     shown = rows[:1] if opened else rows
     for number, ((seen, wer), loss) in enumerate(shown, 1):
         metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 3, "eval_loss": loss}
-        if seen in run.wer_errors:
-            metrics |= {"wer_error": run.wer_errors[seen], "eval_clips": 50.0}
         if run.samples_per_second is not None:
             metrics |= {"train_samples": run.samples_per_second, "train_seconds": 1.0}
         last = number == len(rows) and not opened

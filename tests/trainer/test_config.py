@@ -123,7 +123,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "dataloader_workers": (*WHOLE, -1),
     "workers": (*WHOLE, 0, None),
     "deepspeed": (*TEXT, "", "no_such_settings.json"),
-    "early_eval_clips": (*WHOLE, -1, "some"),
     "eval_batch_size": (*WHOLE, 0, "all"),
     "generation_max_length": (*WHOLE, 1),
     "generation_num_beams": (*WHOLE, 0, None),

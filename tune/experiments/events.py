@@ -26,12 +26,9 @@ from tune.util.plain import restored
 VERSION = 1
 SearchStatus = Literal["completed", "failed", "interrupted"]
 _SUM = b', "sum": "'
-RATES = (
-    *("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
-    *("eval_loss", "eval_clips", "wer_error"),
-)
+RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu", "eval_loss")
 """What an evaluation measures; with it stands in `Evaluated` what the training reports of itself."""
-_RATES, _RATES_BY_SOURCE = {"rates", "window_rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
+_RATES, _RATES_BY_SOURCE = {"rates", "trial_rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
 """Fields with rates. The one that decides is called `wer` here, and in the log by its true name (`told`, `judged`)."""
 
 
@@ -96,8 +93,10 @@ class BaselineMeasured(Event):
 
     rates: dict[str, float]
     """`wer`, `cer`, ... in percent, `loss`, `clips`."""
-    window_rates: dict[str, float] = dataclasses.field(default_factory=dict)
-    """The same in the window in which trials are measured; empty where that is the model's whole one."""
+    trial_rates: dict[str, float] = dataclasses.field(default_factory=dict)
+    """The same as trials are measured, in their window on their clips; empty where that is as here."""
+    trial_clips: int | None = None
+    """Validation clips that trials measure; None for all."""
     window_problem: str = ""
     """What speaks against the window of the trainings, which use the whole one unless theirs was given in seconds."""
     learning_rate: float | None = None

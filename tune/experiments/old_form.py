@@ -127,7 +127,6 @@ def _from_state(values: Mapping[str, Any]) -> TrialRecord:
         {
             **{key: value for key, value in values.items() if key not in _UNUSED},
             "losses": values.get("losses") or [0.0] * len(values["evaluations"]),
-            "wer_errors": {int(seen): error for seen, error in values.get("wer_errors", {}).items()},
         },
     )
     return found
@@ -145,7 +144,6 @@ def _from_results(settings: ExperimentSettings, entry: Mapping[str, Any]) -> Tri
             "status": "running" if entry["status"] == "interrupted" else entry["status"],
             "epoch": seen / clips if clips else 0.0,
             "evaluations": [(row["samples_seen"], row["wer"]) for row in rows],
-            "wer_errors": {row["samples_seen"]: row["wer_error"] for row in rows if "wer_error" in row},
             "finished": entry["status"] == "completed",
             "checkpoint": f"trials/{checkpoint}" if found else None,
         }

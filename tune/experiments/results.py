@@ -159,7 +159,6 @@ def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> di
         **standing,
         "wer": best.best_wer,
         "cer": best.best_cer,
-        **({"wer_error": best.best_wer_error} if best.best_is_partial else {}),
         "config": best.config,
         "checkpoint": _checkpoint(folder, best),
         "samples_seen": best.best_samples_seen,
@@ -208,13 +207,7 @@ def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) 
         "samples_per_second": run.samples_per_second,
         "mlflow_run_id": runs.get(run.trial_id),
         "checkpoint": _checkpoint(folder, run),
-        "evaluations": [
-            {
-                **{"samples_seen": seen, "wer": wer},
-                **({"wer_error": run.wer_errors[seen]} if seen in run.wer_errors else {}),
-            }
-            for seen, wer in run.evaluations
-        ],
+        "evaluations": [{"samples_seen": seen, "wer": wer} for seen, wer in run.evaluations],
         "stop": _plain(run.stop),
         "error": run.error,
     }

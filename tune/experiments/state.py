@@ -122,8 +122,12 @@ class SearchState:
 
     @property
     def trial_base_rates(self) -> dict[str, float]:
-        """The same in the window in which trials are measured."""
-        return (self.baseline.window_rates if self.baseline else {}) or self.base_rates
+        """The same as trials are measured."""
+        return (self.baseline.trial_rates if self.baseline else {}) or self.base_rates
+
+    def base_rates_for(self, run: TrialRecord) -> dict[str, float]:
+        """The same as this run was measured."""
+        return self.trial_base_rates if run.trial_id in self.records else self.base_rates
 
     @property
     def runs(self) -> list[TrialRecord]:
@@ -368,10 +372,9 @@ class SearchState:
 
     @property
     def comparable_base_wer(self) -> float:
-        """The untouched base model's WER in percent, in the window in which `wer` was measured."""
-        best = self.best()
-        of_trial = self.verdict is None and best is not None and best.trial_id in self.records
-        return (self.trial_base_rates if of_trial else self.base_rates)["wer"]
+        """The untouched base model's WER in percent, measured as `wer` was."""
+        best = self.best() if self.verdict is None else None
+        return (self.base_rates_for(best) if best else self.base_rates)["wer"]
 
     @property
     def no_gain(self) -> str | None:

@@ -124,7 +124,9 @@ def export_trial(
         facts = CardFacts(measured.changed, outcome.paths(), ADAPTER_FOLDER if adapter else None, point)
         card = model_card(saved, trial, measured.rates, read_decoding(partial), facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
-    _print(console, output, trial, measured, point)
+    on_all = saved.state.base_rates_for(trial)["clips"] == saved.state.base_rates["clips"]
+    reported = trial.best_wer if point is None and on_all else None
+    _print(console, output, trial, measured, point, reported)
     print_formats(outcome, console, str(output))
     return outcome
 
@@ -221,8 +223,10 @@ def _measured(
     if trial is None:
         raise DataError(f"the model cannot be measured: {reason}")
     say(console, f"warning: not measured again, the figures are those of the search: {reason}")
-    after = {"wer": trial.best_wer, "cer": trial.best_cer, "clips": baseline["clips"]}
-    rates: Rates = {"validation": {"before": baseline, "after": after}}
+    before = _whole(saved.state.base_rates_for(trial))
+    before = baseline if before["clips"] == baseline["clips"] else before
+    after = {"wer": trial.best_wer, "cer": trial.best_cer, "clips": before["clips"]}
+    rates: Rates = {"validation": {"before": before, "after": after}}
     held = saved.state.held_out
     if held is not None and held.run == trial.trial_id:
         rates["test"] = {"before": _whole(held.baseline), "after": _whole(held.rates)}
@@ -298,7 +302,12 @@ def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
 
 
 def _print(
-    console: Console, output: Path, trial: TrialRecord, measured: _Measured, point: float | None
+    console: Console,
+    output: Path,
+    trial: TrialRecord,
+    measured: _Measured,
+    point: float | None,
+    reported: float | None,
 ) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     translates = any("chrf" in rates for pair in measured.rates.values() for rates in pair.values())
@@ -324,12 +333,11 @@ def _print(
             f"warning: the {split} clips, texts or audio have changed since the search; both models were measured on "
             f"the {measured.rates[split]['after']['clips']:,} that are left of it",
         )
-    wer = trial.best_wer if point is None else None
-    drift = 0.0 if wer is None else abs(measured.rates["validation"]["after"]["wer"] - wer)
+    drift = 0.0 if reported is None else abs(measured.rates["validation"]["after"]["wer"] - reported)
     if drift > TOLERANCE and "validation" not in measured.changed:
         say(
             console,
-            f"warning: the search reported a validation WER of {wer:.2f} %; here it is {drift:.2f} "
+            f"warning: the search reported a validation WER of {reported:.2f} %; here it is {drift:.2f} "
             "points off, as other hardware or precision can make it",
         )
     say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')

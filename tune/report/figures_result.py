@@ -26,7 +26,7 @@ from tune.report.analysis import Contender
 from tune.report.costs import AVERAGES, FINALISTS, OUTCOMES, Costs
 from tune.report.experiment import Experiment
 from tune.report.scales import wer_axis
-from tune.search.records import Status, TrialRecord, best_rate
+from tune.search.records import Status, TrialRecord
 from tune.util.console import clock, key_settings
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _ROW = 46
 
 def describe_trial(trial: TrialRecord) -> str:
     """A trial in one line, for who points at it."""
-    wer = "" if trial.best_wer is None else f", best WER {best_rate(trial)} %"
+    wer = "" if trial.best_wer is None else f", best WER {trial.best_wer:.2f} %"
     return f"trial {trial.trial_id}: {OUTCOMES[trial.status]}{wer}; {key_settings(trial.config)}"
 
 
@@ -89,7 +89,7 @@ def draw_history(experiment: Experiment) -> Picture | None:
         yaxis=wer_axis([*measured, experiment.trial_base_wer], "best WER %"),
         showlegend=True,
     )
-    whole = [math.inf if t.best_wer is None or t.best_is_partial else t.best_wer for t in trials]
+    whole = [math.inf if t.best_wer is None else t.best_wer for t in trials]
     steps = [(x, wer) for x, wer in enumerate(itertools.accumulate(whole, min), 1) if wer < math.inf]
     if steps:
         best = steps[-1][1]
@@ -156,8 +156,9 @@ def draw_curves(experiment: Experiment) -> Picture | None:
             ends.append((xs[-1], ys[-1], trial))
     _draw_marks(figure, ends)
     text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
-    if early := experiment.train_config.get("early_eval_clips"):
-        text += f" Before half of the budget {early:,} of the validation clips are measured."
+    baseline = experiment.state.baseline
+    if baseline is not None and baseline.trial_clips:
+        text += f" Trials are measured on {baseline.trial_clips:,} of the validation clips, always the same."
     beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
     if beyond:
         text += f" Curves above {ceiling:.0f} % are cut ({beyond} of {len(measured)} trials)."

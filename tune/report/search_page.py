@@ -22,7 +22,7 @@ from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.search.finalists import describe_lowest
 from tune.search.guards import guard_names
-from tune.search.records import TrialRecord, best_rate, listed, trial_order
+from tune.search.records import TrialRecord, listed, trial_order
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
@@ -263,7 +263,7 @@ def _trials(experiment: Experiment) -> dict[str, Any]:
     trials = experiment.trials
     many = len(trials) > _MOST_ROWS
     measured = [trial for trial in trials if many and trial.best_wer is not None]
-    measured.sort(key=lambda trial: (trial.best_is_partial, trial.best_wer, trial_order(trial.trial_id)))
+    measured.sort(key=lambda trial: (trial.best_wer, trial_order(trial.trial_id)))
     tables = {"best": measured[:_BEST_ROWS], "all": trials}
     return {"count": len(trials), "many": many} | {
         name: _trial_table(experiment, shown) for name, shown in tables.items()
@@ -291,7 +291,7 @@ def _trial_row(trial: TrialRecord, names: Sequence[str], with_cer: bool) -> list
         Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),
         *(tell(trial.config.get(name, "")) for name in names),
         str(trial.effective_batch or ""),
-        "" if trial.best_wer is None else best_rate(trial),
+        "" if trial.best_wer is None else f"{trial.best_wer:.2f}",
         *([cer] if with_cer else []),
         f"{trial.epoch:.2f}",
         clock(trial.elapsed),

@@ -57,9 +57,9 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
         with session.new_experiment():
             if plan.space.searcher.gp_trials:
                 load_gaussian_process()  # while the base model is measured
-            baseline = measure_baseline(session)
+            measure_baseline(session)
             write_inputs(session)
-            base, trial = settle(session, baseline)
+            base, trial = settle(session)
             session.begin()
         return SearchStages(session, base, trial).run()
 
@@ -111,12 +111,10 @@ def write_inputs(session: Session[SearchPlan]) -> None:
         say_notes(session.console, plan.warm_start.notes)
 
 
-def settle(session: Session[SearchPlan], baseline: Evaluation) -> tuple[TrainConfig, TrainConfig]:
+def settle(session: Session[SearchPlan]) -> tuple[TrainConfig, TrainConfig]:
     """The settings of the final round, with the rungs, and those of the trials; written to `experiment.yaml`."""
     plan = session.plan
     base = plan.base.replace(evaluate_at=plan.rungs(session.data.train.epoch_samples))
-    if part := early_eval_clips(base, baseline):
-        base = base.replace(early_eval_clips=part)
     whole = plan.whole_window_trials
     write_search_file(plan, base, session.data, session.resources, full_window=whole)
     return base, base if whole else base.replace(full_window_evaluation=False)
@@ -144,7 +142,8 @@ class SearchStages:
         self._say_what_a_trial_is()
         trials = self.session.plan.request.trials
         with self._display(self.session.state.records, trials, "trials") as display:
-            self._runner(self.trial).run_trials(self._earlier(), display)
+            runner = TrialRunner(self.session, self.trial, self._evaluation_ratio(), self._trial_clips)
+            runner.run_trials(self._earlier(), display)
 
     def run_final_round(self) -> None:
         """The repeats of the best trials, and the choice of what is exported."""
@@ -153,7 +152,7 @@ class SearchStages:
         if planned is not None and session.state.open_repeats:
             session.say(f"\n{describe_repeats(planned.repeats)}\n")
             with self._display(session.state.repeats, len(planned.repeats), "repeats") as display:
-                self._runner(self.base).run_repeats(planned, display)
+                TrialRunner(session, self.base, 1.0).run_repeats(planned, display)
         self.measure_models()
         choose_export(session.experiment, session.say)
 
@@ -215,24 +214,30 @@ class SearchStages:
             self.session.state.trial_base_rates["wer"], (self.base.evaluate_at or (1,))[-1]
         )
 
-    def _runner(self, config: TrainConfig) -> TrialRunner:
-        ratio = self._window_ratio() if self.trial != self.base else 1.0
-        return TrialRunner(self.session, config, ratio)
+    @property
+    def _trial_clips(self) -> int | None:
+        """Validation clips that trials measure; None for all."""
+        baseline = self.session.state.baseline
+        return baseline.trial_clips if baseline else None
 
-    def _window_ratio(self) -> float:
-        """How much longer an evaluation on whole windows takes than one on those that trainings have."""
+    def _evaluation_ratio(self) -> float:
+        """How much longer an evaluation of a repeat takes: of all clips, and on whole windows."""
         from trainer.model.whisper import load_model_config
         from trainer.training.window import mean_evaluated_frames
 
+        every = len(self.session.data.splits["validation"])
+        ratio = every / (self._trial_clips or every)
+        if self.trial == self.base:
+            return ratio
         full = 2 * int(load_model_config(self.base).max_source_positions)
-        return full / mean_evaluated_frames(self.trial, self.session.data, full)
+        return ratio * full / mean_evaluated_frames(self.trial, self.session.data, full)
 
     def _display(self, records: Records, trials: int, noun: str) -> SearchDisplay:
         state = self.session.state
         whole, same = state.base_rates["wer"], state.trial_base_rates["wer"]
         baseline = f"baseline {whole:.2f} %"
         if records is state.records and same != whole:
-            baseline = f"baseline {same:.2f} % in the trials' window"
+            baseline = f"baseline {same:.2f} % as trials are measured"
         return SearchDisplay(
             self.session.console,
             records,
@@ -254,18 +259,10 @@ class SearchStages:
             f"{describe_rungs(rungs, session.plan.space.scheduler.rungs)}; "
             f"{resources.concurrent} at a time with {each}"
         )
-        if self.base.early_eval_clips:
+        if self._trial_clips:
+            every = len(session.data.splits["validation"])
             session.say(
-                f"rungs before half of the budget measure {self.base.early_eval_clips:,} of "
-                f"{len(session.data.splits['validation']):,} validation clips (--set early_eval_clips=0 measures all)"
+                f"trials measure {self._trial_clips:,} of {every:,} validation clips, always the same, finalists all "
+                f"(--set max_eval_clips={every}: trials too)"
             )
         session.console.print()
-
-
-def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:
-    """Validation clips that early rungs measure, as asked for or as many as their decisions need; 0 is all."""
-    from trainer.training.early_evaluation import enough_clips
-
-    if config.early_eval_clips is not None:
-        return config.early_eval_clips if config.early_eval_clips < baseline.clips else 0
-    return enough_clips(baseline.utterances) or 0 if baseline.utterances else 0

@@ -191,8 +191,7 @@ def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
 
 def _results(record: TrialRecord, saved: SavedExperiment) -> list[Metric]:
     session, state = saved.state.session, saved.state
-    alike = state.trial_base_rates if record.trial_id in state.records else state.base_rates
-    baseline = alike.get("wer")
+    baseline = state.base_rates_for(record).get("wer")
     seconds, best = round(record.seconds, 1), record.best_wer
     metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: seconds}
     if best is not None:
@@ -259,8 +258,7 @@ def event_points(
             time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, wer), time)
             log(event.trial_id, values | _of_training(reported), event.samples_seen)
             is_trial = event.trial_id in records and not saved.is_training
-            # Of a part of the clips it would rise again once a trial is measured on all.
-            if is_trial and wer is not None and "eval_clips" not in event.metrics and wer <= best:
+            if is_trial and wer is not None and wer <= best:
                 best = wer
                 log(None, {BEST_WER: wer}, trials)
     return found

@@ -48,6 +48,7 @@ def train_worker(
 
     The process group is left after success alone, as with NCCL all leave it together; a failed process ends.
     """
+    from trainer.scoring.part import chosen_clips
     from trainer.train import train
     from trainer.training.distributed import leave_group
 
@@ -59,7 +60,12 @@ def train_worker(
         post(places.channel, places.trial_id, metrics)
 
     with places.files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as folder:
-        result = train(config, progress, keeper=keeper, data=data, resume_from=folder)
+        clips = None
+        if inputs.eval_clips is not None:
+            clips = chosen_clips(
+                data.splits["validation"].origins.sources, inputs.eval_clips, config.data_seed
+            )
+        result = train(config, progress, keeper=keeper, data=data, clips=clips, resume_from=folder)
     leave_group()
     return result
 
