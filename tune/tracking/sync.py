@@ -257,7 +257,7 @@ class Sync:
             if new or ended or time.monotonic() - synced > _PROGRESS_SPACING:
                 synced = time.monotonic()
                 for name in self._target.stores:
-                    if time.monotonic() >= self._again.get(name, 0.0) or (ended and name in self._stores):
+                    if ended or time.monotonic() >= self._again.get(name, 0.0):
                         self._sync(name)
             self._opened.set()
             if ended and not self._problems:
@@ -268,11 +268,13 @@ class Sync:
         try:
             store = self._stores.pop(name, None) or make_store(name, self._target)
             store.sync(self._log)
+            if store.run_ids:
+                path = self._target.folder.path / TRACKING_FILE
+                write_whole(path, json.dumps({"run_ids": store.run_ids}) + "\n")
         except Exception as error:  # noqa: BLE001 - a fault with one store must not end the delivery to others
             self._failures[name] = self._failures.get(name, 0) + 1
-            pause = min(2.0 ** self._failures[name] / 2, _LONGEST_PAUSE)
-            self._again[name] = time.monotonic() + (min(pause, 2.0) if self._ended.is_set() else pause)
-            self._problems[name] = str(error) if isinstance(error, UserError) else self._noted(error)
+            self._again[name] = time.monotonic() + min(2.0 ** self._failures[name] / 2, _LONGEST_PAUSE)
+            self._problems[name] = self._noted(error)
             return
         self._stores[name] = store
         self._failures.pop(name, None)
@@ -281,9 +283,6 @@ class Sync:
         self._moved = time.monotonic()
         self.refused += store.refused
         store.refused.clear()
-        if store.run_ids:
-            path = self._target.folder.path / TRACKING_FILE
-            write_whole(path, json.dumps({"run_ids": store.run_ids}) + "\n")
 
     @contextlib.contextmanager
     def _lock(self) -> Any:
@@ -311,7 +310,8 @@ class Sync:
         if isinstance(error, UserError):
             return str(error)
         path = self._target.folder.path / TRACKING_FILE
-        with path.with_name("errors.log").open("a", encoding="utf-8") as file:
+        # A full disk may be what failed.
+        with contextlib.suppress(OSError), path.with_name("errors.log").open("a", encoding="utf-8") as file:
             file.write(hide_password("".join(traceback.format_exception(error))))
         return hide_password(f"{type(error).__name__}: {error}")
 
