@@ -58,7 +58,6 @@ TRAINING = {
 }
 """What a training reports of itself, and what MLflow calls it: `step` is an axis there."""
 BASELINE_WER, BEST_WER, WER_GAIN, WINNER_MEAN = "baseline_wer", "best_wer", "wer_gain", "winner_mean_wer"
-"""Over the share of the run, in percent, in its mean with the base model."""
 TEST_WER, BASELINE_TEST_WER = "test_wer", "baseline_test_wer"
 SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
 _RUN_STATUS: dict[str, RunStatus] = {
