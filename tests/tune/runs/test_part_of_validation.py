@@ -15,7 +15,7 @@ from tune.experiments.storage import Storage
 SPACE = """\
 learning_rate: {type: float, low: 1e-12, high: 1e-11}
 train_batch_size: 4
-max_samples: 8
+max_samples: 16
 scheduler: {rungs: 2, reduction_factor: 2, min_trials_per_rung: 9}
 """
 
