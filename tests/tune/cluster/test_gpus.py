@@ -126,15 +126,14 @@ def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest
             ray.shutdown()
 
 
-# ----- what a process may take -----
-
-
 @pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
 def test_an_evaluation_counts_on_no_more_than_the_trials_share(
     monkeypatch: pytest.MonkeyPatch, gpus: float, share: float
 ) -> None:
     data: Any = SimpleNamespace(folder=Path("features"))
     monkeypatch.setattr(ray, "get", lambda reference: reference)
+    nothing = SimpleNamespace(get_accelerator_ids=dict)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: nothing)  # asked anew, it would start a Ray
     monkeypatch.setenv("TUNE_WHISPER_GPU_SHARE", "0.5")  # of the trial before in this process
     TrialInputs(config=TrainConfig(), data=data, share=None, cpus=1.0, gpus=gpus).open()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
