@@ -42,7 +42,6 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "adam_beta1": (0, 0.99999),
     "adam_beta2": (0, 0.99999),
     "decay_ratio": (0, 1),
-    "ema_decay": (0, 0.99999),
     "weight_decay": (0, None),
     "label_smoothing": (0, 0.9),
     "max_grad_norm": (0, None),
@@ -57,14 +56,13 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "seed": (0, 2**32 - 1),
     "dataloader_workers": (0, None),
     "workers": (1, None),
-    "early_eval_clips": (0, None),
     "eval_batch_size": (1, None),
     "generation_max_length": (2, None),
     "generation_num_beams": (1, None),
     "log_every_seconds": (0, None),
 }
 #: Fields of which `null` can be written as `auto`.
-AUTOMATIC = ("audio_window", "pack_seconds", "early_eval_clips", "eval_batch_size")
+AUTOMATIC = ("audio_window", "pack_seconds", "max_eval_clips", "eval_batch_size")
 #: Fields that must be above 0.
 POSITIVE = {"learning_rate", "epochs", "max_hours", "adam_epsilon", "lora_alpha"}
 

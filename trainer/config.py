@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds, read_weights, with_weights
-from trainer.deepspeed import resolve_deepspeed, zero_stage
+from trainer.deepspeed import resolve_deepspeed
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
 from trainer.methods import method_of, method_problems
@@ -208,7 +208,8 @@ class TrainConfig:
     max_train_clips: int | None = None
     """Use at most this many training clips, chosen by `data_seed`."""
     max_eval_clips: int | None = None
-    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`."""
+    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`; `null` or `auto`: all, of
+    which the trials of a search measure a fixed part of 500 to 2,000."""
     streaming: bool = False
     """Read the training split while training, from Parquet or WebDataset shards of the hub, of `s3://`, `gs://` or a
     folder; it is not downloaded as a whole. Needs `audio_window` in seconds and a budget other than `epochs`."""
@@ -262,9 +263,6 @@ class TrainConfig:
     """Optimiser steps of warmup; goes before `warmup_ratio` when given."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
-    ema_decay: float | None = None
-    """Measure and keep an exponential moving average of the weights: how much of it is left after a step (0.99: about
-    the last 100 steps); 0 or `null`: the last weights themselves."""
     label_smoothing: float = 0.0
     """Probability mass spread over all tokens in the training loss."""
     max_grad_norm: float = 1.0
@@ -307,9 +305,6 @@ class TrainConfig:
     objective: Literal["clips", "sources", "worst_source"] = "clips"
     """Of data with several sources: the error rates that decide are those of all clips together (`clips`), the mean of
     the sources' own (`sources`), or the highest of them (`worst_source`)."""
-    early_eval_clips: int | None = None
-    """Validation clips, always the same, measured before half of the budget; 0: all; `null` or `auto`: in a search
-    as many as its decisions need, else all."""
     eval_batch_size: int | None = None
     """Clips measured at once; `null` or `auto`: on a GPU as many as there is memory for, at most 128; else 16."""
     generation_max_length: int | None = None
@@ -344,11 +339,6 @@ class TrainConfig:
             problems.append(
                 f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; take "
                 "optimizer=adamw, or leave deepspeed out"
-            )
-        if not problems and self.ema_decay and zero_stage(self.deepspeed) == 3:
-            problems.append(
-                f"ema_decay={self.ema_decay:g}: ZeRO 3 keeps each weight in pieces, of which no average is made; take "
-                "deepspeed=ds_config.json (ZeRO 2), or leave ema_decay out"
             )
         if not problems:
             problems += method_problems(self.method, self.freeze_encoder)

@@ -182,6 +182,7 @@ def train(
     *,
     keeper: Keeper | None = None,
     data: PreparedData | None = None,
+    clips: Sequence[int] | None = None,
     output_dir: Path | None = None,
     resume_from: Path | None = None,
 ) -> TrainResult:
@@ -193,6 +194,7 @@ def train(
         keeper: hears of evaluations in place of `report`, and decides what follows and what is saved where; of that
             only what it asks for, and in a thread where it allows that and the memory has room.
         data: features that were prepared before; found in the cache or computed when left out.
+        clips: only these of the validation split are measured, by their positions.
         output_dir: where checkpoints are kept; without it each is deleted once `report` has returned.
         resume_from: a checkpoint of the same training to go on from, as `report` was given it: weights,
             optimiser, schedule, random numbers and the position in the data are those of the unbroken training.
@@ -202,7 +204,7 @@ def train(
     Raises:
         DataError, ModelError: the data or the model cannot be used.
         ConfigError: the optimiser's package is not installed.
-        CheckpointError: `resume_from` is not whole, or its training averaged its weights and this one does not.
+        CheckpointError: `resume_from` is not whole.
         DiskFullError: a checkpoint does not fit on the disk.
     """
     from trainer.data.prepared import prepare
@@ -213,7 +215,7 @@ def train(
     check_world(config)
     check_installed(config.optimizer)
     if resume_from is not None:
-        check_resumable(resume_from, averaged=bool(config.ema_decay))
+        check_resumable(resume_from)
     data = data or prepare(config, waveforms=config.augments)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))
@@ -229,7 +231,8 @@ def train(
     alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
-        trainer = _make_trainer(config, data, data.splits["validation"], plan, folder, augmented)
+        measured = data.splits["validation"] if clips is None else data.splits["validation"].only(clips)
+        trainer = _make_trainer(config, data, measured, plan, folder, augmented)
         reporting = ReportingKeeper(report, folder, keep=output_dir is not None)
         saver = CheckpointSaver(config, trainer, keeper or reporting)
         callback = ReportingCallback(config, plan, report, saver)
@@ -241,8 +244,7 @@ def train(
             callback.diverge(trainer.state)
         finally:
             trainer.close_stores()
-    # One that was measured on a part of the clips counts only where there is no other.
-    best = min(callback.rows, key=lambda row: ("eval_clips" in row, row["wer"]), default=None)
+    best = min(callback.rows, key=lambda row: row["wer"], default=None)
     return TrainResult(
         wer=best["wer"] if best else None,
         cer=best.get("cer") if best else None,

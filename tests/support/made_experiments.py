@@ -42,10 +42,12 @@ from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.results import succeeded, write_results
 from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
-from tune.runs.final_round import choose_export
+from tune.runs.averages import measure_average
+from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
 from tune.runs.session import data_prepared
 from tune.search.records import Records, Stop, TrialRecord
+from tune.workers.averages import Measured
 
 RUNGS = (384, 1088, 3200)
 """Of the space `lr_batch` on the demo's 800 training clips."""
@@ -177,6 +179,8 @@ def write_experiment(
     if state == "finished":
         log.append(TrialsOver())
         _repeat(plan, log, clock, repeats, repeat_speeds or {})
+        if compare(experiment):
+            measure_average(experiment, _worse_mean, print)
         choose_export(experiment, print)
     clock.now = began + 3600.0  # to the second, however long writing took
     if state in ("finished", "interrupted"):
@@ -190,6 +194,10 @@ def write_experiment(
     else:
         experiment.close()
     return plan.experiment_folder
+
+
+def _worse_mean(config: object, checkpoints: object, name: str, most_wer: float) -> Measured:
+    return Measured(_rates(most_wer + 1.0), kept=False)
 
 
 class _Clock:
@@ -264,8 +272,6 @@ def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool =
     shown = rows[:1] if opened else rows
     for number, ((seen, wer), loss) in enumerate(shown, 1):
         metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 3, "eval_loss": loss}
-        if seen in run.wer_errors:
-            metrics |= {"wer_error": run.wer_errors[seen], "eval_clips": 50.0}
         if run.samples_per_second is not None:
             metrics |= {"train_samples": run.samples_per_second, "train_seconds": 1.0}
         last = number == len(rows) and not opened

@@ -287,8 +287,6 @@ def events_of(record: TrialRecord) -> list[Event]:
     last = len(record.evaluations)
     for place, ((seen, wer), loss) in enumerate(zip(record.evaluations, record.losses, strict=True), 1):
         metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 2, "eval_loss": loss}
-        if seen in record.wer_errors:
-            metrics |= {"wer_error": record.wer_errors[seen], "eval_clips": 1.0}
         ends = place == last and not (record.stop and record.stop.reason == "diverged")
         events.append(
             Evaluated(

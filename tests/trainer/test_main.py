@@ -40,7 +40,6 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
         ("augment: 1\nnoise_dir: nowhere\n", ["noise_dir='nowhere': is not a folder"]),
         ("method: lora\nfreeze_encoder_layers: 9\n", ["freeze_encoder_layers=9: the encoder of demo has 3"]),
         ("optimizer: adafactor\ndeepspeed: ds_config.json\n", ["DeepSpeed runs AdamW"]),
-        ("ema_decay: 0.9\ndeepspeed: ds_config_zero3.json\n", ["ema_decay=0.9: ZeRO 3"]),
         pytest.param(
             "optimizer: adamw_8bit\n",
             ["bitsandbytes is not installed; pip install 'tune-whisper[8bit]'"],

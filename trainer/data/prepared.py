@@ -60,6 +60,11 @@ class Origins:
     def __getitem__(self, row: int) -> Origin:
         return self.kinds[int(self.numbers[row])]
 
+    @property
+    def sources(self) -> list[str]:
+        """The source of each clip."""
+        return [self.kinds[number].source for number in self.numbers]
+
     @classmethod
     def of(cls, clips: Sequence[Clip], index: Mapping[str, Any]) -> Origins:
         """Those of the clips of which an index is made."""

@@ -121,8 +121,6 @@ class ReportingCallback(TrainerCallback):
         names = [name for name in (*RATES, "chrf", "bleu") if name in found]
         rates = {**{name: found[name] for name in names}, "eval_loss": found["loss"]}
         rates |= {name: rate for name, rate in found.items() if is_of_source(name)}
-        if "clips" in found:  # of a part of the split
-            rates |= {"wer_error": found["wer_error"], "eval_clips": found["clips"]}
         row = {
             **self.position(state.global_step),
             **self._logged,

@@ -38,18 +38,14 @@ CONFIG_FILE = "train_config.json"
 UTTERANCES_FILE = "utterances.json"
 """`word_errors` and `words` of each validation clip in the split's order, of the checkpoint's own evaluation."""
 
-EMA_FILE = "ema.safetensors"
-"""With `ema_decay`: the trained weights beside a model that has their averages; with DeepSpeed, which keeps its own
-weights, the averages. In float32."""
-
 _MIB = 2**20
 _WHOLE_BYTES = 64 * _MIB
 """Files below are read whole for their check sum, larger ones only at both ends."""
 _RESUME_NAMES = re.compile(
     r"optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json|training_args\.bin"
-    rf"|{re.escape(EMA_FILE)}|global_step\d+|latest|zero_to_\w+\.py"
+    r"|global_step\d+|latest|zero_to_\w+\.py"
 )
-"""Files of transformers' trainer, ours, then those of DeepSpeed's engine."""
+"""Files of transformers' trainer, then those of DeepSpeed's engine."""
 _OTHER_FILES_BYTES = 16 * _MIB
 """Tokenizer, settings, random states: 5 MB with Whisper's own tokenizer."""
 
@@ -148,12 +144,8 @@ def is_only_for_resume(name: str) -> bool:
     return _RESUME_NAMES.fullmatch(PurePosixPath(name).parts[0]) is not None
 
 
-def check_resumable(folder: Path, *, averaged: bool = False) -> None:
+def check_resumable(folder: Path) -> None:
     """Raise unless a training can go on from this checkpoint exactly.
-
-    Args:
-        folder: the checkpoint.
-        averaged: whether the training averages its weights.
 
     Raises:
         CheckpointError: it is not whole, or was kept without its optimiser. The stock trainer would take some
@@ -165,8 +157,6 @@ def check_resumable(folder: Path, *, averaged: bool = False) -> None:
         engine = ("latest", "trainer_state.json")
         if not any(all((folder / name).is_file() for name in names) for names in (plain, engine)):
             problem = "it was kept for export only, without its optimiser"
-        elif (folder / EMA_FILE).is_file() != averaged:
-            problem = f"its training was one with{'out' if averaged else ''} ema_decay"
     if problem is not None:
         raise CheckpointError(
             f"checkpoint {folder}: {problem}; no training can go on from it, take an earlier one"
@@ -194,9 +184,8 @@ def checkpoint_bytes(config: TrainConfig, model: nn.Module, keep: Kept = "all", 
 
     Without the latter where only the weights are kept; of a model with adapters these alone. DeepSpeed writes its own
     copy of the weights besides, and with the moments the float32 weights that they belong to; `share` of those parts is
-    written on this node. With `ema_decay` the trained weights are there twice.
+    written on this node.
     """
-    averages = bool(config.ema_decay)
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
     everything = 4 * sum(size for size, _ in sizes)
     trained = 4 * sum(size for size, trains in sizes if trains)
@@ -205,8 +194,8 @@ def checkpoint_bytes(config: TrainConfig, model: nn.Module, keep: Kept = "all", 
     if keep != "all":
         return _OTHER_FILES_BYTES + (everything if keep == "weights" else 0)
     if config.deepspeed is not None:
-        return 2 * everything + round(3 * trained * share) + averages * trained + _OTHER_FILES_BYTES
-    return everything + optimizer_bytes(config.optimizer, model) + averages * trained + _OTHER_FILES_BYTES
+        return 2 * everything + round(3 * trained * share) + _OTHER_FILES_BYTES
+    return everything + optimizer_bytes(config.optimizer, model) + _OTHER_FILES_BYTES
 
 
 def disk_full(folder: Path, needed: int) -> DiskFullError:

@@ -28,7 +28,6 @@ from trainer.training.checkpoints import (
     write_errors,
 )
 from trainer.training.distributed import first_says, local_rank, share_of_node, wait_for_all
-from trainer.training.ema import WeightAverage, write_missing
 from trainer.training.window import hearing
 
 if TYPE_CHECKING:
@@ -47,35 +46,14 @@ class SavingTrainer(Seq2SeqTrainer):
     """Feature frames of the whole window, which belong to the model that is saved."""
     utterances: UtteranceErrors
     """Of the last evaluation, in the split's order."""
-    ema_decay: float | None = None
-    average: WeightAverage | None = None
-    """With `ema_decay`, once the training has begun."""
-
-    def begin_average(self) -> None:
-        """Average the weights from now on, unless they are averaged already."""
-        if self.average is None and self.ema_decay:
-            self.average = WeightAverage(self.model, self.ema_decay)
-
-    def averaged(self) -> contextlib.AbstractContextManager[None]:
-        """Within the block the model has the averaged weights, where there are any."""
-        return contextlib.nullcontext() if self.average is None else self.average.in_place()
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """The stock method, the last of those that read a checkpoint; and the average."""
-        super()._load_optimizer_and_scheduler(checkpoint)
-        self.begin_average()
-        if self.average is not None and checkpoint is not None:
-            self.average.restore(Path(checkpoint), self.is_deepspeed_enabled)
 
     def write(self, folder: Path, keep: Kept) -> None:
         """This process' part of a checkpoint."""
         if keep != "errors":
-            with hearing(self.model, self.full_frames), self.averaged():
+            with hearing(self.model, self.full_frames):
                 self.save_model(str(folder), _internal_call=True)
         if keep == "all":
             self._save_optimizer_and_scheduler(str(folder))
-            if self.average is not None and self.args.should_save:
-                write_missing(self.average.missing(self.is_deepspeed_enabled), folder)
             self._write_states(folder)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -121,12 +99,9 @@ class SavingTrainer(Seq2SeqTrainer):
         model = copy.copy(self.model)
         with hearing(self.model, self.full_frames):
             model.config = copy.deepcopy(self.model.config)
-        with self.averaged():
-            weights = copies.of(adapter_state(self.model) if is_adapted(model) else self.model.state_dict())
-        moments, missing = None, None
+        weights = copies.of(adapter_state(self.model) if is_adapted(model) else self.model.state_dict())
+        moments = None
         if keep == "all":
-            if self.average is not None:  # of the same tensors, which held the averages before
-                missing = _Copies().of(self.average.missing(engine=False))
             moments = copies.of(self.optimizer.state_dict())
             torch.save(self.lr_scheduler.state_dict(), folder / "scheduler.pt")
             self._write_states(folder)
@@ -139,8 +114,6 @@ class SavingTrainer(Seq2SeqTrainer):
             self.processing_class.save_pretrained(str(folder))
             if moments is not None:
                 torch.save(moments, folder / "optimizer.pt")
-            if missing is not None:
-                write_missing(missing, folder)
 
         return write
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,8 +32,6 @@ from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
 from trainer.training.collator import SplitDataset, WhisperCollator
 from trainer.training.distributed import any_says
-from trainer.training.early_evaluation import early_clips, is_early, wer_error
-from trainer.training.ema import AveragingCallback
 from trainer.training.encoder_cache import encode, part_of
 from trainer.training.loss import (
     IGNORED,
@@ -82,20 +79,15 @@ class WhisperTrainer(SavingTrainer):
         self._metric = ErrorRates(normalizers[0], config.objective, config.task)
         origins = evaluation.origins
         self._normalizers = [normalizers[kind] for kind in origins.numbers]
-        self._sources = [origins.kinds[kind].source for kind in origins.numbers]
+        self._sources = origins.sources
         self.full_frames = full_frames
         self._add_stores = add_stores
         self._model_name = config.model
         self._label_smoothing = config.label_smoothing
-        self._early_eval_clips = config.early_eval_clips
-        self._data_seed = config.data_seed
         self._deepspeed_asked = config.deepspeed is not None
         self._projection = Projection.put_into(kwargs["model"])
         super().__init__(eval_dataset=SplitDataset(evaluation), compute_metrics=self._error_rates, **kwargs)
         self.loss_is_scaled_for_ga = True
-        if plan is not None and config.ema_decay:
-            self.ema_decay = config.ema_decay
-            self.add_callback(AveragingCallback(self))
         self._writer, self._greedy = self.model, GreedyDecoder(self.model)
         # Prepared features, in large batches: unless asked for, no other process loads them.
         self._evaluation_loaders = self.args.dataloader_num_workers if config.dataloader_workers else 0
@@ -163,7 +155,7 @@ class WhisperTrainer(SavingTrainer):
         """Batches of this worker's share of the evaluation split."""
         collator = self._collators["evaluation"]
         batches = evaluation_batches(
-            self._clips_due(),
+            range(len(self._evaluation)),
             self._batch_size.loaded,
             n_tokens=collator.split.n_tokens,
             window=collator.window,
@@ -253,8 +245,8 @@ class WhisperTrainer(SavingTrainer):
         return not parts and is_large(labels, self._projection.out_features)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop, with weights averaged and adapters merged; in bf16 the decoder's weights are cast once."""
-        with self.averaged(), merged(self.model):
+        """The stock loop, with adapters merged; in bf16 the decoder's weights are cast once."""
+        with merged(self.model):
             return self._evaluation_loop(*args, **kwargs)
 
     def _evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -336,44 +328,32 @@ class WhisperTrainer(SavingTrainer):
                 collator.store.close()
                 self._collators[role] = dataclasses.replace(collator, store=None)
 
-    def _clips_due(self) -> list[int]:
-        """Clips of the evaluation split that are measured now."""
-        early = self.plan is not None and is_early(self.plan, self.state.global_step)
-        count = self._early_eval_clips if early else None
-        return early_clips(self._sources, count, self._data_seed)
-
     @property
     def _pad_token_id(self) -> int:
         return self._collators["evaluation"].pad_token_id
 
     def _error_rates(self, prediction: EvalPrediction) -> dict[str, float]:
-        """WER, CER and the token-mean loss of the clips measured; keeps their transcripts in the split's order.
+        """WER, CER and the token-mean loss of all clips; keeps their transcripts in the split's order.
 
         Of several sources WER and CER are by the objective, and each source's own follow as `wer@NAME`.
-
-        Where they are not all: also their number and the standard error of the WER (`eval_clips`, `wer_error`).
         """
         clips, losses, counts = (np.asarray(part) for part in prediction.label_ids)
         rows = {int(clip): row for row, clip in enumerate(clips)}
-        due, n_clips = self._clips_due(), len(self._evaluation)
-        if sorted(rows) != due:
-            raise ValueError(f"evaluated {len(rows)} clips of {len(due)}")
-        order = [rows[clip] for clip in due]
+        n_clips = len(self._evaluation)
+        if len(rows) != n_clips:
+            raise ValueError(f"evaluated {len(rows)} clips of {n_clips}")
+        order = [rows[clip] for clip in range(n_clips)]
         tokens = np.asarray(prediction.predictions)[order]
         tokenizer = self.processing_class.tokenizer
         written = ~np.isin(tokens[:, self._n_prefix :], (tokenizer.pad_token_id, tokenizer.eos_token_id))
         self.tokens = written.sum(1).tolist()
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-        references = [self._evaluation.text(clip) for clip in due]
-        sources = [self._sources[clip] for clip in due]
+        references = [self._evaluation.text(clip) for clip in range(n_clips)]
         rates = self._metric.compute(
             predictions=self.predictions,
             references=references,
-            normalizers=[self._normalizers[clip] for clip in due],
-            sources=sources,
+            normalizers=self._normalizers,
+            sources=self._sources,
         )
         self.utterances = self._metric.utterances
-        if len(due) < n_clips:
-            error = wer_error(self.utterances, sources, Counter(self._sources))
-            rates |= {"clips": float(len(due)), "wer_error": error}
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}

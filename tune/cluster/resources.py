@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from tune.util.errors import ConfigError, ResourceError
 
@@ -34,8 +34,8 @@ TRAINING_OPTIONS = ResourceOptions("--gpus-per-worker", "--cpus-per-worker", "--
 class ResourceRequest:
     """What was asked for."""
 
-    gpus: float | Literal["auto"] | None = None
-    """As the option counts them; `auto` is still to be measured, None is one for each worker where there are any."""
+    gpus: float | None = None
+    """As the option counts them; None is one for each worker where there are any."""
     cpus: float | None = None
     """As the option counts them."""
     workers: int = 1
@@ -55,7 +55,7 @@ class ResourceRequest:
         Raises:
             ConfigError: a number is out of range.
         """
-        gpus = None if self.gpus == "auto" else self.gpus
+        gpus = self.gpus
         for option, number in ((self.options.gpus, gpus), (self.options.cpus, self.cpus)):
             if not math.isfinite(number or 0.0):
                 raise ConfigError(f"{option} {number}: must be a finite number")
@@ -80,7 +80,7 @@ class ResourceRequest:
             ConfigError: there are more GPUs than workers, or fewer.
         """
         gpus, workers, options = self.gpus, self.workers, self.options
-        if gpus is None or gpus == "auto" or gpus in (0, self._parts) or (workers == 1 and 0 < gpus < 1):
+        if gpus is None or gpus in (0, self._parts) or (workers == 1 and 0 < gpus < 1):
             return
         given = f"{options.gpus} {gpus:g}"
         if options.per_worker:
@@ -102,15 +102,12 @@ class ResourceRequest:
     def fit(self, nodes: Sequence[Node]) -> TrialResources:
         """Resources of a trial and the number of trials at once, from the resources of each node.
 
-        A share of a GPU that is still to be measured (`auto`) counts as a whole one where there are any.
-
         Raises:
             ResourceError: a trial asks for more than there is, so it could never start.
         """
         workers, options = self.workers, self.options
         most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
-        given = None if self.gpus == "auto" else self.gpus
-        gpus = given / self._parts if given is not None else 1 if most_gpus else 0.0
+        gpus = self.gpus / self._parts if self.gpus is not None else 1 if most_gpus else 0.0
         if gpus > most_gpus:
             have = f"{most_gpus:g} GPU{'' if most_gpus == 1 else 's'}"
             raise ResourceError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError
 from tune.commands.options import (
@@ -110,24 +110,12 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         "--repeats", type=int, default=2, metavar="R", help="seeds of each finalist (default: 2)"
     )
     ends.add_argument(
-        "--soup",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="average the finalists' repeats, and export an average that is better beyond noise (default: on)",
-    )
-    ends.add_argument(
         "--guard",
         action="append",
         default=[],
         metavar="DATA[:MAX_LOSS]",
         help="data that is not trained on: a finalist with more than so many points more WER there than the base model "
         "(default: 1) is passed over; can be repeated",
-    )
-    ends.add_argument(
-        "--interpolate",
-        action="store_true",
-        help="in the end, also measure points between the base model and the winner, for `export --point`; with "
-        "--resume also of a search that has ended",
     )
     ends.add_argument(
         "--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage"
@@ -163,10 +151,9 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     add_deepspeed(how)
     how.add_argument(
         "--gpus-per-trial",
-        type=_gpus,
+        type=float,
         metavar="F",
-        help="GPUs of a trial, fractions allowed; auto measures how many trials share a card (default: 1 for each "
-        "worker, or 0 without)",
+        help="GPUs of a trial; 0.5: two trials share one (default: 1 for each worker, or 0 without)",
     )
     how.add_argument(
         "--cpus-per-trial",
@@ -179,16 +166,6 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     )
     add_take_over(how)
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
-
-
-def _gpus(text: str) -> float | Literal["auto"]:
-    """The value of `--gpus-per-trial`."""
-    if text == "auto":
-        return "auto"
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a number or auto, not {text!r}") from error
 
 
 def search(words: list[str]) -> int:

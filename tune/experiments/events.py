@@ -21,18 +21,14 @@ from tune.search.budgets import Budgets, EndReason
 from tune.search.finalists import Verdict
 from tune.search.guards import Guard, Traded
 from tune.search.records import Outcome, Role, Stop
-from tune.search.soup import SoupVerdict
 from tune.util.plain import restored
 
 VERSION = 1
 SearchStatus = Literal["completed", "failed", "interrupted"]
 _SUM = b', "sum": "'
-RATES = (
-    *("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu"),
-    *("eval_loss", "eval_clips", "wer_error"),
-)
+RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu", "eval_loss")
 """What an evaluation measures; with it stands in `Evaluated` what the training reports of itself."""
-_RATES, _RATES_BY_SOURCE = {"rates", "window_rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
+_RATES, _RATES_BY_SOURCE = {"rates", "trial_rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
 """Fields with rates. The one that decides is called `wer` here, and in the log by its true name (`told`, `judged`)."""
 
 
@@ -57,18 +53,12 @@ class SessionStarted(Event):
     finalists: int = 0
     repeats: int = 0
     budgets: Budgets = dataclasses.field(default_factory=Budgets)
-    soup: bool = False
-    """Whether repeats of the finalists are averaged."""
     guards: list[Guard] = dataclasses.field(default_factory=list)
-    interpolate: bool = False
-    """Whether points between the base model and the run that is exported are measured."""
     keep_checkpoints: str = "best"
     asked_resources: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What a trial takes and how many run, as it was asked for."""
     gpus_per_trial: float = 0.0
     """GPUs that a trial holds."""
-    micro_batch: int | None = None
-    """Largest micro-batch that fits, where that was measured."""
     precision: str = "auto"
     """Arithmetic of all trials whose settings leave it open; `auto`: what each has where it runs."""
     package: str = ""
@@ -101,8 +91,10 @@ class BaselineMeasured(Event):
 
     rates: dict[str, float]
     """`wer`, `cer`, ... in percent, `loss`, `clips`."""
-    window_rates: dict[str, float] = dataclasses.field(default_factory=dict)
-    """The same in the window in which trials are measured; empty where that is the model's whole one."""
+    trial_rates: dict[str, float] = dataclasses.field(default_factory=dict)
+    """The same as trials are measured, in their window on their clips; empty where that is as here."""
+    trial_clips: int | None = None
+    """Validation clips that trials measure; None for all."""
     window_problem: str = ""
     """What speaks against the window of the trainings, which use the whole one unless theirs was given in seconds."""
     learning_rate: float | None = None
@@ -235,18 +227,6 @@ class FinalistsCompared(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SoupJudged(Event):
-    """What averaging the finalists' repeats came to."""
-
-    run: str | None
-    """The average, where it is better than the run that would be exported, by more than noise."""
-    verdict: SoupVerdict | None = None
-    """None where no average was as good as its first member, or none was measured."""
-    text: str = ""
-    """Why there is none, or what ended the averaging."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class GuardMeasured(Event):
     """A model on a guard: on data that is not trained on."""
 
@@ -254,8 +234,6 @@ class GuardMeasured(Event):
     """Its data."""
     run: str | None
     """None is the base model."""
-    point: float = 1.0
-    """Share of the run in its mean with the base model."""
     rates: dict[str, float]
     """In percent; empty where it could not be measured."""
     errors: list[float] = dataclasses.field(default_factory=list)
@@ -277,19 +255,6 @@ class GuardsJudged(Event):
     """Which is exported."""
     models: dict[str, list[Traded]]
     """What each run has lost on each guard, those to be exported rather than others first."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PointMeasured(Event):
-    """A mean of the base model and a run, on the validation split."""
-
-    run: str
-    point: float
-    """Share of the run, from 0 to 1."""
-    rates: dict[str, float]
-    """In percent; empty where it could not be measured."""
-    text: str = ""
-    """Why it could not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

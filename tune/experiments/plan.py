@@ -24,7 +24,6 @@ from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.guards import Guard
 from tune.search.scheduler import LEAST_STEPS, rung_grid
-from tune.search.soup import INNER_POINTS
 from tune.space.parameters import FloatParameter, Parameter
 from tune.space.space import load_space
 from tune.util.console import short_path
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
 _AUGMENT = ("augment", "augment_strength")
-_OF_ENGINE = ("optimizer", "method", "ema_decay")
+_OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
 _Plan = TypeVar("_Plan", bound="Plan")
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -71,8 +70,8 @@ class SearchRequest(RunRequest):
     experiment: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """`TrainConfig` fields given by flags and `--set`; they go before the space file's fixed values."""
-    gpus_per_trial: float | Literal["auto"] | None = None
-    """`auto` is measured before the search; None is one for each worker where there are any."""
+    gpus_per_trial: float | None = None
+    """None is one for each worker where there are any."""
     cpus_per_trial: float | None = None
     max_concurrent: int | None = None
     workers_per_trial: int = 1
@@ -83,10 +82,6 @@ class SearchRequest(RunRequest):
     """Best trials that are trained again with other seeds; None is the default for the number of trials."""
     repeats: int = DEFAULT_REPEATS
     """Seeds of each finalist."""
-    soup: bool = True
-    """Whether the finalists' repeats are averaged: an average that is better beyond noise is exported."""
-    interpolate: bool = False
-    """Whether points between the base model and the winner are measured in the end."""
     warm_start: str | None = None
     """A finished experiment of the same storage to learn from."""
     keep_checkpoints: str = "best"
@@ -100,20 +95,19 @@ class SearchRequest(RunRequest):
         return self.finalists
 
     @property
-    def n_averages(self) -> int:
-        """How many averages of the repeats are measured at most."""
-        return max(0, self.n_finalists * self.repeats - 1) if self.soup else 0
+    def averages(self) -> bool:
+        """Whether the mean of the winner's repeats is measured."""
+        return self.n_finalists > 0 and self.repeats > 1
 
     @property
     def measured_after(self) -> int:
         """How many models are measured at most once all repeats have ended, each guard counted by itself."""
-        points = len(INNER_POINTS) if self.interpolate else 0
-        return self.n_averages + points + len(self.guard) * (self.guarded + points)
+        return self.averages + len(self.guard) * self.guarded
 
     @property
     def guarded(self) -> int:
-        """How many models are measured at most on each guard, the base model among them, points not."""
-        return 1 + max(self.n_finalists, DEFAULT_COUNT) + (self.n_averages > 0)
+        """How many models are measured at most on each guard, the base model among them."""
+        return 1 + max(self.n_finalists, DEFAULT_COUNT) + self.averages
 
     @property
     def resources(self) -> ResourceRequest:
@@ -288,9 +282,7 @@ class SearchPlan(Plan):
             "trials": request.trials,
             "finalists": request.n_finalists,
             "repeats": request.repeats,
-            "soup": request.soup,
             "guards": list(request.guard),
-            "interpolate": request.interpolate,
             "budgets": request.budgets,
             "keep_checkpoints": request.keep_checkpoints,
             "asked_resources": {name: getattr(request, name) for name in ASKED_RESOURCES},
@@ -389,11 +381,6 @@ class SearchPlan(Plan):
         return plans if len(known) > 1 else plans[:1]
 
     @property
-    def largest_batch(self) -> int:
-        """The largest `train_batch_size` in the space."""
-        return max(map(int, self.values_of("train_batch_size")))
-
-    @property
     def batch_sizes(self) -> list[int]:
         """All effective batch sizes in the space, in rising order."""
         names = ("train_batch_size", "gradient_accumulation_steps")
@@ -460,7 +447,6 @@ def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPla
     ).replace(workers=request.workers_per_trial)
     base = settled(base)
     load_processor(base)
-    check_auto(request, base.deepspeed)
     request = dataclasses.replace(request, guard=absolute_guards(request.guard, base.data))
     plan = SearchPlan(
         request=request, name=name, experiment_folder=folder, space=space, base=base, space_as_read=space
@@ -513,31 +499,7 @@ def check_numbers(request: SearchRequest, *, resumed: bool = False) -> None:
     request.resources.check_numbers()
     if not resumed:
         request.resources.check_gpus()
-    check_auto(request, None)
     _check_ends(request)
-
-
-def check_auto(request: SearchRequest, deepspeed: str | None) -> None:
-    """Check that the share of a GPU can be measured, where that is asked for.
-
-    Args:
-        request: of a search, new or resumed.
-        deepspeed: its settings, where they are known.
-
-    Raises:
-        ConfigError: trials do not share cards.
-    """
-    if request.gpus_per_trial != "auto":
-        return
-    if request.workers_per_trial > 1:
-        raise ConfigError(
-            f"--gpus-per-trial auto: is for trials of one worker, and --workers-per-trial is "
-            f"{request.workers_per_trial}; leave one of them out"
-        )
-    if deepspeed is not None:
-        raise ConfigError(
-            "--gpus-per-trial auto: does not measure with DeepSpeed; give a number or leave it out"
-        )
 
 
 def _check_ends(request: SearchRequest) -> None:

@@ -13,7 +13,6 @@ from trainer.scoring.translation import CHRF_ERROR, renamed
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.search.scheduler import METRIC
-from tune.search.soup import INNER_POINTS
 from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
@@ -46,11 +45,8 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "repeats": [_entry(folder, run, runs) for run in state.repeats.all()],
         "averages": [_entry(folder, run, runs) for run in state.averages.all()],
         "finalists": _plain(verdict),
-        "soup": _plain(state.soup_judged.verdict if state.soup_judged else None),
         "not_compared": state.not_compared or None,
         "guards": _guards(state),
-        "interpolation": _interpolation(state),
-        "guards_point": state.keeping_point,
         "test": _test(state),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
         "interrupted": state.something_is_left,
@@ -163,27 +159,10 @@ def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> di
         **standing,
         "wer": best.best_wer,
         "cer": best.best_cer,
-        **({"wer_error": best.best_wer_error} if best.best_is_partial else {}),
         "config": best.config,
         "checkpoint": _checkpoint(folder, best),
         "samples_seen": best.best_samples_seen,
     }
-
-
-def _interpolation(state: SearchState) -> list[dict[str, Any]]:
-    """The points between the base model and the best run that were measured."""
-    return [
-        {
-            **{"point": point, "wer": each.rates["wer"], "cer": each.rates.get("cer")},
-            **(
-                {"guards": [*map(_plain, state.traded(each.run, point))]}
-                if state.asked_guards and point in INNER_POINTS
-                else {}
-            ),
-        }
-        for point, each in sorted(state.best_points.items())
-        if each.rates
-    ]
 
 
 def _guards(state: SearchState) -> dict[str, Any] | None:
@@ -228,13 +207,7 @@ def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) 
         "samples_per_second": run.samples_per_second,
         "mlflow_run_id": runs.get(run.trial_id),
         "checkpoint": _checkpoint(folder, run),
-        "evaluations": [
-            {
-                **{"samples_seen": seen, "wer": wer},
-                **({"wer_error": run.wer_errors[seen]} if seen in run.wer_errors else {}),
-            }
-            for seen, wer in run.evaluations
-        ],
+        "evaluations": [{"samples_seen": seen, "wer": wer} for seen, wer in run.evaluations],
         "stop": _plain(run.stop),
         "error": run.error,
     }

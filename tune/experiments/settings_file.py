@@ -107,7 +107,6 @@ def _command(plan: SearchPlan) -> str:
             shown = value if isinstance(value, str) else f"{value:g}"
             words += [f"--{name.replace('_', '-')}", shown]
     words += ["--finalists", str(request.n_finalists), "--repeats", str(request.repeats)]
-    words += [*([] if request.soup else ["--no-soup"]), *(["--interpolate"] if request.interpolate else [])]
     for guard in request.guard:
         words += ["--guard", str(guard)]
     for option, value in _budget_words(request.budgets):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from trainer.scoring.translation import TRANSLATE
@@ -22,11 +22,9 @@ from tune.experiments.events import (
     GuardMeasured,
     GuardsJudged,
     HeldOutMeasured,
-    PointMeasured,
     ResultsWritten,
     SearchEnded,
     SessionStarted,
-    SoupJudged,
     TrialEnded,
     TrialProposed,
     TrialRecovered,
@@ -36,8 +34,7 @@ from tune.experiments.events import (
 )
 from tune.search.finalists import DEFAULT_COUNT, ClipErrors, Verdict, choose_finalists
 from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
-from tune.search.records import Outcome, Records, TrialRecord, rank, role_of, trial_of
-from tune.search.soup import INNER_POINTS, POINTS, Soup, describe_soup, greedy_soup
+from tune.search.records import Outcome, Records, TrialRecord, listed, rank, role_of, trial_of
 
 
 class SearchState:
@@ -59,18 +56,14 @@ class SearchState:
         self.repeats = Records()
         """The best of them trained again with other seeds."""
         self.averages = Records()
-        """Means of the weights of repeats."""
+        """Means of the weights of a winner's repeats."""
         self.final_round: FinalRoundPlanned | None = None
         self.cut: FinalRoundCut | None = None
         """What cut the final round short in this session."""
         self.compared: FinalistsCompared | None = None
         """What the final round came to; None once a trial was proposed or has ended since."""
-        self.soup_judged: SoupJudged | None = None
-        """What averaging its runs came to; None once the finalists are to be compared anew."""
-        self.points: dict[str, dict[float, PointMeasured]] = {}
-        """By run, the points between the base model and it."""
-        self.guards: dict[tuple[str | None, float, str], GuardMeasured] = {}
-        """By run (None: the base model), its share in a mean with the base model, and guard."""
+        self.guards: dict[tuple[str | None, str], GuardMeasured] = {}
+        """By run (None: the base model) and guard."""
         self.guards_judged: GuardsJudged | None = None
         """What came of the guards; None once another model may be exported."""
         self.chosen: ExportChosen | None = None
@@ -129,8 +122,12 @@ class SearchState:
 
     @property
     def trial_base_rates(self) -> dict[str, float]:
-        """The same in the window in which trials are measured."""
-        return (self.baseline.window_rates if self.baseline else {}) or self.base_rates
+        """The same as trials are measured."""
+        return (self.baseline.trial_rates if self.baseline else {}) or self.base_rates
+
+    def base_rates_for(self, run: TrialRecord) -> dict[str, float]:
+        """The same as this run was measured."""
+        return self.trial_base_rates if run.trial_id in self.records else self.base_rates
 
     @property
     def runs(self) -> list[TrialRecord]:
@@ -177,38 +174,42 @@ class SearchState:
         return [name for name in wanted if name not in self.repeats or self.repeats[name].status == "running"]
 
     @property
-    def soup_runs(self) -> list[TrialRecord]:
-        """The runs that can be averaged, in the order in which they are: those of the winner's repeats that have
-        weights from the lowest WER on, then those of the other finalists; none where the winner has none.
-        """
+    def averaged(self) -> list[TrialRecord]:
+        """The winner's repeats with weights, from the lowest WER on, of which the mean is measured; none below two."""
         verdict = self.compared.verdict if self.compared else None
-        if verdict is None:
-            return []
-        found = [run for name in verdict.winner_first for run in self.repeats_of(name) if run.has_weights]
-        return found if found and trial_of(found[0].trial_id) == verdict.winner else []
+        runs = [run for run in self.repeats_of(verdict.winner) if run.has_weights] if verdict else []
+        return runs if len(runs) > 1 else []
+
+    def average_of(self, members: Collection[str]) -> TrialRecord | None:
+        """The mean of these runs, measured or begun."""
+        return next((run for run in self.averages.all() if set(run.members) == set(members)), None)
 
     @property
-    def soup(self) -> Soup | None:
-        """How far their averages have come; None for fewer than two runs."""
-        runs = {run.trial_id: run.best_wer or 0.0 for run in self.soup_runs}
-        measured = {
-            frozenset(average.members): average.best_wer
-            for average in self.averages.all()
-            if average.status != "running"
-        }
-        return greedy_soup(runs, measured) if len(runs) > 1 else None
-
-    @property
-    def open_soup(self) -> bool:
-        """Whether averages that were asked for are to be measured or judged; not while repeats are left."""
-        if self.session is None or not self.session.soup or self.soup_judged is not None:
+    def open_average(self) -> bool:
+        """Whether the mean of the winner's repeats is to be measured; not while repeats are left."""
+        members = [run.trial_id for run in self.averaged]
+        if not members or self.failed or self.open_repeats:
             return False
-        return not self.failed and not self.open_repeats and len(self.soup_runs) > 1
+        known = self.average_of(members)
+        return known is None or known.status == "running"
+
+    @property
+    def average_text(self) -> str:
+        """What the last mean of the winner's repeats came to, in one line; empty where none was measured."""
+        winner = self.compared.verdict.winner if self.compared and self.compared.verdict else None
+        found = [run for run in self.averages.all() if trial_of(run.trial_id) == winner and run.finished]
+        if not found:
+            return ""
+        average, best = found[-1], min((self.run(name) for name in found[-1].members), key=rank)
+        told = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_wer:.2f} %"
+        if rank(average) <= rank(best):
+            return f"{told}, no higher than theirs ({best.best_wer:.2f} %)"
+        return f"{told}, left out for {best.trial_id} with {best.best_wer:.2f} %"
 
     @property
     def all_trained(self) -> bool:
         """Whether nothing is left to train or to average, so that models can be measured; not after failures."""
-        if self.best() is None or self.open_repeats or self.open_soup:
+        if self.best() is None or self.open_repeats or self.open_average:
             return False
         return self.all_ended if self.over is None else not self.failed
 
@@ -236,20 +237,20 @@ class SearchState:
         known = [Guard(each.guard, each.max_loss) for each in judged]
         return bool(self.asked_guards) and known != self.asked_guards and self.all_trained
 
-    def measured_on(self, guard: Guard, run: str | None, point: float = 1.0) -> Measured | None:
+    def measured_on(self, guard: Guard, run: str | None) -> Measured | None:
         """A model on a guard; None where it is not measured, or could not be."""
         import numpy as np
 
-        found = self.guards.get((run, point, guard.data))
+        found = self.guards.get((run, guard.data))
         if found is None or not found.rates:
             return None
         clips = ClipErrors(np.asarray(found.errors, float), np.asarray(found.words, float))
         return Measured(found.rates["wer"], clips)
 
-    def traded(self, run: str, point: float = 1.0) -> list[Traded]:
-        """What a model has lost on the session's guards."""
+    def traded(self, run: str) -> list[Traded]:
+        """What a run has lost on the session's guards."""
         return [
-            trade(guard, self.measured_on(guard, None), self.measured_on(guard, run, point))
+            trade(guard, self.measured_on(guard, None), self.measured_on(guard, run))
             for guard in self.asked_guards
         ]
 
@@ -261,52 +262,12 @@ class SearchState:
         )
 
     @property
-    def soup_text(self) -> str:
-        """What averaging the finalists' repeats came to, in one line; empty where that was not judged."""
-        judged = self.soup_judged
-        return describe_soup(judged.verdict, judged.text) if judged else ""
-
-    @property
     def guards_text(self) -> str:
         """What the guards came to, in one line; empty where nothing was judged on them."""
         judged = self.guards_judged
         if judged is None:
             return ""
         return describe_choice(judged.run, judged.models, guard_names(self.asked_guards))
-
-    @property
-    def open_points(self) -> list[float]:
-        """The points between the base model and the best run that were asked for and are not measured.
-
-        None while it may still be another run.
-        """
-        best, asked = self.best(), self.session
-        if asked is None or not asked.interpolate or best is None or not self.all_trained or self.open_guards:
-            return []
-        run, known = best.trial_id, self.best_points
-        inner = [
-            point
-            for point in INNER_POINTS
-            if any((run, point, one.data) not in self.guards for one in asked.guards)
-        ]
-        return [point for point in POINTS if point not in known or point in inner]
-
-    @property
-    def best_points(self) -> dict[float, PointMeasured]:
-        """Those between the base model and the best run that were measured."""
-        best = self.best()
-        return self.points.get(best.trial_id, {}) if best else {}
-
-    @property
-    def keeping_point(self) -> float | None:
-        """Of the points between the base model and the best run that keep all guards, the one with the lowest WER."""
-        rates = {
-            point: found.rates["wer"]
-            for point, found in self.best_points.items()
-            if self.asked_guards and point in INNER_POINTS and found.rates
-            if all(each.kept for each in self.traded(found.run, point))
-        }
-        return min(rates, key=lambda point: (rates[point], -point), default=None)
 
     @property
     def something_is_left(self) -> bool:
@@ -317,8 +278,8 @@ class SearchState:
 
     @property
     def something_is_measured(self) -> bool:
-        """Whether averages, guards or points that were asked for are left."""
-        return self.open_soup or self.open_guards or bool(self.open_points)
+        """Whether the mean of the winner's repeats, or guards, are left."""
+        return self.open_average or self.open_guards
 
     @property
     def all_ended(self) -> bool:
@@ -345,9 +306,9 @@ class SearchState:
     def best(self) -> TrialRecord | None:
         """The run to export: it has weights. None before the first evaluation.
 
-        What the guards chose where they did. Else that of the finalists' verdict where it stands, or an average that
-        was judged to be better than it; else that of the trial with the lowest WER, without those that an earlier final
-        round had beaten: trials are compared with trials, as repeats, which are measured otherwise, are with repeats.
+        What the guards chose where they did. Else the best of the winner's repeats and their mean where the finalists'
+        verdict stands; else that of the trial with the lowest WER, without those that an earlier final round had
+        beaten: trials are compared with trials, as repeats, which are measured otherwise, are with repeats.
         """
         judged = self.run(self.guards_judged.run) if self.guards_judged else None
         return judged if judged is not None and judged.has_weights else self._unguarded()
@@ -357,9 +318,9 @@ class SearchState:
         verdict = self.compared.verdict if self.compared else None
         if verdict is not None:
             runs = self.weights_of(verdict.winner, repeats_first=True)
-            if runs:
-                better = self.soup_judged.run if self.soup_judged else None
-                return next((run for run in runs if run.trial_id == better), runs[0])
+            measured_alike = [run for run in runs if run.trial_id not in self.records]
+            if runs:  # of equal ones the mean, which stands for no seed
+                return min(measured_alike, key=lambda run: (rank(run), not run.members), default=runs[0])
         for trial in sorted(
             (record for record in self.records.all() if record.best_wer is not None), key=rank
         ):
@@ -373,7 +334,7 @@ class SearchState:
 
     def weights_of(self, trial_id: str, *, repeats_first: bool = False) -> list[TrialRecord]:
         """The runs of a trial's settings that have weights: itself, then its repeats from the lowest WER on, then the
-        averages of which one of its repeats is the first member.
+        means of its repeats.
         """
         own = [self.records[trial_id]] if trial_id in self.records else []
         repeats = self.repeats_of(trial_id)
@@ -388,7 +349,7 @@ class SearchState:
 
     @property
     def measured_seconds(self) -> float:
-        """Time in which averages, and models on the guards, were measured."""
+        """Time in which means, and models on the guards, were measured."""
         averages = sum(run.elapsed for run in self.averages.all())
         return averages + sum(each.seconds for each in self.guards.values())
 
@@ -407,10 +368,9 @@ class SearchState:
 
     @property
     def comparable_base_wer(self) -> float:
-        """The untouched base model's WER in percent, in the window in which `wer` was measured."""
-        best = self.best()
-        of_trial = self.verdict is None and best is not None and best.trial_id in self.records
-        return (self.trial_base_rates if of_trial else self.base_rates)["wer"]
+        """The untouched base model's WER in percent, measured as `wer` was."""
+        best = self.best() if self.verdict is None else None
+        return (self.base_rates_for(best) if best else self.base_rates)["wer"]
 
     @property
     def no_gain(self) -> str | None:
@@ -446,15 +406,14 @@ _KEPT: dict[type[Any], str] = {
     FinalRoundPlanned: "final_round",
     FinalRoundCut: "cut",
     FinalistsCompared: "compared",
-    SoupJudged: "soup_judged",
     GuardsJudged: "guards_judged",
     ExportChosen: "chosen",
     HeldOutMeasured: "held_out",
     SearchEnded: "ended",
 }
 """Events of which the state has the last one, and where."""
-_JUDGED = ("compared", "soup_judged", "guards_judged")
-"""What is judged, each by what was judged before it: with that it falls."""
+_JUDGED = ("compared", "guards_judged")
+"""What is judged, the second by the first: with that it falls."""
 
 
 def _fold(event: Event, state: SearchState, now: float) -> None:
@@ -468,12 +427,10 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
             _fold_run(event, state.run(event.trial_id), state, now)
         case FinalRoundPlanned():
             _forget(state, *_JUDGED)
-        case FinalistsCompared() | SoupJudged():
-            _forget(state, *_JUDGED[_JUDGED.index(_KEPT[type(event)]) + 1 :])
+        case FinalistsCompared():
+            state.guards_judged = None
         case GuardMeasured():
-            state.guards[event.run, event.point, event.guard] = event
-        case PointMeasured():
-            state.points.setdefault(event.run, {})[event.point] = event
+            state.guards[event.run, event.guard] = event
         case ExportChosen():
             state.beaten |= frozenset(event.beaten)
         case WeightsDropped():

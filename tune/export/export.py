@@ -89,7 +89,7 @@ def export_trial(
     check_point(point, adapter=adapter)
     if adapter and trial.members:
         raise ConfigError(
-            f"--adapter: {trial.trial_id} has none, it is an average of whole models; leave it out, or take one of "
+            f"--adapter: {trial.trial_id} has none, it is a mean of whole models; leave it out, or take one of "
             f"{listed(trial.members)} by --trial, if its weights were kept"
         )
     if adapter and config.method != "lora":
@@ -107,14 +107,14 @@ def export_trial(
             if adapter:
                 export_adapter(checkpoint, partial / ADAPTER_FOLDER, model_path(config))
             exported = config.replace(model=str(partial))
-            measured = _measured(saved, exported, _reported(saved, trial, point), console)
+            measured = _measured(saved, exported, trial if point is None else None, console)
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
         summary = {
             "experiment": experiment,
             "trial_id": trial.trial_id,
             **({"average_of": list(trial.members)} if trial.members else {}),
             **({} if point is None else {"point": point}),
-            "reported_validation_wer": _reported(saved, trial, point).rates.get("wer"),
+            "reported_validation_wer": trial.best_wer if point is None else None,
             "evaluations": measured.rates,
             "changed_since_search": list(measured.changed),
             "formats": outcome.to_dict(),
@@ -124,7 +124,9 @@ def export_trial(
         facts = CardFacts(measured.changed, outcome.paths(), ADAPTER_FOLDER if adapter else None, point)
         card = model_card(saved, trial, measured.rates, read_decoding(partial), facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
-    _print(console, output, trial, measured, _reported(saved, trial, point))
+    on_all = saved.state.base_rates_for(trial)["clips"] == saved.state.base_rates["clips"]
+    reported = trial.best_wer if point is None and on_all else None
+    _print(console, output, trial, measured, point, reported)
     print_formats(outcome, console, str(output))
     return outcome
 
@@ -152,25 +154,6 @@ def _point_folder(config: TrainConfig, checkpoint: Path, point: float | None) ->
         mean.save_pretrained(scratch)
         processor.save_pretrained(Path(scratch))
         yield Path(scratch)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reported:
-    """What the search measured of the model that is exported."""
-
-    run: str | None
-    """Whose rates on the test split are the model's; None for a point."""
-    rates: dict[str, Any]
-    """On validation, in percent; empty where it was not measured."""
-
-
-def _reported(saved: SavedExperiment, trial: TrialRecord, point: float | None) -> _Reported:
-    if point is None:
-        return _Reported(trial.trial_id, {"wer": trial.best_wer, "cer": trial.best_cer})
-    known = saved.state.points.get(trial.trial_id, {}).get(point)
-    return _Reported(
-        None, {name: known.rates.get(name) for name in ("wer", "cer")} if known and known.rates else {}
-    )
 
 
 @contextlib.contextmanager
@@ -215,9 +198,12 @@ class _Measured:
 
 
 def _measured(
-    saved: SavedExperiment, exported: TrainConfig, reported: _Reported, console: Console
+    saved: SavedExperiment, exported: TrainConfig, trial: TrialRecord | None, console: Console
 ) -> _Measured:
-    """Measured now; or as the search did, where the data is gone."""
+    """Measured now; or as the search did, where the data is gone.
+
+    `trial` is None for a point between it and the base model, which no search measures.
+    """
     from trainer.data.prepared import prepare
 
     baseline = _whole(saved.state.base_rates) | _interval(baseline_clips(saved.folder.path))
@@ -226,13 +212,15 @@ def _measured(
         changed = _changed(saved, data)
         return _Measured(_measure(saved.base, exported, baseline, data, changed), changed)
     except DataError as error:
-        if not reported.rates:
+        if trial is None:
             raise
         say(console, f"warning: not measured again, the figures are those of the search: {error}")
-    after = {**reported.rates, "clips": baseline["clips"]}
-    rates: Rates = {"validation": {"before": baseline, "after": after}}
+    before = _whole(saved.state.base_rates_for(trial))
+    before = baseline if before["clips"] == baseline["clips"] else before
+    after = {"wer": trial.best_wer, "cer": trial.best_cer, "clips": before["clips"]}
+    rates: Rates = {"validation": {"before": before, "after": after}}
     held = saved.state.held_out
-    if held is not None and held.run == reported.run:
+    if held is not None and held.run == trial.trial_id:
         rates["test"] = {"before": _whole(held.baseline), "after": _whole(held.rates)}
     return _Measured(rates)
 
@@ -246,8 +234,8 @@ def _changed(saved: SavedExperiment, data: PreparedData) -> tuple[str, ...]:
     """Splits that are measured and are not those of the search."""
     before = saved.state.data
     now = {role: split for role, split in data.splits.items() if role != "train"}
-    if before is None or not before.splits:  # version 0.1 kept but how many there were
-        return tuple(role for role, split in now.items() if saved.settings.clips.get(role) != len(split))
+    if before is None:
+        return tuple(now)
     return tuple(role for role, split in now.items() if before.splits.get(role) != split.digest())
 
 
@@ -306,7 +294,12 @@ def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
 
 
 def _print(
-    console: Console, output: Path, trial: TrialRecord, measured: _Measured, reported: _Reported
+    console: Console,
+    output: Path,
+    trial: TrialRecord,
+    measured: _Measured,
+    point: float | None,
+    reported: float | None,
 ) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     translates = any("chrf" in rates for pair in measured.rates.values() for rates in pair.values())
@@ -322,8 +315,8 @@ def _print(
             for figure, unit in zip(figures, units, strict=True)
         ]
         table.add_row(split, str(pair["after"]["clips"]), *told)
-    of = f", the average of {listed(trial.members)}," if trial.members else ""
-    between = " at a point between the base model and it" if reported.run is None else ""
+    of = f", the mean of {listed(trial.members)}," if trial.members else ""
+    between = "" if point is None else " at a point between the base model and it"
     say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
     console.print(table)
     for split in measured.changed:
@@ -332,12 +325,11 @@ def _print(
             f"warning: the {split} clips, texts or audio have changed since the search; both models were measured on "
             f"the {measured.rates[split]['after']['clips']:,} that are left of it",
         )
-    wer = reported.rates.get("wer")
-    drift = 0.0 if wer is None else abs(measured.rates["validation"]["after"]["wer"] - wer)
+    drift = 0.0 if reported is None else abs(measured.rates["validation"]["after"]["wer"] - reported)
     if drift > TOLERANCE and "validation" not in measured.changed:
         say(
             console,
-            f"warning: the search reported a validation WER of {wer:.2f} %; here it is {drift:.2f} "
+            f"warning: the search reported a validation WER of {reported:.2f} %; here it is {drift:.2f} "
             "points off, as other hardware or precision can make it",
         )
     say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')

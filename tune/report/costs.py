@@ -18,7 +18,7 @@ OUTCOMES: dict[Status, str] = {
     "running": "running",
 }
 """How the ends of trials are told, in this order."""
-FINALISTS, AVERAGES = "finalists again", "averages"
+FINALISTS, AVERAGES = "finalists again", "mean of repeats"
 _LONG = 2.0
 """Hours in all from which hours are told, and minutes below."""
 

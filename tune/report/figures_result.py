@@ -26,7 +26,7 @@ from tune.report.analysis import Contender
 from tune.report.costs import AVERAGES, FINALISTS, OUTCOMES, Costs
 from tune.report.experiment import Experiment
 from tune.report.scales import wer_axis
-from tune.search.records import Status, TrialRecord, best_rate
+from tune.search.records import Status, TrialRecord
 from tune.util.console import clock, key_settings
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _ROW = 46
 
 def describe_trial(trial: TrialRecord) -> str:
     """A trial in one line, for who points at it."""
-    wer = "" if trial.best_wer is None else f", best WER {best_rate(trial)} %"
+    wer = "" if trial.best_wer is None else f", best WER {trial.best_wer:.2f} %"
     return f"trial {trial.trial_id}: {OUTCOMES[trial.status]}{wer}; {key_settings(trial.config)}"
 
 
@@ -89,7 +89,7 @@ def draw_history(experiment: Experiment) -> Picture | None:
         yaxis=wer_axis([*measured, experiment.trial_base_wer], "best WER %"),
         showlegend=True,
     )
-    whole = [math.inf if t.best_wer is None or t.best_is_partial else t.best_wer for t in trials]
+    whole = [math.inf if t.best_wer is None else t.best_wer for t in trials]
     steps = [(x, wer) for x, wer in enumerate(itertools.accumulate(whole, min), 1) if wer < math.inf]
     if steps:
         best = steps[-1][1]
@@ -156,8 +156,9 @@ def draw_curves(experiment: Experiment) -> Picture | None:
             ends.append((xs[-1], ys[-1], trial))
     _draw_marks(figure, ends)
     text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
-    if early := experiment.train_config.get("early_eval_clips"):
-        text += f" Before half of the budget {early:,} of the validation clips are measured."
+    baseline = experiment.state.baseline
+    if baseline is not None and baseline.trial_clips:
+        text += f" Trials are measured on {baseline.trial_clips:,} of the validation clips, always the same."
     beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
     if beyond:
         text += f" Curves above {ceiling:.0f} % are cut ({beyond} of {len(measured)} trials)."
@@ -243,35 +244,6 @@ def draw_contenders(found: Sequence[Contender], *, won: bool) -> Picture:
     if found[-1].interval is None:
         text += " The base model's errors by clip were not kept, so it has no interval."
     return Picture("winner", text, figure, 90 + _ROW * len(found))
-
-
-def draw_interpolation(experiment: Experiment) -> Picture | None:
-    """WER from the base model to the best run, by the run's share in their mean; None where it was not measured."""
-    best = experiment.state.best()
-    found = experiment.state.points.get(best.trial_id, {}) if best is not None else {}
-    points = [(point, each.rates["wer"]) for point, each in sorted(found.items()) if each.rates]
-    if best is None or len(points) < 3:
-        return None
-    figure = new_figure(
-        xaxis={
-            "title": {"text": f"share of {best.trial_id} in its mean with the base model"},
-            "range": [-0.02, 1.02],
-        },
-        yaxis=wer_axis([wer for _, wer in points]),
-    )
-    figure.add_scatter(
-        x=[point for point, _ in points],
-        y=[wer for _, wer in points],
-        mode="lines+markers",
-        line={"color": BLUE},
-        cliponaxis=False,
-        **pointed([f"--point {point:g}: WER {wer:.2f} %" for point, wer in points]),
-    )
-    caption = (
-        "Means of the base model's weights (0) and the exported run's (1) on the validation clips. What lies nearer to "
-        "the base model may keep more of what that can do with other speech: export --point writes one."
-    )
-    return Picture("interpolation", caption, figure, 300)
 
 
 def draw_costs(costs: Costs) -> Picture | None:

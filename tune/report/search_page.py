@@ -16,15 +16,13 @@ from tune.report.figures_result import (
     draw_costs,
     draw_curves,
     draw_history,
-    draw_interpolation,
 )
 from tune.report.figures_settings import draw_importances, draw_map, draw_parallel, draw_slices
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.search.finalists import describe_lowest
-from tune.search.guards import describe_keeping_point, guard_names
-from tune.search.records import TrialRecord, best_rate, listed, trial_order
-from tune.search.soup import INNER_POINTS
+from tune.search.guards import guard_names
+from tune.search.records import TrialRecord, listed, trial_order
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
@@ -44,7 +42,6 @@ def draw_search(analysis: Analysis) -> dict[str, Any]:
     won, several = experiment.has_ended, len(experiment.parameters) > 1
     return {
         "contenders": draw_contenders(analysis.contenders, won=won) if analysis.winner else None,
-        "interpolation": draw_interpolation(experiment),
         "history": draw_history(experiment),
         "curves": draw_curves(experiment),
         "importances": draw_importances(analysis) if analysis.importances else None,
@@ -80,7 +77,6 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
         usual_outcome=_usual_outcome(experiment),
         gain=analysis.gain,
         finalists=_finalists(analysis),
-        averages=_averages(experiment),
         guards=_guards(experiment),
         advice=[
             (
@@ -110,7 +106,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str]]:
     found.append(gain_tile(experiment.base_wer, winner.wer))
     best = experiment.state.best()
     if best is not None and best.members:
-        what = f"WER of {best.trial_id}, the average of {listed(best.members)}, which is exported"
+        what = f"WER of {best.trial_id}, the mean of {listed(best.members)}, which is exported"
         found.append((f"{best.best_wer:.2f} %", what))
     found += test_tiles(experiment)
     recipe = analysis.recipe
@@ -202,62 +198,33 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
     text = "The best trials once more with other seeds, since a single training is partly luck."
     if len(verdict.standings) > 1:
         text += f" Trial {verdict.describe()}."
+    if told := experiment.state.average_text:
+        text += f" {told}."
     strong = [i for i, standing in enumerate(verdict.standings) if standing.trial_id == verdict.winner]
     return {"text": text, "rows": rows, "strong": strong}
 
 
-def _averages(experiment: Experiment) -> dict[str, Any] | None:
-    """What averaging the finalists' repeats came to, as far as it is."""
-    runs, judged = experiment.averages, experiment.state.soup_judged
-    if not runs and judged is None:
-        return None
-    chosen = judged.verdict.average if judged and judged.verdict else None
-    rows: list[list[Cell | str]] = []
-    for run in runs:
-        wer = "" if run.best_wer is None else f"{run.best_wer:.2f}"
-        ending = last_line(run.error) if run.error else ""
-        if judged is not None and run.trial_id in (judged.run, chosen):
-            ending = "exported" if judged.run else "the best"
-        rows.append([run.trial_id, wer, listed(run.members), Cell(ending, "words")])
-    text = (
-        "The weights of the finalists' trainings are averaged one after the other, the winner's first; each stays "
-        "in the average where that is then no worse. The average costs no more to use than one model."
-    )
-    if judged is not None:
-        told = experiment.state.soup_text
-        text += f" {told[0].upper()}{told[1:]}."
-    strong = [i for i, run in enumerate(runs) if judged and run.trial_id == judged.run]
-    return {"text": text, "rows": rows, "strong": strong}
-
-
 def _guards(experiment: Experiment) -> dict[str, Any] | None:
-    """What could be exported on data that is not trained on, and the points between the base model and the best run."""
-    state, best = experiment.state, experiment.state.best()
-    judged = state.guards_judged
-    if judged is None or best is None:
+    """What could be exported on data that is not trained on."""
+    state, judged = experiment.state, experiment.state.guards_judged
+    if judged is None:
         return None
     names, strong = guard_names(state.asked_guards), []
     rows: list[list[Cell | str]] = []
-    models = {(run, 1.0): found for run, found in judged.models.items()}
-    points = sorted((point for point in state.best_points if point in INNER_POINTS), reverse=True)
-    models |= {(best.trial_id, point): state.traded(best.trial_id, point) for point in points}
-    for (run, point), traded in models.items():
-        name = run if point == 1.0 else f"{run} at point {point:g}"
-        wer = state.run(run).best_wer if point == 1.0 else state.points[run][point].rates.get("wer")
-        strong += [len(rows)] if (run, point) == (judged.run, 1.0) else []
+    for run, traded in judged.models.items():
+        wer = state.run(run).best_wer
+        strong += [len(rows)] if run == judged.run else []
         for each in traded:
             kept = "kept" if each.kept else "lost"
             figures = [each.base, each.rate, each.loss]
             told = ["" if figure is None else f"{figure:.2f}" for figure in figures]
             interval = f"{each.interval[0]:.2f} to {each.interval[1]:.2f}" if each.interval else ""
-            shown = [name, "" if wer is None else f"{wer:.2f}", *told, interval, f"{each.max_loss:g}"]
+            shown = [run, "" if wer is None else f"{wer:.2f}", *told, interval, f"{each.max_loss:g}"]
             rows.append([*shown, Cell(names.get(each.guard, each.guard), "nowrap"), Cell(kept, "nowrap")])
     text = (
         "What could be exported was measured on data that nothing was trained on, beside the base model. What is shown "
         f"to lose more than is allowed is passed over. {state.guards_text}."
     )
-    if points:
-        text += f" {describe_keeping_point(state.keeping_point).capitalize()}."
     return {"text": text, "rows": rows, "strong": strong}
 
 
@@ -296,7 +263,7 @@ def _trials(experiment: Experiment) -> dict[str, Any]:
     trials = experiment.trials
     many = len(trials) > _MOST_ROWS
     measured = [trial for trial in trials if many and trial.best_wer is not None]
-    measured.sort(key=lambda trial: (trial.best_is_partial, trial.best_wer, trial_order(trial.trial_id)))
+    measured.sort(key=lambda trial: (trial.best_wer, trial_order(trial.trial_id)))
     tables = {"best": measured[:_BEST_ROWS], "all": trials}
     return {"count": len(trials), "many": many} | {
         name: _trial_table(experiment, shown) for name, shown in tables.items()
@@ -324,7 +291,7 @@ def _trial_row(trial: TrialRecord, names: Sequence[str], with_cer: bool) -> list
         Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),
         *(tell(trial.config.get(name, "")) for name in names),
         str(trial.effective_batch or ""),
-        "" if trial.best_wer is None else best_rate(trial),
+        "" if trial.best_wer is None else f"{trial.best_wer:.2f}",
         *([cer] if with_cer else []),
         f"{trial.epoch:.2f}",
         clock(trial.elapsed),

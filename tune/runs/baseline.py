@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.model.whisper import load_model_config
 from trainer.scoring.objectives import objective_words
-from trainer.training.early_evaluation import early_clips
+from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured
@@ -51,9 +51,13 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         usual = session.plan.base.learning_rate
         searched = f"; searched: {text}" if (text := session.plan.searched_rates) else ""
         session.say(f"the usual learning rate of a model with such a WER is {usual:g}{searched}")
+    part = None
+    if session.plan.kind == "search" and base.max_eval_clips is None and found.utterances:
+        part = enough_clips(found.utterances)
     session.baseline = BaselineMeasured(
         rates=finite(found.rates()),
-        window_rates=_rates_in_window(session),
+        trial_rates=_rates_of_trials(session, part),
+        trial_clips=part,
         window_problem=problem,
         learning_rate=usual,
         seconds=time.time() - began,
@@ -80,9 +84,7 @@ def _choose_window(session: Session[Any], whole: Evaluation | None) -> str:
         return ""
     if len(session.plan.values_of("audio_window")) > 1:
         return ""
-    origins = data.splits["validation"].origins
-    sources = [origins.kinds[number].source for number in origins.numbers]
-    clips = early_clips(sources, GUARD_CLIPS, base.data_seed)
+    clips = chosen_clips(data.splits["validation"].origins.sources, GUARD_CLIPS, base.data_seed)
     every = range(len(clips))
     if whole is None:
         whole_base = base.replace(full_window_evaluation=True)
@@ -105,14 +107,20 @@ def _choose_window(session: Session[Any], whole: Evaluation | None) -> str:
     return problem
 
 
-def _rates_in_window(session: Session[Any]) -> dict[str, float]:
-    """The base model's, with which trials are compared at their rungs; none where they have the window of `rates`."""
+def _rates_of_trials(session: Session[Any], part: int | None) -> dict[str, float]:
+    """The base model's, with which trials are compared at their rungs; none where they are measured as `rates` were.
+
+    Args:
+        session: with its plan.
+        part: validation clips that trials measure; None for all.
+    """
     base, (full, frames) = session.plan.base, _frames(session)
-    if session.plan.whole_window_trials or not base.full_window_evaluation:
+    whole = session.plan.whole_window_trials or (frames == full and not varies(base))
+    if part is None and (whole or not base.full_window_evaluation):
         return {}
-    if frames == full and not varies(base):
-        return {}
-    return finite(_measure(session, base.replace(full_window_evaluation=False), "validation").rates())
+    clips = part and chosen_clips(session.data.splits["validation"].origins.sources, part, base.data_seed)
+    measured = base if whole else base.replace(full_window_evaluation=False)
+    return finite(_measure(session, measured, "validation", clips or None).rates())
 
 
 def _frames(session: Session[Any]) -> tuple[int, int]:

@@ -200,20 +200,20 @@ class SearchCallback(Listener, ray.tune.Callback):
         that had its whole budget, and so could be a finalist, only others that had it too are: those that still run may
         end otherwise.
         """
-        wer, partial = float(result["wer"]), "eval_clips" in result
+        wer = float(result["wer"])
         if not math.isfinite(wer):
             return None
         repeat = role_of(record.trial_id) == "repeat"
         if goes_on and not (repeat and int(result["samples_seen"]) in self._passed_by):
             return "all"
-        if not record.would_be_best(wer, partial=partial):
+        if not record.would_be_best(wer):
             return None
         asked = self._log.state.session
         if asked is None or asked.keep_checkpoints == "all" or repeat:
             return "weights"
         wanted = max(asked.finalists, DEFAULT_COUNT if asked.guards else 0)  # guards may pass over some
         ahead = sum(
-            rank(other) < (partial, wer)
+            rank(other) < wer
             for other in self._records.all()
             if other is not record and other.has_weights
             if not (wanted and result.get("finished")) or other.status == "completed"
@@ -226,12 +226,8 @@ class SearchCallback(Listener, ray.tune.Callback):
         super()._saved(record, told)
 
     def _tell(self, record: TrialRecord, before: TrialRecord | None, result: Mapping[str, Any]) -> None:
-        found = "eval_clips" in result, float(result["wer"])
-        news = ", best so far" if before is None or found <= rank(before) else ""
-        error = f" ± {result['wer_error']:.2f}" if "wer_error" in result else ""
-        self.display.event(
-            f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.wer:.2f}{error} %{news}"
-        )
+        news = ", best so far" if before is None or float(result["wer"]) <= rank(before) else ""
+        self.display.event(f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.wer:.2f} %{news}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Close the trial as what was decided on its last evaluation."""

@@ -112,12 +112,6 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         found = guards[guard.data]
         say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
         say_notes(console, found.notes)
-    if plan.request.gpus_per_trial == "auto":
-        gpus = "1 GPU" if resources is None or resources.gpus else "0 GPUs, since there is none"
-        say(
-            console,
-            f"--gpus-per-trial auto: is measured when the search begins; until then a trial has {gpus}",
-        )
     say_notes(console, notes)
     say_disk_needed(plan.base, table, guards, console, augments=plan.augments)
     say(
@@ -201,10 +195,8 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
     from trainer.probe import probe_step
 
     torch.set_num_threads(max(1, int(cpus)))
-    sizes = [config.train_batch_size]
-    data = prepare(config, waveforms=config.augments)
-    (found,) = probe_step(config, data, micro_batches=sizes, seconds=_SECONDS, evaluated=False)
-    return 1 / found.samples_per_second if found.samples_per_second else None
+    rate = probe_step(config, prepare(config, waveforms=config.augments), seconds=_SECONDS)
+    return 1 / rate if rate else None
 
 
 def _show_rates(by_wer: Sequence[tuple[float, SearchPlan]], console: Console) -> None:

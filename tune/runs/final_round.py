@@ -57,7 +57,7 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
 def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
     """Compare the finalists, choose the run that is exported, and drop the weights of the others; again as often.
 
-    Nothing is chosen while trials, repeats, averages, guards or points are left, or where failures ended the trials.
+    Nothing is chosen while trials, repeats, their mean or guards are left, or where failures ended the trials.
 
     Args:
         experiment: its trials are over.

@@ -13,7 +13,6 @@ from rich.table import Table
 from trainer.scoring.objectives import objective_words
 from tune.experiments.plan import Plan
 from tune.experiments.results import source_table
-from tune.search.guards import describe_keeping_point
 from tune.util.console import say
 
 if TYPE_CHECKING:
@@ -37,14 +36,6 @@ class Outcome(Generic[PlanT]):
     def trials(self) -> list[TrialRecord]:
         """All trials; those that still ran were stopped by who interrupted the search, not by a failure."""
         return [_closed(run) for run in self.state.records.all()]
-
-    @property
-    def guards(self) -> list[str]:
-        """What the guards came to, and which point between the base model and the run keeps them; a line each."""
-        state, told = self.state, [self.state.guards_text]
-        if told[0] and len(state.best_points) > 2:
-            told.append(describe_keeping_point(state.keeping_point))
-        return [text for text in told if text]
 
     @property
     def gained(self) -> bool:

@@ -15,7 +15,6 @@ from tune.experiments.plan import (
     SearchPlan,
     SearchRequest,
     absolute_guards,
-    check_auto,
 )
 from tune.experiments.saved import SavedExperiment, find_experiment, no_log
 from tune.experiments.settings import read_settings
@@ -89,10 +88,7 @@ def load_search(
         )
         request = dataclasses.replace(request, guard=absolute_guards(request.guard, saved.base.data))
         request.resources.check_gpus(begun=True)
-        check_auto(request, saved.base.deepspeed)
-        base = _with_precision(saved.base, asked).replace(
-            evaluate_at=None, micro_batch=asked.micro_batch or saved.base.micro_batch
-        )
+        base = _with_precision(saved.base, asked).replace(evaluate_at=None)
         plan = SearchPlan(
             request=request,
             name=name,
@@ -185,9 +181,7 @@ def _as_before(
     before: dict[str, Any] = {
         "finalists": asked.finalists,
         "repeats": asked.repeats,
-        "soup": asked.soup,
         "guard": tuple(asked.guards),
-        "interpolate": asked.interpolate,
         "keep_checkpoints": asked.keep_checkpoints,
         "optuna_storage": settings.optuna_storage,
         "track": settings.track,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
-from tune.runs.averages import Aftermath, Measures
-from tune.runs.baseline import measure_baseline, measure_held_out
+from tune.runs.averages import measure_average
+from tune.runs.baseline import in_worker, measure_baseline, measure_held_out, measure_untouched
+from tune.runs.data import guard_config
 from tune.runs.final_round import (
     choose_export,
     compare,
@@ -21,7 +23,7 @@ from tune.runs.final_round import (
     set_aside_leftovers,
 )
 from tune.runs.finish import finish
-from tune.runs.gpu_sharing import share_gpus
+from tune.runs.guards import judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite, sync_the_rest, target_of
@@ -32,14 +34,17 @@ from tune.search.samplers import load_gaussian_process
 from tune.search.scheduler import describe_rungs
 from tune.tracking.sync import Sync
 from tune.util.console import ProgressBar, say, say_notes, tell_of
+from tune.workers.averages import measure_guard, measure_mean
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import Evaluation
     from tune.experiments.plan import SearchPlan
     from tune.runs.resume import Resumed
-    from tune.search.records import Records
+    from tune.search.guards import Guard
+    from tune.search.records import Records, TrialRecord
     from tune.search.searcher import EarlierTrial
+    from tune.workers.averages import Measured
 
 
 def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
@@ -49,13 +54,12 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
         UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
     """
     with Session.open(plan, console) as session:
-        share_gpus(session)
         with session.new_experiment():
             if plan.space.searcher.gp_trials:
                 load_gaussian_process()  # while the base model is measured
-            baseline = measure_baseline(session)
+            measure_baseline(session)
             write_inputs(session)
-            base, trial = settle(session, baseline)
+            base, trial = settle(session)
             session.begin()
         return SearchStages(session, base, trial).run()
 
@@ -71,7 +75,6 @@ def resume_search(resumed: Resumed[SearchPlan], console: Console) -> Outcome[Sea
         contextlib.closing(experiment),
         Session.open(resumed.plan, console, resumed=True) as session,
     ):
-        share_gpus(session)
         session.go_on(experiment)
         ended = sum(record.status != "running" for record in session.state.records.all())
         session.say(f"{ended} of {session.plan.request.trials} trials have ended; the search goes on")
@@ -108,12 +111,10 @@ def write_inputs(session: Session[SearchPlan]) -> None:
         say_notes(session.console, plan.warm_start.notes)
 
 
-def settle(session: Session[SearchPlan], baseline: Evaluation) -> tuple[TrainConfig, TrainConfig]:
+def settle(session: Session[SearchPlan]) -> tuple[TrainConfig, TrainConfig]:
     """The settings of the final round, with the rungs, and those of the trials; written to `experiment.yaml`."""
     plan = session.plan
     base = plan.base.replace(evaluate_at=plan.rungs(session.data.train.epoch_samples))
-    if part := early_eval_clips(base, baseline):
-        base = base.replace(early_eval_clips=part)
     whole = plan.whole_window_trials
     write_search_file(plan, base, session.data, session.resources, full_window=whole)
     return base, base if whole else base.replace(full_window_evaluation=False)
@@ -141,7 +142,8 @@ class SearchStages:
         self._say_what_a_trial_is()
         trials = self.session.plan.request.trials
         with self._display(self.session.state.records, trials, "trials") as display:
-            self._runner(self.trial).run_trials(self._earlier(), display)
+            runner = TrialRunner(self.session, self.trial, self._evaluation_ratio(), self._trial_clips)
+            runner.run_trials(self._earlier(), display)
 
     def run_final_round(self) -> None:
         """The repeats of the best trials, and the choice of what is exported."""
@@ -150,26 +152,36 @@ class SearchStages:
         if planned is not None and session.state.open_repeats:
             session.say(f"\n{describe_repeats(planned.repeats)}\n")
             with self._display(session.state.repeats, len(planned.repeats), "repeats") as display:
-                self._runner(self.base).run_repeats(planned, display)
-        self.make_averages()
+                TrialRunner(session, self.base, 1.0).run_repeats(planned, display)
+        self.measure_models()
         choose_export(session.experiment, session.say)
 
-    def make_averages(self) -> None:
-        """Averages of the repeats, the guards, then means of the best run and the base model, where asked for."""
-        session, runner, state = self.session, self._runner(self.base), self.session.state
+    def measure_models(self) -> None:
+        """The mean of the winner's repeats, then what could be exported on the guards."""
+        session, state = self.session, self.session.state
         if not compare(session.experiment) or not state.something_is_measured:
             return
-
-        def over() -> str | None:
-            cut = runner.final_round_cut(time.time())
-            return cut.text if cut else None
-
         with ProgressBar(session.console, "measuring") as bar:
-            measures = Measures(session, self.base)
-            aftermath = Aftermath(session.experiment, measures, session.say, bar.show)
-            aftermath.make_soup(over)
-            aftermath.judge_guards()
-            aftermath.measure_points()
+            bar.show("the mean of the winner's repeats", 0, 1)
+            measure_average(session.experiment, self._mean, session.say)
+            judge_guards(session.experiment, self._on_guard, session.say, bar.show)
+
+    def _mean(
+        self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
+    ) -> Measured:
+        inputs = self.session.inputs(self.base).with_settings(config)
+        files = CheckpointFiles(self.session.experiment.folder)
+        return in_worker(self.session, measure_mean, inputs, files, checkpoints, name, most_wer)
+
+    def _on_guard(self, guard: Guard, run: TrialRecord | None) -> tuple[Evaluation, str]:
+        session, config = self.session, guard_config(self.base, guard)
+        digest = session.guards[guard.data].splits["validation"].digest()
+        if run is None:
+            inputs = session.inputs(config, guard=guard.data)
+            return measure_untouched(session, inputs, "validation", f"on {guard.data}"), digest
+        inputs = session.inputs(config.replace(**run.config), guard=guard.data)
+        files = CheckpointFiles(session.experiment.folder)
+        return in_worker(session, measure_guard, inputs, files, str(run.checkpoint)), digest
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""
@@ -201,24 +213,30 @@ class SearchStages:
             self.session.state.trial_base_rates["wer"], (self.base.evaluate_at or (1,))[-1]
         )
 
-    def _runner(self, config: TrainConfig) -> TrialRunner:
-        ratio = self._window_ratio() if self.trial != self.base else 1.0
-        return TrialRunner(self.session, config, ratio)
+    @property
+    def _trial_clips(self) -> int | None:
+        """Validation clips that trials measure; None for all."""
+        baseline = self.session.state.baseline
+        return baseline.trial_clips if baseline else None
 
-    def _window_ratio(self) -> float:
-        """How much longer an evaluation on whole windows takes than one on those that trainings have."""
+    def _evaluation_ratio(self) -> float:
+        """How much longer an evaluation of a repeat takes: of all clips, and on whole windows."""
         from trainer.model.whisper import load_model_config
         from trainer.training.window import mean_evaluated_frames
 
+        every = len(self.session.data.splits["validation"])
+        ratio = every / (self._trial_clips or every)
+        if self.trial == self.base:
+            return ratio
         full = 2 * int(load_model_config(self.base).max_source_positions)
-        return full / mean_evaluated_frames(self.trial, self.session.data, full)
+        return ratio * full / mean_evaluated_frames(self.trial, self.session.data, full)
 
     def _display(self, records: Records, trials: int, noun: str) -> SearchDisplay:
         state = self.session.state
         whole, same = state.base_rates["wer"], state.trial_base_rates["wer"]
         baseline = f"baseline {whole:.2f} %"
         if records is state.records and same != whole:
-            baseline = f"baseline {same:.2f} % in the trials' window"
+            baseline = f"baseline {same:.2f} % as trials are measured"
         return SearchDisplay(
             self.session.console,
             records,
@@ -240,18 +258,10 @@ class SearchStages:
             f"{describe_rungs(rungs, session.plan.space.scheduler.rungs)}; "
             f"{resources.concurrent} at a time with {each}"
         )
-        if self.base.early_eval_clips:
+        if self._trial_clips:
+            every = len(session.data.splits["validation"])
             session.say(
-                f"rungs before half of the budget measure {self.base.early_eval_clips:,} of "
-                f"{len(session.data.splits['validation']):,} validation clips (--set early_eval_clips=0 measures all)"
+                f"trials measure {self._trial_clips:,} of {every:,} validation clips, always the same, finalists all "
+                f"(--set max_eval_clips={every}: trials too)"
             )
         session.console.print()
-
-
-def early_eval_clips(config: TrainConfig, baseline: Evaluation) -> int:
-    """Validation clips that early rungs measure, as asked for or as many as their decisions need; 0 is all."""
-    from trainer.training.early_evaluation import enough_clips
-
-    if config.early_eval_clips is not None:
-        return config.early_eval_clips if config.early_eval_clips < baseline.clips else 0
-    return enough_clips(baseline.utterances) or 0 if baseline.utterances else 0

@@ -15,7 +15,7 @@ from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
 from tune.runs.outcome import Outcome, print_no_gain, print_sources
 from tune.search.finalists import describe_lowest
-from tune.search.records import best_rate, listed, trial_order
+from tune.search.records import listed, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class SearchDisplay(LiveDisplay):
         left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_wer is not None:
-            parts.append(f"best WER {best_rate(best)} % (trial {best.trial_id}), {self._baseline}")
+            parts.append(f"best WER {best.best_wer:.2f} % (trial {best.trial_id}), {self._baseline}")
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
         return " · ".join([*parts, *filter(None, [self._trouble()])])
@@ -109,7 +109,7 @@ def trial_table(trials: list[TrialRecord], best: TrialRecord | None) -> Table:
             *([str(trial.effective_batch)] if effective else []),
             f"{trial.epoch_now:.2f}",
             "" if trial.wer is None else f"{trial.wer:.2f}",
-            "" if trial.best_wer is None else best_rate(trial) + (" *" if chosen else ""),
+            "" if trial.best_wer is None else f"{trial.best_wer:.2f}" + (" *" if chosen else ""),
             clock(trial.elapsed),
             style="bold" if chosen else None,
         )
@@ -199,7 +199,7 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         _print_winner(told, trials.get(won.trial_id, best), console)
         if len(verdict.standings) > 1:
             say(console, f"verdict   trial {verdict.describe()}")
-    where = "" if baseline == outcome.state.base_rates["wer"] else " in the trials' window"
+    where = "" if baseline == outcome.state.base_rates["wer"] else " as trials are measured"
     say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched{where}")
     if test := outcome.state.tested:
         told = f"WER {test.rates['wer']:6.2f} % (base {test.baseline['wer']:.2f} %)"
@@ -208,15 +208,13 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
     if outcome.gained and wer is not None:
         gain = baseline - wer
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
-    for told in outcome.guards:
-        say(console, f"guards    {told}")
-    if soup := outcome.state.soup_text:
-        say(console, f"soup      {soup}")
+    if guards := outcome.state.guards_text:
+        say(console, f"guards    {guards}")
     if best.members:
         of = listed(best.members)
         say(
             console,
-            f"best      WER {best.best_wer:6.2f} %  {best.trial_id}, the average of {of}, to be exported",
+            f"best      WER {best.best_wer:6.2f} %  {best.trial_id}, the mean of {of}, to be exported",
         )
     elif verdict is not None:
         seeds = len(verdict.standing.wers)

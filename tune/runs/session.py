@@ -302,7 +302,6 @@ def session_started(session: Session[Any], experiment: OpenExperiment) -> Sessio
         kind=plan.kind,
         **plan.asked,
         gpus_per_trial=session.resources.gpus,
-        micro_batch=plan.base.micro_batch,
         precision=session.precision,
         package=package_versions().get("tune-whisper", ""),
     )
@@ -379,7 +378,7 @@ def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -
 
 def check_same_guards(name: str, experiment: OpenExperiment, guards: Mapping[str, PreparedData]) -> None:
     """Raise `ExperimentError` where a guard was measured on other clips or texts than it has now."""
-    for (_, _, guard), before in experiment.log.state.guards.items():
+    for (_, guard), before in experiment.log.state.guards.items():
         if (
             before.rates
             and guard in guards

@@ -166,7 +166,7 @@ class TrainingWatch(Listener):
 
     def _evaluated(self, metrics: dict[str, float]) -> None:
         record, wer = self.record, float(metrics["wer"])
-        is_best = record.would_be_best(wer, partial=False)
+        is_best = record.would_be_best(wer)
         keep: Kept | None = "all" if not metrics["finished"] else "weights" if is_best else None
         self._log.append(evaluation(TRIAL, metrics, None, keep if math.isfinite(wer) else None))
         if not math.isfinite(wer):

@@ -46,6 +46,8 @@ class TrialRunner:
     """Of these trainings, but for the settings of each."""
     window_ratio: float
     """How much longer an evaluation takes in the final round than in a trial."""
+    eval_clips: int | None = None
+    """Validation clips that these trainings measure; None for all."""
 
     def run_trials(self, earlier: Sequence[EarlierTrial], display: SearchDisplay) -> None:
         """Run all trials that have not ended yet; the log tells what comes of them, and what ended them."""
@@ -142,7 +144,7 @@ class TrialRunner:
         suffix = folder_suffix(experiment)
         tuner = ray.tune.Tuner(
             make_trainable(
-                session.inputs(self.config),
+                dataclasses.replace(session.inputs(self.config), eval_clips=self.eval_clips),
                 session.channel,
                 session.resources,
                 CheckpointFiles(experiment.folder),

@@ -130,9 +130,9 @@ def _plateau(budgets: Budgets, spent: Spent, trials: Records) -> End | None:
     )
     best, since = float("inf"), 0
     for record in ended:
-        if record.best_wer is None or (record.best_is_partial and best == float("inf")):
+        if record.best_wer is None:
             continue
-        better = not record.best_is_partial and record.best_wer < best - points
+        better = record.best_wer < best - points
         best, since = (record.best_wer, 0) if better else (best, since + 1)
         if record.ended <= spent.plateau_since:
             since = 0

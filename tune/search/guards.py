@@ -149,10 +149,3 @@ def describe_choice(run: str, models: Mapping[str, Sequence[Traded]], names: Map
     others = [name for name in order if name != run]
     more = f"{listed(others)} lose{'s' * (len(others) == 1)} more"
     return f"no model keeps the {guards}; {run} loses least and is exported: {told(models[run])}; {more}"
-
-
-def describe_keeping_point(point: float | None) -> str:
-    """What interpolation offers for the guards; `point` is that which keeps them with the lowest WER, if any does."""
-    if point is None:
-        return "none of the points between the base model and the run keeps the guards"
-    return f"point {point:g} keeps the guards, with the lowest WER of those that do; export --point {point:g} writes it"

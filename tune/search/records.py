@@ -58,8 +58,6 @@ class Rates:
     epoch: float
     wer: float
     cer: float | None
-    partial: bool
-    """Whether it is of a part of the clips."""
     keep: Kept | None = None
     """What of it is to be saved."""
     sources: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
@@ -121,8 +119,6 @@ class TrialRecord:
     """Whether a trial can go on from the best evaluation's checkpoint: it has more than weights."""
     checkpoint_epoch: float = 0.0
     """Epoch of the last checkpoint's evaluation."""
-    wer_errors: dict[int, float] = dataclasses.field(default_factory=dict)
-    """Standard error of the WER, in points, at the samples seen where only a part of the clips was measured."""
     samples_per_second: float | None = None
     """Speed of the training steps alone, of the last process that trained it."""
     train_seconds: float = 0.0
@@ -169,30 +165,27 @@ class TrialRecord:
             found[self.samples_seen] = (wer, loss)
             self.evaluations = [(seen, found[seen][0]) for seen in sorted(found)]
             self.losses = [found[seen][1] for seen in sorted(found)]
-        partial = "eval_clips" in metrics
-        if partial:
-            self.wer_errors[self.samples_seen] = float(metrics["wer_error"])
         if metrics.get("train_seconds"):
             self.samples_per_second = float(metrics["train_samples"]) / float(metrics["train_seconds"])
             self.train_seconds = self.samples_seen / max(self.samples_per_second, 1e-9)
         cer = _number(metrics.get("cer"))
-        rates = Rates(self.samples_seen, self.epoch, wer, cer, partial, keep, sources or {})
+        rates = Rates(self.samples_seen, self.epoch, wer, cer, keep, sources or {})
         if keep is None:
             self._take_as_best(rates)
         else:
             self.unsaved[self.samples_seen] = rates
 
     def _take_as_best(self, rates: Rates) -> bool:
-        """Whether these are the trial's best so far. Of equal ones the later count; on all clips goes before a part."""
-        is_best = self.would_be_best(rates.wer, partial=rates.partial)
+        """Whether these are the trial's best so far. Of equal ones the later count."""
+        is_best = self.would_be_best(rates.wer)
         if is_best:
             self.best_wer, self.best_cer, self.best_samples_seen = rates.wer, rates.cer, rates.samples_seen
             self.best_sources = rates.sources
         return is_best
 
-    def would_be_best(self, wer: float, *, partial: bool) -> bool:
+    def would_be_best(self, wer: float) -> bool:
         """Whether an evaluation with this WER would be the trial's best."""
-        return self.best_wer is None or (partial, wer) <= (self.best_is_partial, self.best_wer)
+        return self.best_wer is None or wer <= self.best_wer
 
     def add_saved(self, samples_seen: int, path: str, keep: Kept) -> None:
         """Take in that what was to be kept of an evaluation is on the storage."""
@@ -233,16 +226,6 @@ class TrialRecord:
     def has_weights(self) -> bool:
         """Whether there is something of it to export."""
         return self.checkpoint is not None and not self.weights_dropped
-
-    @property
-    def best_is_partial(self) -> bool:
-        """Whether the best WER is that of a part of the clips, since the trial never came to measure all."""
-        return self.best_samples_seen in self.wer_errors
-
-    @property
-    def best_wer_error(self) -> float:
-        """Standard error of the best WER, in points; 0 where all clips were measured."""
-        return self.wer_errors.get(self.best_samples_seen, 0.0)
 
     @property
     def elapsed(self) -> float:
@@ -337,26 +320,18 @@ class Records:
         return [record for record in self.all() if record.status == "running"]
 
     def best(self) -> TrialRecord | None:
-        """The trial with the lowest WER at any of its evaluations, also where it failed or diverged later.
-
-        One that was measured on a part of the clips only where none was on all.
-        """
+        """The trial with the lowest WER at any of its evaluations, also where it failed or diverged later."""
         return min((record for record in self.all() if record.best_wer is not None), key=rank, default=None)
 
 
-def rank(record: TrialRecord) -> tuple[bool, float]:
-    """Sorts runs that were evaluated from the best on; those measured on a part of the clips come last."""
-    return record.best_is_partial, math.inf if record.best_wer is None else record.best_wer
+def rank(record: TrialRecord) -> float:
+    """Sorts runs that were evaluated from the best on."""
+    return math.inf if record.best_wer is None else record.best_wer
 
 
 def _number(value: Any) -> float | None:
     """A finite number; None for anything else."""
     return float(value) if value is not None and math.isfinite(float(value)) else None
-
-
-def best_rate(trial: TrialRecord) -> str:
-    """A trial's best WER, with its standard error where only a part of the clips was measured."""
-    return f"{trial.best_wer:.2f}" + (f" ± {trial.best_wer_error:.2f}" if trial.best_is_partial else "")
 
 
 Role = Literal["trial", "repeat", "average"]

@@ -70,10 +70,6 @@ class Judge:
     ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
     there, itself included, it is one of the best floor(n / `reduction_factor`), or the best. A rung decides
     nothing before `min_trials_per_rung` trials have reached it: of two, one would have to go, by chance.
-
-    Where a rung is measured on a part of the clips (`wer_error`), a trial ends only when it is behind by more than
-    one standard error. All trials are measured on the same clips, so that what makes these easy or hard hits all
-    alike: with half of the variance in common the difference of two trials is as uncertain as either of them.
     """
 
     def __init__(
@@ -101,15 +97,13 @@ class Judge:
 
         Args:
             record: the trial as it was before.
-            result: `samples_seen`, `wer` and, where known, `eval_loss` of the evaluation; `wer_error` where it
-                was on a part of the clips.
+            result: `samples_seen`, `wer` and, where known, `eval_loss` of the evaluation.
         """
         seen, wer, loss = (
             int(result["samples_seen"]),
             float(result["wer"]),
             float(result.get("eval_loss", 0.0)),
         )
-        error = float(result.get("wer_error", 0.0))
         if not math.isfinite(wer) or not math.isfinite(loss):
             return Stop("diverged", seen, wer if math.isfinite(wer) else None)
         if record.stop_again is not None and record.stop_again.samples_seen == seen:
@@ -119,42 +113,40 @@ class Judge:
         if seen >= self._rungs[-1] or (record.evaluations and record.evaluations[-1][0] >= seen):
             return None
         return (
-            self._above_baseline(seen, wer, error)
-            or self._rising(record, seen, (wer, loss, error))
-            or self._asha(record, seen, wer, error)
+            self._above_baseline(seen, wer)
+            or self._rising(record, seen, (wer, loss))
+            or self._asha(record, seen, wer)
         )
 
-    def _above_baseline(self, seen: int, wer: float, error: float) -> Stop | None:
+    def _above_baseline(self, seen: int, wer: float) -> Stop | None:
         times = self._settings.max_wer_to_baseline
-        if not times or self._baseline is None or wer - error <= times * self._baseline:
+        if not times or self._baseline is None or wer <= times * self._baseline:
             return None
         return Stop("above_baseline", seen, wer, times * self._baseline)
 
-    def _rising(self, record: TrialRecord, seen: int, now: tuple[float, float, float]) -> Stop | None:
+    def _rising(self, record: TrialRecord, seen: int, now: tuple[float, float]) -> Stop | None:
         """A model that learns to repeat itself: its loss falls at every rung while its WER rises.
 
         The untouched model is the first point of every curve: with the usual three rungs, at the last of which
         nothing is decided, a trial's own points make one step and no two.
         """
         rises = self._settings.rising_rungs
-        rows = zip(record.evaluations, record.losses, strict=True)
-        curve: list[tuple[float, float | None, float]] = [
-            (wer, loss, record.wer_errors.get(seen, 0.0)) for (seen, wer), loss in rows
+        curve: list[tuple[float, float | None]] = [
+            (wer, loss) for (_, wer), loss in zip(record.evaluations, record.losses, strict=True)
         ]
         if self._baseline is not None:
-            curve.insert(0, (self._baseline, self._baseline_loss, 0.0))
+            curve.insert(0, (self._baseline, self._baseline_loss))
         curve = [*curve, now][-rises - 1 :]
         if not rises or len(curve) <= rises:
             return None
-        # A rise within the error of what was measured on a part of the clips is none.
         if not all(
-            later > earlier + max(error, later_error) and (loss is None or (later_loss or 0.0) < loss)
-            for (earlier, loss, error), (later, later_loss, later_error) in itertools.pairwise(curve)
+            later > earlier and (loss is None or (later_loss or 0.0) < loss)
+            for (earlier, loss), (later, later_loss) in itertools.pairwise(curve)
         ):
             return None
         return Stop("rising_wer", seen, now[0], curve[-2][0])
 
-    def _asha(self, record: TrialRecord, seen: int, wer: float, error: float) -> Stop | None:
+    def _asha(self, record: TrialRecord, seen: int, wer: float) -> Stop | None:
         if seen not in self._rungs:
             return None
         others = [
@@ -169,4 +161,4 @@ class Judge:
         population = len(others) + 1
         going_on = max(1, math.floor(population / self._settings.reduction_factor))
         cutoff = sorted(others)[going_on - 1]
-        return Stop("asha", seen, wer, cutoff, population) if wer - error > cutoff else None
+        return Stop("asha", seen, wer, cutoff, population) if wer > cutoff else None

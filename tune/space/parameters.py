@@ -37,7 +37,7 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(
         ("generation_max_length", "generation_num_beams", "normalizer", "full_window_evaluation"), _WER
     ),
-    **dict.fromkeys(("early_eval_clips", "objective", "keep_suppress_tokens"), _WER),
+    **dict.fromkeys(("objective", "keep_suppress_tokens"), _WER),
     "source_weights": "search the weight of each source: sources: {NAME: {weight: {type: float, ...}}}",
     **dict.fromkeys(
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA

@@ -18,7 +18,6 @@ from tune.experiments.events import (
     Evaluated,
     GuardMeasured,
     HeldOutMeasured,
-    PointMeasured,
     TrialProposed,
 )
 from tune.experiments.results import REPORT_FOLDER, TRACKING_FILE
@@ -59,9 +58,6 @@ TRAINING = {
 }
 """What a training reports of itself, and what MLflow calls it: `step` is an axis there."""
 BASELINE_WER, BEST_WER, WER_GAIN, WINNER_MEAN = "baseline_wer", "best_wer", "wer_gain", "winner_mean_wer"
-SOUP_GAIN = "soup_gain"
-INTERPOLATED_WER = "interpolated_wer"
-"""Over the share of the run, in percent, in its mean with the base model."""
 TEST_WER, BASELINE_TEST_WER = "test_wer", "baseline_test_wer"
 SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
 _RUN_STATUS: dict[str, RunStatus] = {
@@ -111,7 +107,7 @@ def trial_run(record: TrialRecord, saved: SavedExperiment, *, new: bool) -> RunC
     state, status = saved.state, record.status
     if status == "running" and state.ended:
         status = "interrupted"
-    what = f"average of {', '.join(record.members)}" if record.members else key_settings(record.config)
+    what = f"mean of {', '.join(record.members)}" if record.members else key_settings(record.config)
     name = f"{record.trial_id} {what}"
     run = RunContent(name, status, record.ended or state.heard)
     if new:
@@ -166,8 +162,6 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
         if state.verdict is not None:
             metrics[WINNER_MEAN] = state.verdict.standing.mean
             run.tags["tie"] = str(state.verdict.tie).lower()
-        if state.soup_judged is not None and state.soup_judged.verdict is not None:
-            metrics[SOUP_GAIN] = state.soup_judged.verdict.gain
         if state.guards_judged is not None:
             kept = all(each.kept for each in state.guards_judged.models[state.guards_judged.run])
             run.tags["guards"] = "kept" if kept else "lost"
@@ -196,8 +190,7 @@ def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
 
 def _results(record: TrialRecord, saved: SavedExperiment) -> list[Metric]:
     session, state = saved.state.session, saved.state
-    alike = state.trial_base_rates if record.trial_id in state.records else state.base_rates
-    baseline = alike.get("wer")
+    baseline = state.base_rates_for(record).get("wer")
     seconds, best = round(record.seconds, 1), record.best_wer
     metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: seconds}
     if best is not None:
@@ -239,8 +232,6 @@ def event_points(
         name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", event.rates.get(WER)
         if event.run is None:
             log(None, {f"baseline_{name}": wer}, 0)
-        elif event.point < 1.0:
-            log(None, {f"interpolated_{name}": wer}, round(100 * event.point))
         else:
             log(event.run, {name: wer}, saved.state.run(event.run).best_samples_seen)
 
@@ -249,8 +240,6 @@ def event_points(
         if isinstance(event, BaselineMeasured):
             log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
             log(None, named_rates(event.sources, "baseline_"), 0)
-        elif isinstance(event, PointMeasured):
-            log(None, {INTERPOLATED_WER: event.rates.get(WER)}, round(100 * event.point))
         elif isinstance(event, GuardMeasured):
             log_guard(event)
         elif isinstance(event, TrialProposed):
@@ -268,8 +257,7 @@ def event_points(
             time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, wer), time)
             log(event.trial_id, values | _of_training(reported), event.samples_seen)
             is_trial = event.trial_id in records and not saved.is_training
-            # Of a part of the clips it would rise again once a trial is measured on all.
-            if is_trial and wer is not None and "eval_clips" not in event.metrics and wer <= best:
+            if is_trial and wer is not None and wer <= best:
                 best = wer
                 log(None, {BEST_WER: wer}, trials)
     return found

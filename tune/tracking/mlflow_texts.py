@@ -92,7 +92,7 @@ def trial_note(record: TrialRecord) -> str:
         return f"{word}: {record.stop.describe()}."
     word = "Completed" if record.status == "completed" else "Interrupted"
     if record.members and record.best_wer is not None:
-        return f"The average of {listed(record.members)}: WER {record.best_wer:.2f} %."
+        return f"The mean of {listed(record.members)}: WER {record.best_wer:.2f} %."
     if record.wer is None or record.best_wer is None:
         return f"{word} after {record.samples_seen:,} samples, before any evaluation."
     best = ""
@@ -135,8 +135,8 @@ def _headline(saved: SavedExperiment) -> list[str]:
         lines.append(
             f"On the test split, which chose nothing: {held.rates['wer']:.2f} %, {held.baseline['wer']:.2f} % before."
         )
-    if told := state.soup_text:
-        lines.append(f"Averages: {told}.")
+    if told := state.average_text:
+        lines.append(f"Mean of the repeats: {told}.")
     if told := state.guards_text:
         lines.append(f"Guards: {told}.")
     if verdict is not None:

@@ -25,7 +25,7 @@ FOLDER = "tensorboard"
 _TRAINING = ("loss", "learning_rate", "grad_norm")
 """Reported between evaluations. TensorBoard drops points of a tag when one with fewer samples follows, so no tag has
 two sources: these come from `progress.jsonl`, all others from the log."""
-_NOT_SHOWN = (*_TRAINING, "step", "train_seconds", "train_samples", "eval_clips")
+_NOT_SHOWN = (*_TRAINING, "step", "train_seconds", "train_samples")
 
 
 class TensorBoardStore(Store):

@@ -36,6 +36,8 @@ class TrialInputs:
     """Of each process: threads of PyTorch."""
     gpus: float
     """Of each process; of a share evaluations take no more memory than is theirs."""
+    eval_clips: int | None = None
+    """Validation clips that are measured, always the same; None for all."""
     relabelled: bool = False
     """Whether the texts are to be made anew, as the settings are not those of the data."""
 

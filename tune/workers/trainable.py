@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from trainer.config import TrainConfig
-    from trainer.probe import Measured
     from trainer.report import Decision
     from trainer.train import Evaluation, TrainResult
     from tune.cluster.resources import TrialResources
@@ -48,6 +47,7 @@ def train_worker(
 
     The process group is left after success alone, as with NCCL all leave it together; a failed process ends.
     """
+    from trainer.scoring.part import chosen_clips
     from trainer.train import train
     from trainer.training.distributed import leave_group
 
@@ -59,7 +59,12 @@ def train_worker(
         post(places.channel, places.trial_id, metrics)
 
     with places.files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as folder:
-        result = train(config, progress, keeper=keeper, data=data, resume_from=folder)
+        clips = None
+        if inputs.eval_clips is not None:
+            clips = chosen_clips(
+                data.splits["validation"].origins.sources, inputs.eval_clips, config.data_seed
+            )
+        result = train(config, progress, keeper=keeper, data=data, clips=clips, resume_from=folder)
     leave_group()
     return result
 
@@ -154,32 +159,6 @@ def evaluate_checkpoint(
     config, data = inputs.open()
     with files.fetched(checkpoint) as fetched, with_base(fetched, config.model) as folder:
         return evaluate(config.replace(model=str(folder)), split, data=data)
-
-
-def probe_shared(
-    inputs: TrialInputs, micro_batches: Sequence[int], seconds: float, gate: ActorHandle | None
-) -> list[Measured]:
-    """Train for some seconds with the largest micro-batch that fits, on whatever node this runs.
-
-    Args:
-        inputs: what is trained.
-        micro_batches: sizes to try.
-        seconds: of training that are timed.
-        gate: an actor at which several wait until all of them train; None where this one is alone.
-    """
-    import ray
-
-    from trainer.probe import probe_step
-
-    config, data = inputs.open()
-    return probe_step(
-        config,
-        data,
-        micro_batches=micro_batches,
-        seconds=seconds,
-        evaluated=gate is None,
-        ready=lambda: gate is None or bool(ray.get(gate.wait.remote())),
-    )
 
 
 def _run(

@@ -18,7 +18,6 @@ from trainer.config import ConfigError, TrainConfig, check_value
 from trainer.data.prepared import prepare
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
-from trainer.probe import probe_step
 from trainer.scoring import batch_size
 from trainer.scoring.batch_size import CPU_CLIPS, GPU_CLIPS, BatchSize, clip_bytes
 from trainer.scoring.decoding import Decoder
@@ -194,13 +193,6 @@ def test_a_training_evaluates_in_what_memory_there_is(
     for one, other in zip(*rows, strict=True):
         assert one["wer"] == other["wer"]
         assert one["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-4)
-
-
-def test_the_probe_leaves_room_to_others(config: TrainConfig, card: int) -> None:
-    with little_memory(100) as seen:
-        (found,) = probe_step(config, prepare(config), micro_batches=[2], seconds=0.0)
-    assert found.fits
-    assert max(seen) == CPU_CLIPS
 
 
 def test_workers_with_different_memory_measure_the_same(config: TrainConfig, tmp_path: Path) -> None:

@@ -226,8 +226,7 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
 def test_the_probe_trains_on_changed_clips(config: TrainConfig, data: PreparedData) -> None:
     from trainer.probe import probe_step
 
-    (found,) = probe_step(config, data, micro_batches=[4], seconds=0.1, evaluated=False)
-    assert found.samples_per_second
+    assert probe_step(config, data, seconds=0.1)
 
 
 def test_frames_are_counted_as_features_have_them(config: TrainConfig) -> None:

@@ -305,7 +305,7 @@ def test_an_evaluation_leaves_the_training_as_it_was(config: TrainConfig, tmp_pa
         {"lora_targets": ALL_LAYERS, "freeze_encoder_layers": 3},
         {"precision": "bf16", "lora_scaling": "rank_stabilized"},
         {"generation_num_beams": 2, "audio_window": "batch"},
-        {"ema_decay": 0.9, "optimizer": "adafactor"},
+        {"optimizer": "adafactor"},
         {"method": "full", "freeze_encoder_layers": 2, "gradient_checkpointing": True},
     ],
     ids=str,

@@ -29,8 +29,6 @@ FROZEN = {
         **{
             "--finalists": None,
             "--repeats": 2,
-            "--soup": True,
-            "--interpolate": False,
             "--guard": [],
             "--warm-start": None,
         },
@@ -186,6 +184,7 @@ MISTAKES = {
         ["--gpus-per-trial 0.5: ", "--workers-per-trial 1", "--gpus-per-trial 2", "or 0"],
     ),
     "gpus no number": ("--gpus-per-trial one", ["--gpus-per-trial", "one"]),
+    "gpus nan": ("--gpus-per-trial nan", ["--gpus-per-trial nan: must be a finite number"]),
     "no trials": ("--trials 0", ["--trials 0", "at least 1"]),
     "bad set": ("--set dropout=2", ["dropout", "0.9"]),
     "unknown set": ("--set drop_out=0.1", ["drop_out", "dropout"]),

@@ -46,11 +46,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (LR + "optimizer: {type: choice, values: [adamw, adamw_8bit]}", [], MISSING),
         (LR + "optimizer: {type: choice, values: [adamw, adafactor]}", ["--deepspeed"], ENGINE),
         (LR + "optimizer: adafactor", ["--deepspeed"], ENGINE),
-        (
-            LR + "ema_decay: {type: float, low: 0.9, high: 0.99}",
-            ["--deepspeed", "ds_config_zero3.json"],
-            "ema_decay=0.9: ZeRO 3",
-        ),
     ],
 )
 def test_a_search(

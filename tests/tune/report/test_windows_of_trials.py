@@ -20,7 +20,7 @@ def made(tmp_path: Path) -> MadeLog:
     """60 % in the whole window, 30 % in that of the trials, whose best has 20 %."""
     made = MadeLog(tmp_path / "experiments" / "windows")
     made.session(trials=1)
-    made.append(BaselineMeasured(rates={"wer": 60.0, "cer": 20.0}, window_rates={"wer": 30.0, "cer": 10.0}))
+    made.append(BaselineMeasured(rates={"wer": 60.0, "cer": 20.0}, trial_rates={"wer": 30.0, "cer": 10.0}))
     made.trial("001", 25.0, 22.0, 20.0)
     made.finish()
     write_results(made.experiment, made.log.state)

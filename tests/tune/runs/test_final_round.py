@@ -25,12 +25,13 @@ from tune.experiments.log import read_log
 from tune.experiments.plan import SearchRequest
 from tune.experiments.saved import load_saved
 from tune.runs import finish as finish_module
-from tune.runs.final_round import plan_final_round, remove_dropped
+from tune.runs.averages import measure_average
+from tune.runs.final_round import compare, plan_final_round, remove_dropped
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import load_search
 from tune.runs.session import check_same_data, session_started
 from tune.search.budgets import Budgets
-from tune.util.errors import ExperimentError
+from tune.util.errors import ExperimentError, ModelError
 
 
 @pytest.fixture(autouse=True)
@@ -38,11 +39,15 @@ def _without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finish_module, "write_report", lambda *_: None)
 
 
+def _no_mean(*_: object) -> Any:
+    raise ModelError("a model cannot be averaged: made up")
+
+
 class Search:
     """A search whose trainings are one line each; its files are real."""
 
     def __init__(self, folder: Path, **asked: Any) -> None:
-        self.plan, self.experiment = made_search(folder, **{"trials": 2, "soup": False, **asked})
+        self.plan, self.experiment = made_search(folder, **{"trials": 2, **asked})
         self.storage, self.folder = self.plan.request.storage, self.plan.folder
         self.begin()
         self.experiment.log.append(*BEGUN)
@@ -107,6 +112,8 @@ class Search:
     def end(self, cut: Any = None) -> dict[str, Any]:
         if cut is not None:
             self.experiment.log.append(FinalRoundCut(reason=cut, text=f"it ended by {cut}"))
+        if compare(self.experiment):  # of these files no mean can be made
+            measure_average(self.experiment, _no_mean, lambda _: None)
         finish(self.experiment, pytest.fail)
         self.experiment.close()
         found: dict[str, Any] = json.loads((self.folder / RESULTS_FILE).read_text())

@@ -17,7 +17,7 @@ from mlflow_tables import shared_folder
 from rich.console import Console
 from search_process import QUICK, results
 from search_process import Search as Process
-from test_averages import BETTER, Killed, Kitchen, Road, final_round
+from test_averages import Averager, Killed, final_round
 from test_final_round import Search
 
 import trainer
@@ -34,8 +34,8 @@ from tune.experiments.saved import load_saved
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
-from tune.runs.averages import Aftermath
 from tune.runs.final_round import choose_export, compare
+from tune.runs.guards import judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 from tune.search.finalists import ClipErrors
@@ -55,8 +55,8 @@ class Measurer:
         self.made: list[str] = []
         self.told: list[str] = []
 
-    def guard(self, guard: Guard, run: Any, point: float) -> tuple[Evaluation, str]:
-        name = f"{run.trial_id if run else 'base'}{'' if point == 1.0 else f' {point:g}'}"
+    def measure(self, guard: Guard, run: Any) -> tuple[Evaluation, str]:
+        name = run.trial_id if run else "base"
         found = self.errors[name]
         if isinstance(found, BaseException):
             raise found
@@ -66,13 +66,10 @@ class Measurer:
         clips = UtteranceErrors(each, [100] * 10)
         return Evaluation(**rates, clips=10, predictions=[], utterances=clips), "the clips"
 
-    def judge(self, search: Search, road: Road | None = None) -> None:
+    def judge(self, search: Search) -> None:
         """As `SearchStages` does it."""
         assert compare(search.experiment)
-        Aftermath(search.experiment, self, self.told.append, lambda *_: None).judge_guards()
-        if road is not None:
-            self.point = road.point
-            Aftermath(search.experiment, self, self.told.append, lambda *_: None).measure_points()
+        judge_guards(search.experiment, self.measure, self.told.append, lambda *_: None)
         choose_export(search.experiment, pytest.fail)
 
 
@@ -84,11 +81,11 @@ def _without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_without_pages")
 def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: Path) -> None:
     search = final_round(tmp_path, guard=(OTHER,))
-    Kitchen(search, BETTER).cook()
+    Averager(search, 24.0).average()
     assert search.state.chosen is None, "guards come before the choice"
-    guards = Measurer({"001-a3": 30, "001-r2": 25, "002-r1": 9})
+    guards = Measurer({"001-a1": 30, "001-r2": 25, "002-r1": 9})
     guards.judge(search)
-    assert guards.made == ["base", "001-a3", "001-r2", "002-r1"], (
+    assert guards.made == ["base", "001-a1", "001-r2", "002-r1"], (
         "the average, then each finalist's best repeat"
     )
     assert search.state.best().trial_id == "002-r1"
@@ -97,9 +94,9 @@ def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: 
     assert found["best"]["mean_wer"] == 41.5, "what the settings of the exported run are worth"
     assert (found["finalists"]["winner"], found["finalists"]["passed_over"]) == ("002", "001")
     assert found["guards"]["kept"]
-    assert [each["run"] for each in found["guards"]["models"]] == ["001-a3", "001-r2", "002-r1"]
+    assert [each["run"] for each in found["guards"]["models"]] == ["001-a1", "001-r2", "002-r1"]
     assert search.weights() == {"002-r1"}
-    told = "001-a3 is passed over: 20.00 points more WER on english.csv"
+    told = "001-a1 is passed over: 20.00 points more WER on english.csv"
     page = make_report(load_experiment(search.plan.experiment_folder)).html
     saved = load_saved(search.plan.experiment_folder)
     console = Console(file=io.StringIO(), width=200)
@@ -112,7 +109,7 @@ def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: 
         assert "002-r1 keeps the guard: 1.00 points less WER on english.csv" in text
     values = event_points(list(parse((search.folder / EVENTS_FILE).read_bytes(), Path())), saved)
     assert ("baseline_guard_english.csv_wer", 10.0) in [point[:2] for point in values[None]]
-    assert ("guard_english.csv_wer", 30.0) in [point[:2] for point in values["001-a3"]]
+    assert ("guard_english.csv_wer", 30.0) in [point[:2] for point in values["001-a1"]]
     assert own_run(saved, "", new=False).tags["guards"] == "kept"
     known = tune_whisper.load_experiment("x", storage=search.storage.text)
     assert known.best is not None and known.best.id == "002-r1"
@@ -120,7 +117,8 @@ def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: 
 
 @pytest.mark.usefixtures("_without_pages")
 def test_killed_in_the_middle_nothing_is_measured_twice_and_new_guards_are_judged(tmp_path: Path) -> None:
-    search = final_round(tmp_path, guard=(OTHER,), soup=False)
+    search = final_round(tmp_path, guard=(OTHER,))
+    Averager(search, 50.0).average()
     first = Measurer({"001-r2": 30, "002-r1": Killed()})
     with pytest.raises(Killed):
         first.judge(search)
@@ -131,13 +129,11 @@ def test_killed_in_the_middle_nothing_is_measured_twice_and_new_guards_are_judge
     again.judge(search)
     assert (first.made, again.made) == (["base", "001-r2"], ["002-r1"])
     assert search.end()["best"]["run"] == "002-r1"
-    search.resume(
-        "--guard --interpolate", trials=2, guard=(OTHER, Guard("/data/noisy", 50.0)), interpolate=True
-    )
+    search.resume("--guard", trials=2, guard=(OTHER, Guard("/data/noisy", 50.0)))
     search.trials_over()
-    more = Measurer({"002-r1": 70, **{f"002-r1 {point}": 40 for point in (0.2, 0.4, 0.6, 0.8)}})
-    more.judge(search, Road())
-    assert more.made[:2] == ["base", "002-r1"], "on the new guard; no other weights are left"
+    more = Measurer({"002-r1": 70})
+    more.judge(search)
+    assert more.made == ["base", "002-r1"], "on the new guard; no other weights are left"
     found = search.end()
     assert found["best"]["run"] == "002-r1"
     assert not found["guards"]["kept"]
@@ -145,24 +141,20 @@ def test_killed_in_the_middle_nothing_is_measured_twice_and_new_guards_are_judge
 
 
 @pytest.mark.usefixtures("_without_pages")
-def test_where_none_keeps_them_the_least_loss_is_exported_and_a_point_offered(tmp_path: Path) -> None:
-    search = final_round(tmp_path, guard=(OTHER,), soup=False, interpolate=True)
-    points = {"002-r1 0.2": 10, "002-r1 0.4": 10, "002-r1 0.6": 14, "002-r1 0.8": 18}
-    guards = Measurer({"001-r2": 30, "002-r1": 20, **points})
-    guards.judge(search, Road())
+def test_where_none_keeps_them_the_least_loss_is_exported(tmp_path: Path) -> None:
+    search = final_round(tmp_path, guard=(OTHER,))
+    Averager(search, 50.0).average()
+    guards = Measurer({"001-r2": 30, "002-r1": 20})
+    guards.judge(search)
     assert "no model keeps the guard; 002-r1 loses least and is exported" in guards.told[0]
     found = search.end()
-    assert (found["best"]["run"], found["guards"]["kept"], found["guards_point"]) == ("002-r1", False, 0.4)
-    assert guards.told[-1].startswith("point 0.4 keeps the guards, with the lowest WER")
-    assert [each.get("guards", [{}])[0].get("kept") for each in found["interpolation"]] == [
-        *(None, True, True, False, False, None)
-    ]
-    assert "at point 0.4" in make_report(load_experiment(search.plan.experiment_folder)).html
+    assert (found["best"]["run"], found["guards"]["kept"]) == ("002-r1", False)
 
 
 @pytest.mark.usefixtures("_without_pages")
 def test_what_cannot_be_measured_keeps_no_guard(tmp_path: Path) -> None:
-    search = final_round(tmp_path, guard=(OTHER,), soup=False)
+    search = final_round(tmp_path, guard=(OTHER,))
+    Averager(search, 50.0).average()
     guards = Measurer({"001-r2": ModelError("it is broken"), "002-r1": 9})
     guards.judge(search)
     assert "warning: 001-r2 is not measured on the guard /data/english.csv: it is broken" in guards.told
@@ -171,7 +163,8 @@ def test_what_cannot_be_measured_keeps_no_guard(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_without_pages")
 def test_a_run_that_was_passed_over_does_not_come_back_in_a_search_that_goes_on(tmp_path: Path) -> None:
-    search = final_round(tmp_path, guard=(OTHER,), soup=False)
+    search = final_round(tmp_path, guard=(OTHER,))
+    Averager(search, 50.0).average()
     Measurer({"001-r2": 30, "002-r1": 9}).judge(search)
     search.end()
     search.resume("--trials", trials=3)
@@ -288,7 +281,7 @@ def test_a_search_passes_over_a_trial_that_forgets(
     )
     printed = capsys.readouterr().out
     assert f"guard {tmp_path}/known: 12 clips of its test split, at most 1 points more WER" in printed
-    assert "up to 3 models on each guard are measured, 36 clips in all" in printed
+    assert "then measured: up to 3 models on each guard; 36 clips in all" in printed
     search = Process(tmp_path, *words, "--guard", "known", *QUICK)
     assert search.end() == 0, search.log
     outcome = results(tmp_path / "experiments" / "x")

@@ -33,12 +33,11 @@ SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-1, log: true}
 train_batch_size: {type: choice, values: [4, 8]}
 dropout: 0.1
-ema_decay: 0.9
 scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 2}
 searcher: {startup_trials: 2}
 """
 WORDS = ["--space", "space.yaml", "--experiment", "x", "--trials", "5", "--epochs", "4", "--seed", "11"]
-WORDS += ["--finalists", "1", "--repeats", "2", "--interpolate"]
+WORDS += ["--finalists", "1", "--repeats", "2"]
 METHODS = """\
 method: {type: choice, values: [full, lora]}
 learning_rate:
@@ -170,10 +169,7 @@ def decided(results: dict[str, Any]) -> dict[str, Any]:
         "repeats": runs[1],
         "averages": runs[2],
         "best": best,
-        **{
-            key: results[key]
-            for key in ("baseline", "interrupted", "ended_by", "test", "soup", "interpolation")
-        },
+        **{key: results[key] for key in ("baseline", "interrupted", "ended_by", "test")},
     }
 
 
@@ -282,7 +278,6 @@ def test_the_unbroken_search_has_what_a_kill_can_spoil(unbroken: Search) -> None
     assert {trial["stop"]["reason"] for trial in trials if trial["stop"]} >= {"asha"}
     assert len({trial["best_wer"] for trial in trials}) > 2
     assert [len(average["members"]) for average in unbroken.results["averages"]] == [2]
-    assert len(unbroken.results["interpolation"]) == 6
     # What lies behind the first rung of a repeat is no more than between the others: it does not go on from there.
     saved = [event for event in unbroken.told if event["event"] == "CheckpointSaved"]
     assert [each["data"]["keep"] for each in saved if each["data"]["trial_id"].endswith("-r1")][:2] == [

@@ -28,7 +28,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import tune.experiments.log as log_module
-from trainer.report import Kept
 from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
@@ -41,7 +40,7 @@ from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
 from tune.runs import session as session_module
-from tune.runs.averages import Aftermath
+from tune.runs.averages import measure_average
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import (
     choose_export,
@@ -281,8 +280,6 @@ class SearchMachine(RuleBasedStateMachine):
         trials=st.integers(1, 6),
         finalists=st.integers(0, 2),
         repeats=st.integers(1, 2),
-        soup=st.booleans(),
-        interpolate=st.booleans(),
         budgets=st.sampled_from(
             [
                 Budgets(),
@@ -292,11 +289,13 @@ class SearchMachine(RuleBasedStateMachine):
             ]
         ),
     )
-    def begin(
-        self, trials: int, finalists: int, repeats: int, soup: bool, interpolate: bool, budgets: Budgets
-    ) -> None:
-        asked: dict[str, Any] = {"trials": trials, "finalists": finalists, "repeats": repeats, "soup": soup}
-        asked |= {"interpolate": interpolate, "budgets": budgets}
+    def begin(self, trials: int, finalists: int, repeats: int, budgets: Budgets) -> None:
+        asked: dict[str, Any] = {
+            "trials": trials,
+            "finalists": finalists,
+            "repeats": repeats,
+            "budgets": budgets,
+        }
         self.plan, self.experiment = made_search(self.folder, **asked)
         self.experiment.log._clock = self.clock.time
         self.experiment.log.append(self.session_started(), *BEGUN)
@@ -509,25 +508,13 @@ class SearchMachine(RuleBasedStateMachine):
             self.end()
 
     def average(self) -> None:
-        """The averages that are left; some are better than what they are of, some cannot be made."""
+        """The mean that is left; some are better than what they are of, some cannot be made."""
         assert self.experiment is not None
         if compare(self.experiment):
-            measures = SimpleNamespace(average=self.measure_average, point=self.measure_point)
-            aftermath = Aftermath(self.experiment, measures, lambda _: None, lambda *_: None)
-            aftermath.make_soup(lambda: None)
-            assert not self.state.open_soup
-            aftermath.measure_points()
-            assert not self.state.open_points
+            measure_average(self.experiment, self.measure_mean, lambda _: None)
+            assert not self.state.open_average
 
-    def measure_point(self, config: dict[str, Any], checkpoint: str, point: float) -> dict[str, float]:
-        if self.dies():
-            raise Killed
-        assert (self.plan.folder / checkpoint / "model.safetensors").is_file()
-        if self.state.events % 3 == 0:
-            raise ModelError("a model cannot be averaged: made up")
-        return {"wer": 30.0, "cer": 10.0, "loss": 0.5, "clips": 10.0}
-
-    def measure_average(
+    def measure_mean(
         self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
     ) -> Measured:
         if self.dies():
@@ -537,17 +524,16 @@ class SearchMachine(RuleBasedStateMachine):
         wer = {0: most_wer + 1, 1: most_wer - 2, 2: most_wer}.get(self.state.events % 4)
         if wer is None:
             raise ModelError("a model cannot be averaged: made up")
-        keep: Kept = "weights" if wer <= most_wer else "errors"
-        files = CheckpointFiles(self.plan.experiment_folder)
-        place = files.place(name)
-        place.mkdir(parents=True, exist_ok=True)
-        for file in ("config.json", *(["model.safetensors"] if keep == "weights" else [])):
-            (place / file).write_text("x")
-        (place / "utterances.json").write_text(json.dumps({"word_errors": [wer] * 10, "words": [100] * 10}))
-        files.complete(place, name, {})
+        if wer <= most_wer:
+            files = CheckpointFiles(self.plan.experiment_folder)
+            place = files.place(name)
+            place.mkdir(parents=True, exist_ok=True)
+            for file in ("config.json", "model.safetensors"):
+                (place / file).write_text("x")
+            files.complete(place, name, {})
         if self.dies():  # between its name and the event
             raise Killed
-        return Measured({"wer": wer, "cer": wer / 3, "loss": 0.5, "clips": 10.0}, keep)
+        return Measured({"wer": wer, "cer": wer / 3, "loss": 0.5, "clips": 10.0}, wer <= most_wer)
 
     @precondition(lambda self: self.experiment is not None)
     @rule(wer=WERS, operations=st.integers(0, 5), torn=st.sampled_from([0.0, 0.5, 1.0]))
@@ -597,7 +583,7 @@ class SearchMachine(RuleBasedStateMachine):
         choose_export(self.experiment, self.refuse)
         finish(self.experiment, self.refuse)
         failed = self.state.over is not None and self.state.over.reason == "failures"
-        if self.state.open_repeats or self.state.open_soup or self.state.open_points or failed:
+        if self.state.open_repeats or self.state.open_average or failed:
             assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
         results = json.loads((self.plan.folder / RESULTS_FILE).read_text())
         assert results == json.loads(json.dumps(self.results()))
@@ -779,8 +765,7 @@ class SearchMachine(RuleBasedStateMachine):
                 assert compared, "nothing goes before the trials of its session are over"
                 assert not (state.end and state.end.reason == "failures")
                 assert not state.open_repeats
-                assert not state.open_soup
-                assert not state.open_points
+                assert not state.open_average
                 assert not {state.chosen.run, *state.chosen.keep} & set(entry.event.runs)
             state.apply(entry)
 

@@ -69,9 +69,11 @@ def test_in_the_end_it_says_what_came_of_it(saved: SavedExperiment) -> None:
     low, high = verdict.standing.mean_interval or (0.0, 0.0)
     assert 0 < low < 10.2 < high
     told = f"mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f}"
-    head = text.splitlines()[:2]
+    head = text.splitlines()[:3]
     assert head[0] == f"**WER 10.20 %**, 60.00 % before: 49.80 points, 83 % fewer errors ({told}, trial 004)."
-    assert head[1] == "Run 004-r1 is the one to be exported, with 10.00 %."
+    mean = "004-a1, the mean of 004-r1 and 004-r2: WER 11.00 %, left out for 004-r1 with 10.00 %"
+    assert head[1] == f"Mean of the repeats: {mean}."
+    assert head[2] == "Run 004-r1 is the one to be exported, with 10.00 %."
     rows = cells(text)
     assert ["`demo` untouched", "60.00", ""] in rows
     assert ["the usual settings: trial 001", "12.00", "`lr=0.001 warmup=0.1 batch=8 accum=1`"] in rows

@@ -56,7 +56,7 @@ def test_trainings_use_the_whole_window_where_the_model_repeats_itself(home: Pat
     saved = experiment(home, "guarded")
     assert saved.base.audio_window == 4.0
     assert saved.state.baseline.window_problem in line
-    assert not saved.state.baseline.window_rates, "trials are measured as the base model was"
+    assert not saved.state.baseline.trial_rates, "trials are measured as the base model was"
     again = tune_whisper("--resume", "guarded", "--trials", "2", cwd=home)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "trainings use" not in again.stdout

@@ -1,0 +1,143 @@
+"""GPUs of trials: how many they may hold, cards that PyTorch cannot use, precision, shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+import yaml
+from made_experiments import made_trial, write_experiment
+from ray_nodes import Nodes
+from search_process import QUICK, Search
+
+from trainer.config import TrainConfig
+from trainer.memory import room_on_gpu
+from tune.cli import main
+from tune.cluster.session import gpu_precision
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import read_log
+from tune.workers.inputs import TrialInputs
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "words", "expected"),
+    [
+        ("search", 1, ["--gpus-per-trial", "2"], "--gpus-per-trial 2: each worker uses one GPU"),
+        ("search", 2, ["--gpus-per-trial", "4"], "began with 2 workers a trial; give --gpus-per-trial 2"),
+        ("search", 2, ["--gpus-per-trial", "2"], "this machine has 0 GPUs"),
+        ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: must be 1 or 0"),
+    ],
+)
+def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    workers: int,
+    words: list[str],
+    expected: str,
+) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40.0])], asked=4, state="interrupted")
+    path = folder.path / "experiment.yaml"
+    saved = yaml.safe_load(path.read_text())
+    saved["resources"]["workers"], saved["kind"] = workers, kind
+    path.write_text(yaml.safe_dump(saved))
+    command = ["train"] if kind == "training" else []
+    assert main([*command, "--resume", "made", "--storage", str(tmp_path), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--space", "lr_batch", "--experiment", "x"], ["train", "--name", "x"]])
+def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho 535.104.05\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.delenv("TUNE_WHISPER_PRETEND_GPUS")
+    with Nodes(cpus=1, gpus=1) as nodes:
+        search = Search(tmp_path, *words, "--address", nodes.address, *QUICK)
+        assert search.end() == 2, search.log
+    (line,) = [line for line in search.log.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: GPU: Ray found one on node ")
+    assert f", but torch {torch.__version__}, " in line
+    assert "CPU build" in line or "built for CUDA" in line
+    assert "NVIDIA driver 535.104.05; install " in line
+    assert "--gpus-per-trial 0" in line
+    assert not (tmp_path / "experiments" / "x").exists()
+
+
+@pytest.mark.slow
+def test_precision_is_that_of_the_gpus_with_which_the_search_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "--space",
+        "lr_batch",
+        "--experiment",
+        "x",
+        "--trials",
+        "1",
+        "--finalists",
+        "0",
+        "--epochs",
+        "1",
+        *QUICK,
+    ]
+    monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "8.0")
+    with Nodes(cpus=1, gpus=1) as nodes:
+        search = Search(tmp_path, *words, "--address", nodes.address)
+        assert search.end() == 0, search.log
+    assert "precision: bf16, which every GPU here has" in search.log
+    session = read_log(tmp_path / "experiments" / "x" / EVENTS_FILE).session
+    assert session is not None and session.precision == "bf16"
+    monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
+    words = ["--resume", "x", "--trials", "2", "--max-failures", "0"]
+    with Nodes(cpus=1, gpus=1) as nodes:
+        search = Search(tmp_path, *words, "--address", nodes.address)
+        assert search.end() == 0, search.log
+    (line,) = [line for line in search.log.splitlines() if "trial 002 failed" in line]
+    assert "precision='bf16': the GPU here has compute capability 7.5" in line
+    session = read_log(tmp_path / "experiments" / "x" / EVENTS_FILE).session
+    assert session is not None and (session.session, session.precision) == (2, "bf16")
+
+
+@pytest.mark.slow
+def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "8.0")
+    with Nodes(cpus=1, gpus=1) as nodes:
+        monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
+        nodes.add(cpus=1, gpus=1)
+        ray.shutdown()
+        ray.init(nodes.address, log_to_driver=False)
+        try:
+            assert gpu_precision() == "fp16"
+        finally:
+            ray.shutdown()
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
+def test_an_evaluation_counts_on_no_more_than_the_trials_share(
+    monkeypatch: pytest.MonkeyPatch, gpus: float, share: float
+) -> None:
+    data: Any = SimpleNamespace(folder=Path("features"))
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    nothing = SimpleNamespace(get_accelerator_ids=dict)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: nothing)  # asked anew, it would start a Ray
+    monkeypatch.setenv("TUNE_WHISPER_GPU_SHARE", "0.5")  # of the trial before in this process
+    TrialInputs(config=TrainConfig(), data=data, share=None, cpus=1.0, gpus=gpus).open()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    assert room_on_gpu() == pytest.approx(0.85 * share * 80 * GIB)

@@ -1,0 +1,59 @@
+"""A fixed part of the validation split, on which the trials of a search are compared.
+
+Trials are only compared with each other and with the base model, on the same clips; a part of a large split says as
+much in less time. What is exported is chosen by finalists that are measured on all clips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainer.scoring.alignment import UtteranceErrors
+
+LEAST_CLIPS, MOST_CLIPS = 500, 2000
+LEAST_OF_SOURCE = 20
+"""Fewer clips are never taken of each of several sources."""
+_POINTS = 0.5
+"""Standard error that a comparison bears, in WER points: re-runs of published trainings differ by as much."""
+
+
+def chosen_clips(sources: Sequence[str], count: int, seed: int) -> list[int]:
+    """Numbers of the clips in the part, in rising order; all where `count` is not less than there are.
+
+    Args:
+        sources: of each clip; each source has its share of those chosen, and at least `LEAST_OF_SOURCE`.
+        count: how many.
+        seed: of the choice.
+    """
+    if count >= len(sources):
+        return list(range(len(sources)))
+    chosen: list[int] = []
+    for number, source in enumerate(dict.fromkeys(sources)):
+        mine = np.flatnonzero([each == source for each in sources])
+        least = LEAST_OF_SOURCE if len(mine) < len(sources) else 0
+        some = min(len(mine), max(round(count * len(mine) / len(sources)), least))
+        generator = np.random.default_rng([seed, len(mine), *([number] if number else [])])
+        chosen += mine[generator.choice(len(mine), some, replace=False)].tolist()
+    return sorted(chosen)
+
+
+def enough_clips(utterances: UtteranceErrors) -> int | None:
+    """How many clips give a WER with a standard error of about half a point; None where those are all.
+
+    Args:
+        utterances: of the base model, on all clips.
+    """
+    errors, words = (np.asarray(values, dtype=float) for values in (utterances.word_errors, utterances.words))
+    n_clips = len(words)
+    if not words.sum():
+        return None
+    # The usual error of a ratio (Cochran, Sampling Techniques, 3rd ed., section 6.4); first the clips that an unlimited
+    # set would need, then what the limited one saves of them (section 4.4).
+    rest = errors - words * (errors.sum() / words.sum())
+    spread = math.sqrt(float((rest**2).sum()) / max(1, n_clips - 1))
+    unlimited = (100 * spread / float(words.mean()) / _POINTS) ** 2
+    count = min(MOST_CLIPS, max(LEAST_CLIPS, math.ceil(unlimited / (1 + unlimited / n_clips))))
+    return count if count < n_clips else None
