@@ -34,10 +34,6 @@ def convert(target: Target, folder: Path, output: Path) -> None:
         from trainer.conversion import ggml_format
 
         ggml_format.convert(folder, output, target.quantization)
-    elif target.name == "onnx":
-        from trainer.conversion import onnx_format
-
-        onnx_format.convert(folder, output, target.quantization)
     else:
         raise ValueError(f"{target.name}: is not converted")
 
@@ -66,10 +62,6 @@ def transcribe(
         from trainer.conversion import ggml_runtime
 
         return ggml_runtime.transcribe(folder, decoding, clips, heard)
-    if name == "onnx":
-        from trainer.conversion import onnx_runtime
-
-        return onnx_runtime.transcribe(folder, decoding, clips, heard)
     from trainer.conversion import transformers_runtime
 
     return transformers_runtime.transcribe(folder, decoding, clips, heard)

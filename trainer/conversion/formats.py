@@ -38,12 +38,6 @@ FORMATS: Mapping[str, Format] = {
             quantizations=("float16", "int8", "q5_0"),
             packages={"pywhispercpp": "pywhispercpp", "gguf": "gguf"},
         ),
-        Format(
-            name="onnx",
-            runtime="ONNX Runtime",
-            quantizations=("float32", "int8"),
-            packages={"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
-        ),
     )
 }
 

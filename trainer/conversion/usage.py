@@ -70,26 +70,6 @@ print(" ".join(segment.text for segment in segments))
 Leave out the timestamp option for segments with times. Recordings of less than 0.1 s are not heard at all. Flash
 attention is off because whisper.cpp's attends to positions that are not there (its pull request 3941): with it
 transcripts may differ from those of transformers."""
-_ONNX = """\
-```sh
-pip install 'tune-whisper[onnx]' soundfile
-```
-
-```python
-import soundfile
-from pathlib import Path
-from transformers import WhisperProcessor
-from trainer.conversion.onnx_runtime import OnnxWhisper
-
-folder = Path("{place}")
-processor, model = WhisperProcessor.from_pretrained(folder), OnnxWhisper(folder)
-samples, rate = soundfile.read("recording.wav", dtype="float32")  # 16 kHz mono, at most {window:g} s
-features = processor.feature_extractor(samples, sampling_rate=rate, return_tensors="np")["input_features"]
-print(processor.batch_decode(model.generate(features, {longest}), skip_special_tokens=True)[0])
-```
-
-`OnnxWhisper` is a loop of 40 lines around ONNX Runtime. Files, inputs and outputs have the names of Optimum's layout,
-so that `optimum.onnxruntime.ORTModelForSpeechSeq2Seq.from_pretrained` loads the folder too."""
 _SHORT_GGML = """
 
 This model hears {window:g} s at once, and whisper.cpp takes every window for 30 s long: give it clips of at most
@@ -123,7 +103,7 @@ def how_to_use(name: str, decoding: Decoding, place: str = PLACE) -> str:
         decoding: how the model decodes.
         place: the path of its folder.
     """
-    return {"ctranslate2": _ctranslate2, "ggml": _ggml, "onnx": _onnx}[name](decoding, place)
+    return {"ctranslate2": _ctranslate2, "ggml": _ggml}[name](decoding, place)
 
 
 def _ctranslate2(decoding: Decoding, place: str) -> str:
@@ -155,10 +135,6 @@ def _ggml(decoding: Decoding, place: str) -> str:
         suppress=", suppress_nst=True" if decoding.suppresses_symbols else "",
     )
     return text + note
-
-
-def _onnx(decoding: Decoding, place: str) -> str:
-    return _ONNX.format(place=place, window=decoding.window_seconds, longest=decoding.max_new_tokens)
 
 
 def _checked(checks: Sequence[FormatCheck]) -> str:

@@ -89,9 +89,7 @@ def _new_ids(folder: Path, processor: WhisperProcessor) -> dict[int, int]:
             if unknown
             else f"{end:,} text tokens, over {END - 1:,}"
         )
-        raise ModelError(
-            f"{folder}: has {what}, and so can be no ctranslate2 or ggml model; export it as hf or onnx"
-        )
+        raise ModelError(f"{folder}: has {what}, and so can be no ctranslate2 or ggml model; export it as hf")
     return {number: number if number < end else places[token] for token, number in tokens.items()}
 
 
@@ -107,7 +105,7 @@ def _unused_row(model: WhisperForConditionalGeneration) -> torch.Tensor:
     if not abs(shift) > _LEAST_SHIFT:
         raise ModelError(
             "the model's own vocabulary cannot be told in Whisper's numbers, for its last layer norm has no shift; "
-            "export it as hf or onnx"
+            "export it as hf"
         )
     row: torch.Tensor = direction * (_UNUSED_LOGIT / shift)
     return row

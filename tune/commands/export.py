@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
-README that says how to use it: DIR/ctranslate2 for faster-whisper, DIR/ggml for whisper.cpp, DIR/onnx for ONNX Runtime.
+README that says how to use it: DIR/ctranslate2 for faster-whisper, DIR/ggml for whisper.cpp.
 Each is checked after it is made: it transcribes clips in its own runtime, and its WER is shown beside that of
 transformers. One that drifts further than its tolerance is not kept, and the exit code is 1.
 
 examples:
   tune-whisper export lr_batch-20261121-213246 --output my-model
   tune-whisper export EXPERIMENT --output my-model --format ctranslate2 --format ggml --quantization int8
-  tune-whisper export --from-model my-model --format onnx
+  tune-whisper export --from-model my-model --format ggml
 """
 
 

@@ -18,7 +18,7 @@ from tune.export.model_card import usage
 from tune.util.errors import UserError, first_line
 from tune.util.files import read_object
 
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.onnx", "*.onnx_data")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
 _NEVER = (".*", "*.partial", "__pycache__")
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"

@@ -83,7 +83,7 @@ class CardFacts:
     changed: Collection[str] = ()
     """Splits whose clips are no longer all those of the search."""
     formats: Collection[str] = ()
-    """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
+    """Other formats beside the model, `ctranslate2` or `ggml`, each in a folder of its name."""
     adapter: str | None = None
     """Folder with LoRA's adapters beside the model, if they are there."""
     point: float | None = None
@@ -153,7 +153,7 @@ def model_card(
 
 
 def usage(decoding: Decoding, formats: Collection[str], repo: str | None = None) -> str:
-    """How to use an exported model in transformers, faster-whisper and whisper.cpp, and with ONNX where it was made.
+    """How to use an exported model in transformers, faster-whisper and whisper.cpp.
 
     Args:
         decoding: how the model decodes.

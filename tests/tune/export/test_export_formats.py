@@ -31,7 +31,7 @@ from tune.cli import main
 from tune.commands.export import export_parser
 from tune.export.model_card import usage
 
-for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf", "onnx", "onnxscript", "onnxruntime"):
+for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf"):
     pytest.importorskip(package)
 
 CONVERTED = [name for name in FORMATS if name != "hf"]
@@ -119,7 +119,6 @@ def test_the_runtime_hears_what_transformers_hears(
     [
         *(("ctranslate2", each) for each in ("float32", "int8", "int8_float16")),
         *(("ggml", "int8"), ("ggml", "q5_0")),
-        pytest.param("onnx", "int8", marks=pytest.mark.slow),
     ],
 )
 def test_smaller_weights_cost_little(
@@ -132,7 +131,7 @@ def test_smaller_weights_cost_little(
     assert found.same >= (70 if exact else 55)
 
     def size(folder: Path) -> int:
-        return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".bin", ".onnx"))
+        return sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".bin")
 
     if quantization not in ("float32", "int8_float16"):
         assert size(converted(name, quantization)) < 0.7 * size(converted(name))
@@ -152,9 +151,6 @@ def test_everything_that_the_targets_need_is_there(converted: Callable[..., Path
     generation = json.loads((ctranslate2 / "generation_config.json").read_text())
     assert (generation["language"], generation["task"]) == ("en", "transcribe")
     assert [path.name for path in converted("ggml").iterdir()] == ["ggml-model.bin"]
-    onnx = {path.name for path in converted("onnx").iterdir()}
-    assert {"encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"} <= onnx
-    assert {"tokenizer.json", "preprocessor_config.json", "generation_config.json", "config.json"} <= onnx
 
 
 def test_whispers_layout_is_the_same_model(model: Path, clips: CheckClips, tmp_path: Path) -> None:
@@ -321,7 +317,7 @@ def test_timestamps_still_work(model: Path, converted: Callable[..., Path], clip
 @pytest.mark.parametrize(
     ("words", "texts"),
     [
-        (["x", "--output", "out", "--format", "tflite"], ["--format tflite", "hf, ctranslate2, ggml, onnx"]),
+        (["x", "--output", "out", "--format", "tflite"], ["--format tflite", "hf, ctranslate2, ggml"]),
         (["x", "--output", "out", "--format", "ggml", "--format", "ggml"], ["--format ggml", "given twice"]),
         (
             ["x", "--output", "out", "--format", "ggml", "--quantization", "int4"],
@@ -375,7 +371,6 @@ def test_the_home_folder_is_meant_after_an_equals_sign_too(
     [
         ("ctranslate2", "faster_whisper", "faster-whisper is not installed"),
         ("ggml", "pywhispercpp", "pywhispercpp is not installed"),
-        ("onnx", "onnxscript", "onnxscript is not installed"),
     ],
 )
 def test_a_missing_package_is_told_before_anything_starts(

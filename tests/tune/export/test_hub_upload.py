@@ -19,8 +19,8 @@ from trainer.model.pretrained import DEMO_MODEL
 from tune.export.model_card import usage
 
 ROOT = Path(__file__).resolve().parents[3]
-CARD = f"---\nlicense: cc0-1.0\n---\n\nload {PLACE} or {PLACE}/onnx\n"
-HUB_CARD = "---\nlicense: cc0-1.0\n---\n\nload me/whisper-be or onnx\n"
+CARD = f"---\nlicense: cc0-1.0\n---\n\nload {PLACE} or {PLACE}/ggml\n"
+HUB_CARD = "---\nlicense: cc0-1.0\n---\n\nload me/whisper-be or ggml\n"
 NAMES = {path.name for path in DEMO_MODEL.iterdir()} | {"README.md"}
 IMPATIENT = "import time; time.sleep = lambda seconds: None\n"
 """The client waits up to eight seconds before each of its five tries."""

@@ -219,12 +219,10 @@ def test_three_ecosystems_and_what_was_converted() -> None:
     assert "whisper-cli -m whisper-ggml/ggml/ggml-model.bin" in text
     assert 'language="be", task="transcribe", beam_size=1, without_timestamps=True' in text
     assert "--language be --no-timestamps" in text
-    assert "ONNX" not in text
-    text = section(card(facts=CardFacts(formats=("ctranslate2", "ggml", "onnx"))), "How to use")
+    text = section(card(facts=CardFacts(formats=("ctranslate2", "ggml"))), "How to use")
     assert "tune-whisper export" not in text
     assert f'WhisperModel("{PLACE}/ctranslate2")' in text
     assert f"whisper-cli -m {PLACE}/ggml/ggml-model.bin" in text
-    assert "`onnx/README.md`" in text
     english = section(card(config=CONFIG.replace(model="tiny.en", language=None)), "How to use")
     assert "language" not in english.split("**faster-whisper**")[1]
     assert "ShortWindow" not in text
