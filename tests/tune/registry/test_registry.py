@@ -29,7 +29,7 @@ from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
 from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri, relocate_artifacts
-from tune.experiments.results import write_results
+from tune.experiments.results import run_ids, write_results
 from tune.experiments.saved import find_experiment
 from tune.experiments.settings import read_tracking_uri
 from tune.experiments.storage import Storage
@@ -67,13 +67,12 @@ def with_a_repeat(made: MadeLog) -> str:
     made.trial("003-r1", 50.0, 30.0, 11.0, seed=1)
     made.append(ExportChosen(run="003-r1"))
     made.finish()
-    delivered = made.deliver()
-    assert delivered.complete
+    made.deliver()
     write_results(made.saved.folder, made.log.state)
     made.append(ResultsWritten())
     made.deliver()
     made.close()
-    return str(delivered.status.facts["run_ids"]["003-r1"])
+    return str(run_ids(made.folder)["003-r1"])
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +172,7 @@ def test_a_recording_longer_than_the_window(shop: Shop, model: Any) -> None:
 
 def test_it_loads_where_nothing_of_ours_is(shop: Shop, tmp_path: Path) -> None:
     """Nor ffmpeg; its requirements are pinned, and it holds neither our paths nor what it was trained on."""
-    (output,) = shop.client.get_run(shop.run_id).outputs.model_outputs
+    output = shop.client.get_run(shop.run_id).outputs.model_outputs[0]
     location = shop.client.get_logged_model(output.model_id).artifact_location
     folder = shutil.copytree(location.removeprefix("file://"), tmp_path / "elsewhere")
     for number, clip in enumerate(clips(2)):
@@ -213,13 +212,14 @@ print(json.dumps(model.predict([Path(f"{number}.wav").read_bytes() for number in
     assert not any(str(shop.model).encode() in path.read_bytes() for path in files)
 
 
-def test_the_generation_config_is_the_models_own(own_shop: Shop, tmp_path: Path) -> None:
-    own_shop.model = export_demo(tmp_path / "ja", language="ja", task="translate")
+def test_the_generation_config_is_the_models_own(shop: Shop, tmp_path: Path) -> None:
+    model = export_demo(tmp_path / "ja", language="ja", task="translate")
     recordings = clips(3)
-    expected = heard(own_shop.model, recordings)
-    assert expected != heard(export_demo(tmp_path / "english"), recordings)  # the setting is heeded
-    assert load(own_shop.register(), own_shop.uri).predict(recordings) == expected
-    (version,) = own_shop.client.search_model_versions(f"name = '{NAME}'")
+    expected = heard(model, recordings)
+    assert expected != heard(shop.model, recordings)  # the setting is heeded
+    address = register_model(model, tracking_uri=shop.uri, name="ja", run_id=shop.run_id)
+    assert load(address, shop.uri).predict(recordings) == expected
+    (version,) = shop.client.search_model_versions("name = 'ja'")
     assert (version.tags["language"], version.tags["task"]) == ("ja", "translate")
 
 
@@ -238,21 +238,20 @@ def test_what_store_and_run_say_of_it(shop: Shop) -> None:
         },
     }
     run = shop.client.get_run(shop.run_id)
-    (output,) = run.outputs.model_outputs
-    logged = shop.client.get_logged_model(output.model_id)
+    logged = shop.client.get_logged_model(run.outputs.model_outputs[0].model_id)
     assert (logged.status, logged.source_run_id) == ("READY", shop.run_id)
     assert logged.params.items() >= {"learning_rate": "0.001", "seed": "1"}.items()
     assert run.info.status == "FINISHED"
     assert run.info.end_time - run.info.start_time < 1e6, "still when the trial ended"
 
 
-def test_a_second_version_takes_the_alias(own_shop: Shop) -> None:
-    own_shop.register(alias="champion")
-    end = own_shop.client.get_run(own_shop.run_id).info.end_time
-    assert own_shop.register() == f"models:/{NAME}/2"
-    assert own_shop.register(alias="champion") == f"models:/{NAME}@champion"
-    assert str(own_shop.client.get_model_version_by_alias(NAME, "champion").version) == "3"
-    assert own_shop.client.get_run(own_shop.run_id).info.end_time == end
+def test_a_second_version_takes_the_alias(shop: Shop) -> None:
+    end = shop.client.get_run(shop.run_id).info.end_time
+    shop.register(name="twice", alias="champion")
+    assert shop.register(name="twice") == "models:/twice/2"
+    assert shop.register(name="twice", alias="champion") == "models:/twice@champion"
+    assert str(shop.client.get_model_version_by_alias("twice", "champion").version) == "3"
+    assert shop.client.get_run(shop.run_id).info.end_time == end
 
 
 @pytest.mark.parametrize(
@@ -329,15 +328,15 @@ def test_a_store_that_is_not_there(uri: str, told: str, shop: Shop) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_tracking_server(own_shop: Shop, tmp_path: Path) -> None:
+def test_a_tracking_server(shop: Shop, tmp_path: Path) -> None:
     """Onto the run there, or onto one of its own where there is none."""
     server = Server(tmp_path)
     server.start()
     try:
         run_id = with_a_repeat(MadeLog(tmp_path / "served", server.url))
-        address = own_shop.register(tracking_uri=server.url, run_id=run_id, alias="champion")
-        assert load(address, server.url).predict(clips(1)[0]) == heard(own_shop.model, clips(1))
-        own_shop.register(tracking_uri=server.url, run_id="0" * 32)
+        address = shop.register(tracking_uri=server.url, run_id=run_id, alias="champion")
+        assert load(address, server.url).predict(clips(1)[0]) == heard(shop.model, clips(1))
+        shop.register(tracking_uri=server.url, run_id="0" * 32)
         first, second = sorted(
             client_of(server.url).search_model_versions(f"name = '{NAME}'"),
             key=lambda found: int(found.version),
