@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
+from trainer.conversion.formats import CONVERTED, FORMATS, resolve_targets
 from tune.commands.options import Parser, add_storage
 from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
 from tune.util.files import check_folder
@@ -61,9 +61,7 @@ def export_parser() -> argparse.ArgumentParser:
         "--quantization",
         metavar="Q",
         help="how the other formats store weights: "
-        + "; ".join(
-            f"{each.name} {', '.join(each.quantizations)}" for each in FORMATS.values() if each.name != "hf"
-        )
+        + "; ".join(f"{name} {', '.join(FORMATS[name].quantizations)}" for name in CONVERTED)
         + " (default: the first)",
     )
     formats.add_argument(
@@ -133,8 +131,7 @@ def run(words: list[str]) -> FormatsOutcome:
         )
     if arguments.output is not None:
         check_folder(f"--output {arguments.output}", arguments.output)
-    targets = resolve_targets(arguments.format or ["hf"], arguments.quantization)
-    check_installed(targets)
+    targets = resolve_targets(arguments.format, arguments.quantization)
     from tune.export.export import export_existing, export_trial
     from tune.export.hub import check_hub, push_to_hub
     from tune.registry.register import check_names, register_from

@@ -1,6 +1,6 @@
 """The model card of an exported model, `README.md` with the metadata that the Hugging Face hub reads: its facts.
 
-Its words are in `model_card.md.jinja`, and what it says of using the model in `usage.md.jinja`.
+Its words are in `model_card.md.jinja`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import yaml
 
 from trainer.config import TrainConfig
-from trainer.conversion.decoding import Decoding
-from trainer.conversion.usage import PLACE, how_to_use
+from trainer.conversion.formats import CONVERTED, FORMATS
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
 from trainer.scoring.translation import TRANSLATE, words
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from tune.search.records import Outcome, TrialRecord
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
-_USAGE = Path(__file__).with_name("usage.md.jinja")
+PLACE = "PATH_OF_THIS_FOLDER"
+"""Stands in the examples for the folder that they are in: only its reader knows where it lies."""
 
 Rates: TypeAlias = dict[str, dict[str, dict[str, Any]]]
 """Error rates in percent by split, `before` and `after`, with `wer_interval` and `cer_interval` where they are known:
@@ -91,7 +91,7 @@ class CardFacts:
 
 
 def model_card(
-    saved: SavedExperiment, trial: TrialRecord, rates: Rates, decoding: Decoding, facts: CardFacts
+    saved: SavedExperiment, trial: TrialRecord, rates: Rates, window_seconds: float, facts: CardFacts
 ) -> ModelCard:
     """The card, as it stands in the model's folder.
 
@@ -99,7 +99,7 @@ def model_card(
         saved: the experiment.
         trial: of it, the exported one.
         rates: error rates by split, `before` and `after`.
-        decoding: how the exported model decodes.
+        window_seconds: what the exported model hears at once.
         facts: what else is known.
     """
     from huggingface_hub import ModelCard
@@ -120,7 +120,7 @@ def model_card(
         trial=trial,
         config=config,
         rates=rates,
-        decoding=decoding,
+        window_seconds=window_seconds,
         facts=facts,
         prepared=state.data,
         alone=saved.is_training,
@@ -135,7 +135,8 @@ def model_card(
         unit=unit_note(config),
         intervals=any("wer_interval" in found for pair in rates.values() for found in pair.values()),
         judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
-        usage=usage(decoding, facts.formats),
+        place=PLACE,
+        converted={name: FORMATS[name].runtime for name in CONVERTED},
         data=short_source(config.data),
         reasons=_DROPPED,
         parameters=defaultdict(dict, settings.space.get("parameters", {})),
@@ -150,30 +151,6 @@ def model_card(
     )
     card.content = words(card.content, config.task)
     return card
-
-
-def usage(decoding: Decoding, formats: Collection[str], repo: str | None = None) -> str:
-    """How to use an exported model in transformers, faster-whisper and whisper.cpp.
-
-    Args:
-        decoding: how the model decodes.
-        formats: other formats that lie beside the model, each in a folder of its name.
-        repo: the model's name on the hub; None for a folder, which `PLACE` stands for. Of what lies on the hub, all
-            but transformers takes a path, so the examples download it first.
-
-    Returns:
-        Markdown.
-    """
-    from jinja2 import Template
-
-    text: str = Template(_USAGE.read_text(encoding="utf-8")).render(
-        decoding=decoding,
-        formats=formats,
-        place=repo or PLACE,
-        on_hub=repo is not None,
-        how_to_use=how_to_use,
-    )
-    return text
 
 
 def _languages(saved: SavedExperiment, config: TrainConfig) -> list[str]:

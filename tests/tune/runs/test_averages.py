@@ -13,9 +13,7 @@ from rich.console import Console
 from test_final_round import Search
 
 import tune_whisper
-from trainer.conversion.decoding import read_decoding
 from trainer.errors import DiskFullError
-from trainer.model.pretrained import DEMO_MODEL
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import TrialProposed
 from tune.experiments.folder import EVENTS_FILE
@@ -256,7 +254,7 @@ def test_all_that_is_made_from_the_log_tells_of_the_average(tmp_path: Path) -> N
         saved,
         saved.best,
         {"validation": {"before": rates, "after": rates}},
-        read_decoding(DEMO_MODEL),
+        4.0,
         CardFacts(),
     )
     assert f"{whom.replace('the average', 'the average of the weights', 1)} (a greedy" in str(card)
