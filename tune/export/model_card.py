@@ -6,8 +6,8 @@ Its words are in `model_card.md.jinja`.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +18,7 @@ from trainer.conversion.formats import CONVERTED, FORMATS
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
 from trainer.scoring.translation import TRANSLATE, words
-from tune.experiments.results import source_table, status_of
+from tune.experiments.results import source_table
 from tune.search.records import listed
 from tune.util.console import short_source
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
 
     from tune.experiments.saved import SavedExperiment
-    from tune.search.records import Outcome, TrialRecord
+    from tune.search.records import TrialRecord
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 PLACE = "PATH_OF_THIS_FOLDER"
@@ -50,30 +50,6 @@ _LICENSES = {
 """As the base models' own cards on the hub have it."""
 _HUB_CODES = {"jw": "jv"}
 """Where Whisper's code of a language is not ISO 639's."""
-_DROPPED = {
-    "too_long_audio": "longer than the model's window",
-    "too_long_text": "text longer than the model can write",
-    "empty_text": "no text",
-    "empty_audio": "no audio",
-    "unreadable_audio": "unreadable",
-    "incomplete_audio": "cut off or damaged",
-}
-"""In words; other reasons stand as they are, without their underscores."""
-_STATUS: dict[Outcome, str] = {
-    "completed": "went to the end",
-    "early_stopped": "were stopped early",
-    "diverged": "diverged",
-    "failed": "failed",
-    "interrupted": "were interrupted",
-}
-_ALWAYS_SHOWN = (
-    *("learning_rate", "scheduler_type", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"),
-    *("epochs", "max_steps", "weight_decay", "precision", "seed"),
-)
-_NOT_SETTINGS = (
-    *("model", "data", "language", "task", "cache_dir", "output_dir", "evaluate_at", "eval_batch_size"),
-)
-"""Told elsewhere, or of the machine that it ran on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +84,6 @@ def model_card(
     source = config.model_source
     verdict = state.verdict
     standings = verdict.standings if verdict else []
-    counts = Counter(status_of(run) for run in state.records.all())
     card: ModelCard = ModelCard.from_template(
         _metadata(config, rates, saved.name, _languages(saved, config)),
         template_path=str(_TEMPLATE),
@@ -138,16 +113,8 @@ def model_card(
         place=PLACE,
         converted={name: FORMATS[name].runtime for name in CONVERTED},
         data=short_source(config.data),
-        reasons=_DROPPED,
         parameters=defaultdict(dict, settings.space.get("parameters", {})),
-        fixed=_fixed_settings(config, trial.config),
-        outcomes=[(counts[status], words) for status, words in _STATUS.items() if counts[status]],
         cost=_cost(saved),
-        tools=", ".join(
-            f"{name} {settings.versions[name]}"
-            for name in ("transformers", "torch", "ray", "optuna")
-            if name in settings.versions
-        ),
     )
     card.content = words(card.content, config.task)
     return card
@@ -236,17 +203,6 @@ def _is_hub_id(source: str) -> bool:
 def _short_name(source: str) -> str:
     """A folder by its name only; hub ids as they are."""
     return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith(("/", ".", "~")) else source
-
-
-def _fixed_settings(config: TrainConfig, searched: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-    """Names and values of what was not searched; of what stands at its default only what is asked for often."""
-    defaults = TrainConfig().to_dict()
-    return [
-        (name, value, "fixed" if value != defaults[name] else "default")
-        for name, value in config.to_dict().items()
-        if name not in searched and name not in _NOT_SETTINGS and value is not None
-        if name in _ALWAYS_SHOWN or value != defaults[name]
-    ]
 
 
 def _cost(saved: SavedExperiment) -> str:

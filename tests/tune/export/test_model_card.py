@@ -43,7 +43,6 @@ SETTINGS = ExperimentSettings(
     clips={"train": 2_400, "validation": 300, "test": 900},
     dropped={"too_long_audio": 12, "empty_text": 1},
     notes=("WARNING: 3 texts are in train and in test",),
-    versions={"ray": "2.47.1", "torch": "2.13.0", "transformers": "5.23.0", "optuna": "5.0.0"},
     space={
         "parameters": {
             "learning_rate": {"type": "float", "low": 1e-6, "high": 1e-4, "log": True},
@@ -230,29 +229,21 @@ def test_data() -> None:
     assert "`google/fleurs`, configuration `be_by`" in text
     assert "2,400 train, 300 validation, 900 test" in text
     assert "6.50 train, 2.25 test" in text
-    assert "left out: 13 clips (12 longer than the model's window, 1 no text)" in text
+    assert "left out: 13 clips (12 too long audio, 1 empty text)" in text
     assert "- 3 texts are in train and in test" in text
     assert "lower-cased" in section(card(config=CONFIG.replace(lowercase=True)), "Data")
     assert "`gender=female`" in section(card(config=CONFIG.replace(row_filter="gender=female")), "Data")
 
 
-def test_settings_searched_and_fixed() -> None:
+def test_settings_and_how_they_were_found() -> None:
     text = section(card(), "Settings")
     assert "the model saw 6,000 samples" in text
     assert "| `learning_rate` | 3.5e-05 | searched: 1e-06 to 0.0001, log scale |" in text
     assert "| `train_batch_size` | 16 | searched: 8, 16 |" in text
-    assert "| `weight_decay` | 0.01 | fixed |" in text
-    assert "| `scheduler_type` | linear | default |" in text
-    assert "cache_dir" not in text
-
-
-def test_how_it_was_found() -> None:
+    assert "weight_decay" not in text
     text = section(card(), "How it was found")
-    assert (
-        "A search of 2 trials (1 went to the end, 1 were stopped early) over up to 9,000 samples each" in text
-    )
+    assert "A search of 2 trials over up to 9,000 samples each" in text
     assert "It took 75.0 GPU-minutes." in text  # half a GPU for two and a half hours
-    assert "transformers 5.23.0, torch 2.13.0, ray 2.47.1, optuna 5.0.0" in text
     cpus = dataclasses.replace(SETTINGS, resources=TrialResources(gpus=0.0, cpus=4.0, concurrent=2))
     assert "It took 10.0 CPU-hours." in section(card(settings=cpus), "How it was found")
 
