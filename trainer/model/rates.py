@@ -6,7 +6,6 @@ import math
 
 from trainer.config import TrainConfig
 from trainer.model.whisper import load_model_config
-from trainer.scoring.translation import TRANSLATE
 
 DEMO_WIDTH = 128
 _BY_WIDTH = {DEMO_WIDTH: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
@@ -48,7 +47,7 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
     factor = 1.0
     if lora:
         factor = _LORA_FACTOR
-    elif base_wer is not None and config.task != TRANSLATE:
+    elif base_wer is not None and config.task == "transcribe":
         factor = next((factor for below, factor in STEPS if base_wer < below), STEPS[-1][1])
     return float(f"{factor * rate:.6g}")
 
