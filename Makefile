@@ -35,7 +35,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed,vertex,ctranslate2,ggml,onnx,8bit]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed,vertex,ctranslate2,ggml,8bit]'
 	touch $@
 
 # A small set of the speed benchmarks: 5 minutes on two quiet cores; benchmarks/README.md has the large ones.

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-LARGE = re.compile(r"\.(safetensors|bin|onnx|model)$")
+LARGE = re.compile(r"\.(safetensors|bin|model)$")
 """Files that go by LFS."""
 WRITE, READ = "hf_aTokenThatMayWrite", "hf_aTokenThatMayRead"
 """Tokens of `me`, who is a member of `team` and may only read in `readers`."""

@@ -1,2 +1,2 @@
-"""A fine-tuned Whisper for other runtimes: faster-whisper, whisper.cpp and ONNX Runtime, and the proof that it hears
-there what it hears in transformers."""
+"""A fine-tuned Whisper for faster-whisper and whisper.cpp, and the proof that it hears there what it hears in
+transformers."""

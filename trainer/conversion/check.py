@@ -1,4 +1,7 @@
-"""Whether a converted model still hears what it heard: its WER beside that of transformers, on the same clips."""
+"""Whether a converted model still writes what it wrote: its WER beside that of transformers, on the same clips.
+
+Both get the audio itself, so that the runtime's own features are checked too.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,74 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.conversion.clips import CheckClips
-from trainer.conversion.convert import transcribe
 from trainer.conversion.decoding import read_decoding
-from trainer.conversion.formats import FORMATS, Target
-from trainer.scoring.alignment import ErrorCounts, count_errors
+from trainer.conversion.formats import FORMATS, Target, transcribe
+from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
+from trainer.data.clips import load_clips
+from trainer.errors import DataError
+from trainer.scoring.alignment import count_errors
 from trainer.scoring.normalizers import make_normalizer
-from trainer.scoring.translation import TRANSLATE, ChrfCounts, count_chrf
+from trainer.scoring.translation import TRANSLATE, count_chrf
+
+if TYPE_CHECKING:
+    import numpy as np
 
 QUICK_CLIPS = 32
-"""Clips of the validation split that a quick check hears."""
+"""Clips of the validation split that a quick check transcribes."""
 _POINTS = {"float32": 0.5, "float16": 0.5, "int8": 1.5, "int8_float16": 1.5, "q5_0": 2.0}
 """WER points that a conversion may cost, by how it stores its weights."""
 _WORDS = 2
 """On few clips so many words decide: a word that two candidates are equally likely for goes by rounding."""
 
-_Count = Callable[[Sequence[str], Sequence[str]], "ErrorCounts | ChrfCounts"]
 Progress = Callable[[str, int, int], None]
 """Called with the runtime, clips done and clips in all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckClips:
+    """Clips of one split."""
+
+    split: str
+    audio: list[np.ndarray]
+    """float32 (samples,) each, 16 kHz mono."""
+    texts: list[str]
+
+
+def read_clips(config: TrainConfig, window: float, most: int | None) -> list[CheckClips]:
+    """Clips of the validation split, and all of the test split where `most` is None.
+
+    Args:
+        config: its data settings count.
+        window: in seconds; longer clips are left out, as unreadable ones are.
+        most: so many clips, evenly spread over the validation split; None for every clip of both splits.
+
+    Raises:
+        DataError: the data cannot be found or read, or none of its clips can be used.
+        ConfigError: the settings of the data contradict each other.
+    """
+    table = load_clips(config)
+    found = []
+    for split in ["validation"] if most is not None else ["validation", "test"]:
+        # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
+        every = table.splits.get(split, [])
+        clips = [clip for clip in every if clip.origin.config(config) == config] or every
+        step = max(1.0, len(clips) / (most or len(clips) or 1))
+        chosen = [clips[int(i * step)] for i in range(int(len(clips) / step))] if clips else []
+        audio, texts = [], []
+        for clip in chosen:
+            try:
+                audio.append(read_audio(clip.source(), max_seconds=window))
+            except AudioError:
+                continue
+            texts.append(clip.text)
+        if audio:
+            found.append(CheckClips(split, audio, texts))
+    if not found:
+        raise DataError(f"data={config.data!r}: none of its validation clips can be read")
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,15 +101,13 @@ class FormatCheck:
     tolerance: float
     """Points that the drift may come to."""
     speed: float
-    """Seconds of speech heard a second, on this machine's CPU, loading included."""
+    """Seconds of speech transcribed a second, on this machine's CPU, loading included."""
 
     @property
-    def drifted(self) -> bool:
-        """Whether the conversion cost, or changed, more than it may."""
-        return abs(self.drift) > self.tolerance
-
-    def problem(self) -> str:
-        """The drift in one line."""
+    def problem(self) -> str | None:
+        """In one line, where the conversion cost, or changed, more than it may."""
+        if abs(self.drift) <= self.tolerance:
+            return None
         return (
             f"{self.format} ({self.quantization}): in {FORMATS[self.format].runtime} the model has a WER of "
             f"{self.wer:.2f} % on {self.clips} {self.split} clips, in transformers {self.hf_wer:.2f} %: "
@@ -87,11 +136,10 @@ class Checker:
         """
         translates = config.task == TRANSLATE
         self._normalize: Callable[[str], str] = str.strip if translates else make_normalizer(config)
-        self._count: _Count = count_chrf if translates else count_errors
+        self._count = count_chrf if translates else count_errors
         self._decoding = read_decoding(folder)
         self._clips = clips
         self._progress = progress
-        self._references = [[self._normalize(text) for text in split.texts] for split in clips]
         self._original = self._transcribe("hf", folder)
 
     def check(self, target: Target, folder: Path) -> list[FormatCheck]:
@@ -101,53 +149,46 @@ class Checker:
             ModelError: the runtime cannot load it.
         """
         begun = time.monotonic()
-        heard = self._transcribe(target.name, folder)
-        speed = sum(split.seconds for split in self._clips) / max(1e-3, time.monotonic() - begun)
-        pairs = zip(self._clips, self._references, self._original, heard, strict=True)
-        return [
-            _compare(self._count, target, split, references, theirs, ours, speed)
-            for split, references, theirs, ours in pairs
-        ]
+        converted = self._transcribe(target.name, folder)
+        seconds = sum(len(samples) for split in self._clips for samples in split.audio) / SAMPLE_RATE
+        speed = seconds / max(1e-3, time.monotonic() - begun)
+        splits = zip(self._clips, self._original, converted, strict=True)
+        return [self._compare(target, *split, speed) for split in splits]
 
     def _transcribe(self, name: str, folder: Path) -> list[list[str]]:
         """Normalised transcripts of the clips of each split."""
         audio = [samples for split in self._clips for samples in split.audio]
-        runtime = FORMATS[name].runtime
-
-        def heard(done: int) -> None:
-            self._progress(runtime, done, len(audio))
-
-        texts = transcribe(name, folder, self._decoding, audio, heard)
+        texts = transcribe(
+            name,
+            folder,
+            self._decoding,
+            audio,
+            lambda done: self._progress(FORMATS[name].runtime, done, len(audio)),
+        )
         normal = iter(self._normalize(text) for text in texts)
         return [[next(normal) for _ in split.audio] for split in self._clips]
 
+    def _compare(
+        self, target: Target, split: CheckClips, theirs: Sequence[str], ours: Sequence[str], speed: float
+    ) -> FormatCheck:
+        """Normalised transcripts of a split, `theirs` by transformers and `ours` by the format's runtime."""
+        import numpy as np
 
-def _compare(
-    count: _Count,
-    target: Target,
-    split: CheckClips,
-    references: Sequence[str],
-    theirs: Sequence[str],
-    ours: Sequence[str],
-    speed: float,
-) -> FormatCheck:
-    """Normalised transcripts of a split, `theirs` by transformers and `ours` by the format's runtime."""
-    import numpy as np
-
-    original, converted = count(references, theirs), count(references, ours)
-    lengths = original.lengths
-    words = int(lengths.sum())
-    change = np.minimum(converted.errors, lengths) - np.minimum(original.errors, lengths)
-    return FormatCheck(
-        format=target.name,
-        quantization=target.quantization,
-        split=split.split,
-        clips=len(ours),
-        words=words,
-        wer=converted.percent,
-        hf_wer=original.percent,
-        same=sum(a == b for a, b in zip(ours, theirs, strict=True)),
-        drift=100.0 * float(change.sum()) / words,
-        tolerance=tolerance(target.quantization, words),
-        speed=speed,
-    )
+        references = [self._normalize(text) for text in split.texts]
+        original, converted = self._count(references, theirs), self._count(references, ours)
+        lengths = original.lengths
+        words = int(lengths.sum())
+        change = np.minimum(converted.errors, lengths) - np.minimum(original.errors, lengths)
+        return FormatCheck(
+            format=target.name,
+            quantization=target.quantization,
+            split=split.split,
+            clips=len(ours),
+            words=words,
+            wer=converted.percent,
+            hf_wer=original.percent,
+            same=sum(a == b for a, b in zip(ours, theirs, strict=True)),
+            drift=100.0 * float(change.sum()) / words,
+            tolerance=tolerance(target.quantization, words),
+            speed=speed,
+        )

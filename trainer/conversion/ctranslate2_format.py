@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.conversion.decoding import Decoding
-from trainer.conversion.whisper_layout import has_whisper_layout, write_whisper_layout
+from trainer.conversion.whisper_layout import whisper_layout
 from trainer.data.audio import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -33,11 +32,7 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
     from ctranslate2.converters import TransformersConverter
     from transformers import GenerationConfig, WhisperProcessor
 
-    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        source = folder
-        if not has_whisper_layout(folder):
-            source = Path(scratch) / "model"
-            write_whisper_layout(folder, source)
+    with whisper_layout(folder) as source:
         TransformersConverter(str(source)).convert(str(output), quantization=quantization)
         # Not copied: folders that transformers or others wrote may lack them.
         processor = WhisperProcessor.from_pretrained(source)
@@ -47,9 +42,9 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
 
 
 def transcribe(
-    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], heard: Callable[[int], None]
+    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], progress: Callable[[int], None]
 ) -> list[str]:
-    """Transcripts of clips by faster-whisper on the CPU; arguments as for `transformers_runtime.transcribe`.
+    """Transcripts of clips by faster-whisper on the CPU.
 
     Each clip is filled up with silence to the model's window, as transformers does. faster-whisper by itself fills
     up features with zeros, which is no silence but a sound of middling loudness, and not what a model was trained on.
@@ -76,7 +71,7 @@ def transcribe(
             no_speech_threshold=None,
         )
         texts.append("".join(segment.text for segment in segments).strip())
-        heard(len(texts))
+        progress(len(texts))
     return texts
 
 

@@ -1,21 +1,30 @@
-"""The formats that a model can be exported to, and whether this machine can make them. Imports nothing heavy."""
+"""The formats that a model can be exported to, converting to them and transcribing with them. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from trainer.conversion.decoding import Decoding
+from trainer.conversion.quiet import quiet_libraries
 from trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
     """One format and what decodes it."""
 
-    name: str
     runtime: str
     """Package that decodes it, and that the converted model is checked with."""
+    module: str
+    """Of this package: has `transcribe`, and `convert` but for `hf`."""
     quantizations: tuple[str, ...]
     """How its weights can be stored; the first is the default."""
     packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -23,50 +32,42 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    each.name: each
-    for each in (
-        Format(name="hf", runtime="transformers", quantizations=("float32",)),
-        Format(
-            name="ctranslate2",
-            runtime="faster-whisper",
-            quantizations=("float16", "float32", "int8", "int8_float16"),
-            packages={"ctranslate2": "ctranslate2", "faster_whisper": "faster-whisper"},
-        ),
-        Format(
-            name="ggml",
-            runtime="whisper.cpp",
-            quantizations=("float16", "int8", "q5_0"),
-            packages={"pywhispercpp": "pywhispercpp", "gguf": "gguf"},
-        ),
-        Format(
-            name="onnx",
-            runtime="ONNX Runtime",
-            quantizations=("float32", "int8"),
-            packages={"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
-        ),
-    )
+    "hf": Format(runtime="transformers", module="transformers_runtime", quantizations=("float32",)),
+    "ctranslate2": Format(
+        runtime="faster-whisper",
+        module="ctranslate2_format",
+        quantizations=("float16", "float32", "int8", "int8_float16"),
+        packages={"ctranslate2": "ctranslate2", "faster_whisper": "faster-whisper"},
+    ),
+    "ggml": Format(
+        runtime="whisper.cpp",
+        module="ggml_format",
+        quantizations=("float16", "int8", "q5_0"),
+        packages={"pywhispercpp": "pywhispercpp", "gguf": "gguf"},
+    ),
 }
+CONVERTED = tuple(name for name in FORMATS if name != "hf")
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A format with the storage of its weights; `resolve_targets` makes them."""
+    """A format, by name, with the storage of its weights; `resolve_targets` makes them."""
 
-    format: Format
+    name: str
     quantization: str
 
     @property
-    def name(self) -> str:
-        """The format's name."""
-        return self.format.name
+    def runtime(self) -> str:
+        """What decodes it."""
+        return FORMATS[self.name].runtime
 
 
 def resolve_targets(names: Sequence[str], quantization: str | None) -> list[Target]:
-    """What was asked for, checked.
+    """The formats that are to be made beside the Hugging Face folder, checked; `hf` is none.
 
     Args:
         names: formats, each once; the order is kept.
-        quantization: storage of the weights in every format but `hf`; each one's default where it is None.
+        quantization: storage of the weights; each format's default where it is None.
 
     Raises:
         ConfigError: a format is unknown or given twice, has no such quantization, or its packages are missing.
@@ -75,36 +76,55 @@ def resolve_targets(names: Sequence[str], quantization: str | None) -> list[Targ
     for name in names:
         if name not in FORMATS:
             raise ConfigError(f"--format {name}: must be one of {', '.join(FORMATS)}")
+        if name == "hf":
+            continue
         if any(target.name == name for target in targets):
             raise ConfigError(f"--format {name}: is given twice; remove one")
-        targets.append(_target(FORMATS[name], quantization))
-    if quantization is not None and all(target.name == "hf" for target in targets):
+        known = FORMATS[name].quantizations
+        if quantization not in (None, *known):
+            raise ConfigError(f"--quantization {quantization}: {name} can be stored as {', '.join(known)}")
+        packages = FORMATS[name].packages
+        missing = [package for module, package in packages.items() if not importlib.util.find_spec(module)]
+        if missing:
+            raise ConfigError(
+                f"--format {name}: needs {' and '.join(missing)}; pip install 'tune-whisper[{name}]'"
+            )
+        targets.append(Target(name, quantization or known[0]))
+    if quantization is not None and not targets:
         raise ConfigError(
             f"--quantization {quantization}: the Hugging Face format is always float32; name another --format"
         )
     return targets
 
 
-def _target(wanted: Format, quantization: str | None) -> Target:
-    if quantization is None or wanted.name == "hf":
-        return Target(wanted, wanted.quantizations[0])
-    if quantization not in wanted.quantizations:
-        raise ConfigError(
-            f"--quantization {quantization}: {wanted.name} can be stored as {', '.join(wanted.quantizations)}"
-        )
-    return Target(wanted, quantization)
+def convert(target: Target, folder: Path, output: Path) -> None:
+    """Write the model of a Hugging Face folder to the folder `output`, which must not exist.
+
+    Raises:
+        ModelError: the format cannot hold the model.
+    """
+    _module(target.name).convert(folder, output, target.quantization)
 
 
-def check_installed(targets: Sequence[Target]) -> None:
-    """Raise `ConfigError` where a package that converting or checking needs is not installed."""
-    for target in targets:
-        missing = [
-            package
-            for module, package in target.format.packages.items()
-            if importlib.util.find_spec(module) is None
-        ]
-        if missing:
-            needs = " and ".join(missing) + (" is" if len(missing) == 1 else " are")
-            raise ConfigError(
-                f"--format {target.name}: {needs} not installed; pip install 'tune-whisper[{target.name}]'"
-            )
+def transcribe(
+    name: str, folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], progress: Callable[[int], None]
+) -> list[str]:
+    """Transcripts of clips by the runtime of a format.
+
+    Args:
+        name: the format of the model in `folder`.
+        folder: the model.
+        decoding: how to decode; the same for all formats of a model.
+        clips: float32 (samples,) each, 16 kHz mono, none longer than the window.
+        progress: called with the number of clips done.
+
+    Raises:
+        ModelError: the runtime cannot load the model.
+    """
+    texts: list[str] = _module(name).transcribe(folder, decoding, clips, progress)
+    return texts
+
+
+def _module(name: str) -> Any:
+    quiet_libraries()
+    return importlib.import_module(f"trainer.conversion.{FORMATS[name].module}")

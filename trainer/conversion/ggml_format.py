@@ -1,4 +1,4 @@
-"""whisper.cpp's file format.
+"""whisper.cpp's file format, and decoding with it.
 
 Written to the letter of whisper.cpp's `models/convert-h5-to-ggml.py` and `examples/quantize` (MIT licence, The ggml
 authors), which are in no Python package and take the mel filters from a checkout of openai/whisper: sizes, mel
@@ -7,14 +7,19 @@ filters, tokens as bytes, then every tensor with its name. Blocks are quantised 
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
 import struct
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from trainer.conversion.decoding import end_token
-from trainer.conversion.whisper_layout import has_whisper_layout, write_whisper_layout
+from trainer.conversion.decoding import Decoding, end_token
+from trainer.conversion.whisper_layout import whisper_layout
 from trainer.errors import ModelError
 
 if TYPE_CHECKING:
@@ -66,11 +71,7 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
     import torch
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
-    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        source = folder
-        if not has_whisper_layout(folder):
-            source = Path(scratch) / "model"
-            write_whisper_layout(folder, source)
+    with whisper_layout(folder) as source:
         processor: WhisperProcessor = WhisperProcessor.from_pretrained(source)
         model = WhisperForConditionalGeneration.from_pretrained(
             source, dtype=torch.float32, use_safetensors=True
@@ -197,3 +198,48 @@ def _write_tensor(file: BinaryIO, name: str, values: np.ndarray, quantization: s
     file.write(struct.pack("<3i", len(shape), len(label), kind))
     file.write(struct.pack(f"<{len(shape)}i", *reversed(shape)))
     file.write(label + content)
+
+
+def transcribe(
+    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], progress: Callable[[int], None]
+) -> list[str]:
+    """Transcripts of clips by whisper.cpp on the CPU, in a process of its own: what it does not like ends it at once.
+
+    Raises:
+        ModelError: whisper.cpp cannot load or run the model; with the last words of its log.
+    """
+    import numpy as np
+
+    path = folder / MODEL_FILE
+    texts: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        np.savez(Path(scratch) / "clips.npz", *clips)
+        command = [sys.executable, "-m", "trainer.conversion.ggml_process"]
+        command += [str(path), str(Path(scratch) / "clips.npz"), json.dumps(dataclasses.asdict(decoding))]
+        log = Path(scratch) / "log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+                # A failed assertion would start a debugger.
+                env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+            )
+            with process:
+                for line in process.stdout or ():
+                    texts.append(json.loads(line))
+                    progress(len(texts))
+        if process.returncode or len(texts) != len(clips):
+            raise ModelError(f"{path}: whisper.cpp cannot use it: {_last_words(log)}")
+    return texts
+
+
+def _last_words(log: Path) -> str:
+    """The last line of whisper.cpp's log that tells of an error, or the last one."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [
+        line for line in lines if any(word in line.lower() for word in ("error", "invalid", "fail", "assert"))
+    ]
+    return [*(lines[-1:] or ["it said nothing"]), *telling[-1:]][-1]

@@ -16,16 +16,9 @@ _BATCH = 8
 
 
 def transcribe(
-    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], heard: Callable[[int], None]
+    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], progress: Callable[[int], None]
 ) -> list[str]:
-    """Transcripts of clips by the model in a Hugging Face folder, on the GPU where there is one.
-
-    Args:
-        folder: the model with its processor and generation config.
-        decoding: how to decode.
-        clips: float32 (samples,), 16 kHz mono, none longer than the window.
-        heard: called with the number of clips done.
-    """
+    """Transcripts of clips by the model in a Hugging Face folder, on the GPU where there is one."""
     import torch
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
@@ -46,5 +39,5 @@ def transcribe(
         with torch.inference_mode(), only_errors():
             tokens = model.generate(input_features=features.to(device), num_beams=1)
         texts += [text.strip() for text in processor.batch_decode(tokens, skip_special_tokens=True)]
-        heard(len(texts))
+        progress(len(texts))
     return texts

@@ -7,9 +7,11 @@ CTranslate2 and whisper.cpp tell special tokens by their ids, which they compute
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +29,22 @@ _LEAST_SHIFT = 0.05
 _TASKS = ("translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps")
 
 
-def has_whisper_layout(folder: Path) -> bool:
-    """Whether the model in a Hugging Face folder has Whisper's own vocabulary."""
+@contextlib.contextmanager
+def whisper_layout(folder: Path) -> Iterator[Path]:
+    """A Hugging Face folder with the same model in Whisper's own vocabulary: that folder itself where it has it.
+
+    Raises:
+        ModelError: as `write_whisper_layout`.
+    """
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder)
-    return config.vocab_size in _SIZES and config.eos_token_id in (50_256, END)
+    if config.vocab_size in _SIZES and config.eos_token_id in (50_256, END):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
+        write_whisper_layout(folder, Path(scratch) / "model")
+        yield Path(scratch) / "model"
 
 
 def write_whisper_layout(folder: Path, output: Path) -> None:
@@ -89,9 +101,7 @@ def _new_ids(folder: Path, processor: WhisperProcessor) -> dict[int, int]:
             if unknown
             else f"{end:,} text tokens, over {END - 1:,}"
         )
-        raise ModelError(
-            f"{folder}: has {what}, and so can be no ctranslate2 or ggml model; export it as hf or onnx"
-        )
+        raise ModelError(f"{folder}: has {what}, and so can be no ctranslate2 or ggml model; export it as hf")
     return {number: number if number < end else places[token] for token, number in tokens.items()}
 
 
@@ -107,7 +117,7 @@ def _unused_row(model: WhisperForConditionalGeneration) -> torch.Tensor:
     if not abs(shift) > _LEAST_SHIFT:
         raise ModelError(
             "the model's own vocabulary cannot be told in Whisper's numbers, for its last layer norm has no shift; "
-            "export it as hf or onnx"
+            "export it as hf"
         )
     row: torch.Tensor = direction * (_UNUSED_LOGIT / shift)
     return row

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.conversion.formats import FORMATS, check_installed, resolve_targets
+from trainer.conversion.formats import CONVERTED, FORMATS, resolve_targets
 from tune.commands.options import Parser, add_storage
 from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
 from tune.util.files import check_folder
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
-README that says how to use it: DIR/ctranslate2 for faster-whisper, DIR/ggml for whisper.cpp, DIR/onnx for ONNX Runtime.
+README that says how to use it: DIR/ctranslate2 for faster-whisper, DIR/ggml for whisper.cpp.
 Each is checked after it is made: it transcribes clips in its own runtime, and its WER is shown beside that of
 transformers. One that drifts further than its tolerance is not kept, and the exit code is 1.
 
 examples:
   tune-whisper export lr_batch-20261121-213246 --output my-model
   tune-whisper export EXPERIMENT --output my-model --format ctranslate2 --format ggml --quantization int8
-  tune-whisper export --from-model my-model --format onnx
+  tune-whisper export --from-model my-model --format ggml
 """
 
 
@@ -61,9 +61,7 @@ def export_parser() -> argparse.ArgumentParser:
         "--quantization",
         metavar="Q",
         help="how the other formats store weights: "
-        + "; ".join(
-            f"{each.name} {', '.join(each.quantizations)}" for each in FORMATS.values() if each.name != "hf"
-        )
+        + "; ".join(f"{name} {', '.join(FORMATS[name].quantizations)}" for name in CONVERTED)
         + " (default: the first)",
     )
     formats.add_argument(
@@ -133,8 +131,7 @@ def run(words: list[str]) -> FormatsOutcome:
         )
     if arguments.output is not None:
         check_folder(f"--output {arguments.output}", arguments.output)
-    targets = resolve_targets(arguments.format or ["hf"], arguments.quantization)
-    check_installed(targets)
+    targets = resolve_targets(arguments.format, arguments.quantization)
     from tune.export.export import export_existing, export_trial
     from tune.export.hub import check_hub, push_to_hub
     from tune.registry.register import check_names, register_from

@@ -8,8 +8,8 @@ from pathlib import Path
 from tune.commands.options import Parser, add_storage, add_tracking_uri
 
 _EPILOG = """\
-The model is logged onto the MLflow run of its trial, where the store has that, with the flavours "transformers" and
-"python_function"; docs/mlflow.md shows how it is loaded, served and called.
+The model is logged onto the MLflow run of its trial, where the store has that; docs/mlflow.md shows how it is loaded,
+served and called.
 
 example:
   tune-whisper export EXPERIMENT --output whisper-be

@@ -99,7 +99,7 @@ def _folder(word: str, path: Path) -> NamedModel:
         )
     find_model(TrainConfig(model=str(path)))  # which refuses what must not be loaded
     if not any((path / name).is_file() for name in _WEIGHTS):
-        converted = [entry.name for entry in path.iterdir() if entry.suffix in (".bin", ".onnx", ".ggml")]
+        converted = [entry.name for entry in path.iterdir() if entry.suffix in (".bin", ".ggml")]
         which = f"; {converted[0]} is of another format" if converted else ""
         raise ModelError(
             f"model {word!r}: the folder has no weights (model.safetensors){which}; give a "

@@ -24,7 +24,7 @@ from tune.experiments.models import SETTINGS_FILE, exported_settings, write_expo
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
-from tune.export.model_card import CardFacts, Rates, model_card, usage
+from tune.export.model_card import CardFacts, Rates, model_card
 from tune.search.finalists import ClipErrors, wer_interval
 from tune.search.records import listed, role_of
 from tune.util.console import say, tell_of
@@ -117,12 +117,12 @@ def export_trial(
             "reported_validation_wer": trial.best_wer if point is None else None,
             "evaluations": measured.rates,
             "changed_since_search": list(measured.changed),
-            "formats": outcome.to_dict(),
+            "formats": outcome.made,
         }
         _write_json(partial / EVALUATION_FILE, renamed(summary, config.task))
         write_exported_settings(config, partial)
-        facts = CardFacts(measured.changed, outcome.paths(), ADAPTER_FOLDER if adapter else None, point)
-        card = model_card(saved, trial, measured.rates, read_decoding(partial), facts)
+        facts = CardFacts(measured.changed, outcome.made, ADAPTER_FOLDER if adapter else None, point)
+        card = model_card(saved, trial, measured.rates, read_decoding(partial).window_seconds, facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
     on_all = saved.state.base_rates_for(trial)["clips"] == saved.state.base_rates["clips"]
     reported = trial.best_wer if point is None and on_all else None
@@ -430,7 +430,7 @@ def _target_folder(
             f"--from-model {model}: holds adapters alone, to be merged into their base model; give --output DIR"
         )
     for target in targets:
-        if target.name != "hf" and (folder / target.name).exists():
+        if (folder / target.name).exists():
             raise ExperimentError(
                 f"--from-model {model}: has a folder {target.name} already; remove it, or give --output DIR"
             )
@@ -438,18 +438,10 @@ def _target_folder(
 
 
 def _note(folder: Path, outcome: FormatsOutcome) -> None:
-    """Add the formats to the model's `evaluation.json`, and how to use them to its card."""
+    """Add the formats to the model's `evaluation.json`."""
     summary = read_object(folder / EVALUATION_FILE)
-    before = summary.get("formats", {})
-    summary["formats"] = {**before, **outcome.to_dict()}
+    summary["formats"] = {**summary.get("formats", {}), **outcome.made}
     _write_json(folder / EVALUATION_FILE, summary)
-    card = folder / CARD_FILE
-    if card.is_file():
-        text, decoding = card.read_text(encoding="utf-8"), read_decoding(folder)
-        # Only what an export wrote: cards of others, and what was rewritten by hand, stay as they are.
-        brought = text.replace(usage(decoding, before), usage(decoding, summary["formats"]))
-        if brought != text:
-            write_whole(card, brought)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -11,14 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.conversion.decoding import read_decoding
-from trainer.conversion.usage import PLACE
-from tune.export.formats import EVALUATION_FILE
-from tune.export.model_card import usage
+from tune.export.model_card import PLACE
 from tune.util.errors import UserError, first_line
-from tune.util.files import read_object
 
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.onnx", "*.onnx_data")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
 _NEVER = (".*", "*.partial", "__pycache__")
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
@@ -116,16 +112,8 @@ def _with_hub_card(folder: Path, repo: str) -> Iterator[Path]:
         if card.is_file():
             text = card.read_text(encoding="utf-8")
             card.unlink()  # the link; writing through it would change the folder's own
-            card.write_text(hub_card(text, folder, repo), encoding="utf-8")
+            card.write_text(text.replace(PLACE, repo), encoding="utf-8")
         yield staged
-
-
-def hub_card(text: str, folder: Path, repo: str) -> str:
-    """A folder's model card as it stands on the hub: it says how to load the model from there."""
-    if PLACE in text and (made := read_object(folder / EVALUATION_FILE)):  # an export wrote it
-        decoding, formats = read_decoding(folder), made.get("formats", {})
-        text = text.replace(usage(decoding, formats), usage(decoding, formats, repo))
-    return text.replace(f"{PLACE}/", "").replace(PLACE, repo)
 
 
 def _check_repo_name(repo: str) -> None:

@@ -1,25 +1,24 @@
 """The model card of an exported model, `README.md` with the metadata that the Hugging Face hub reads: its facts.
 
-Its words are in `model_card.md.jinja`, and what it says of using the model in `usage.md.jinja`.
+Its words are in `model_card.md.jinja`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
 from trainer.config import TrainConfig
-from trainer.conversion.decoding import Decoding
-from trainer.conversion.usage import PLACE, how_to_use
+from trainer.conversion.formats import CONVERTED, FORMATS
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
 from trainer.scoring.translation import TRANSLATE, words
-from tune.experiments.results import source_table, status_of
+from tune.experiments.results import source_table
 from tune.search.records import listed
 from tune.util.console import short_source
 
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
 
     from tune.experiments.saved import SavedExperiment
-    from tune.search.records import Outcome, TrialRecord
+    from tune.search.records import TrialRecord
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
-_USAGE = Path(__file__).with_name("usage.md.jinja")
+PLACE = "PATH_OF_THIS_FOLDER"
+"""Stands in the examples for the folder that they are in: only its reader knows where it lies."""
 
 Rates: TypeAlias = dict[str, dict[str, dict[str, Any]]]
 """Error rates in percent by split, `before` and `after`, with `wer_interval` and `cer_interval` where they are known:
@@ -50,30 +50,6 @@ _LICENSES = {
 """As the base models' own cards on the hub have it."""
 _HUB_CODES = {"jw": "jv"}
 """Where Whisper's code of a language is not ISO 639's."""
-_DROPPED = {
-    "too_long_audio": "longer than the model's window",
-    "too_long_text": "text longer than the model can write",
-    "empty_text": "no text",
-    "empty_audio": "no audio",
-    "unreadable_audio": "unreadable",
-    "incomplete_audio": "cut off or damaged",
-}
-"""In words; other reasons stand as they are, without their underscores."""
-_STATUS: dict[Outcome, str] = {
-    "completed": "went to the end",
-    "early_stopped": "were stopped early",
-    "diverged": "diverged",
-    "failed": "failed",
-    "interrupted": "were interrupted",
-}
-_ALWAYS_SHOWN = (
-    *("learning_rate", "scheduler_type", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"),
-    *("epochs", "max_steps", "weight_decay", "precision", "seed"),
-)
-_NOT_SETTINGS = (
-    *("model", "data", "language", "task", "cache_dir", "output_dir", "evaluate_at", "eval_batch_size"),
-)
-"""Told elsewhere, or of the machine that it ran on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +59,7 @@ class CardFacts:
     changed: Collection[str] = ()
     """Splits whose clips are no longer all those of the search."""
     formats: Collection[str] = ()
-    """Other formats beside the model, `ctranslate2`, `ggml` or `onnx`, each in a folder of its name."""
+    """Other formats beside the model, `ctranslate2` or `ggml`, each in a folder of its name."""
     adapter: str | None = None
     """Folder with LoRA's adapters beside the model, if they are there."""
     point: float | None = None
@@ -91,7 +67,7 @@ class CardFacts:
 
 
 def model_card(
-    saved: SavedExperiment, trial: TrialRecord, rates: Rates, decoding: Decoding, facts: CardFacts
+    saved: SavedExperiment, trial: TrialRecord, rates: Rates, window_seconds: float, facts: CardFacts
 ) -> ModelCard:
     """The card, as it stands in the model's folder.
 
@@ -99,7 +75,7 @@ def model_card(
         saved: the experiment.
         trial: of it, the exported one.
         rates: error rates by split, `before` and `after`.
-        decoding: how the exported model decodes.
+        window_seconds: what the exported model hears at once.
         facts: what else is known.
     """
     from huggingface_hub import ModelCard
@@ -108,7 +84,6 @@ def model_card(
     source = config.model_source
     verdict = state.verdict
     standings = verdict.standings if verdict else []
-    counts = Counter(status_of(run) for run in state.records.all())
     card: ModelCard = ModelCard.from_template(
         _metadata(config, rates, saved.name, _languages(saved, config)),
         template_path=str(_TEMPLATE),
@@ -120,7 +95,7 @@ def model_card(
         trial=trial,
         config=config,
         rates=rates,
-        decoding=decoding,
+        window_seconds=window_seconds,
         facts=facts,
         prepared=state.data,
         alone=saved.is_training,
@@ -135,45 +110,14 @@ def model_card(
         unit=unit_note(config),
         intervals=any("wer_interval" in found for pair in rates.values() for found in pair.values()),
         judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
-        usage=usage(decoding, facts.formats),
+        place=PLACE,
+        converted={name: FORMATS[name].runtime for name in CONVERTED},
         data=short_source(config.data),
-        reasons=_DROPPED,
         parameters=defaultdict(dict, settings.space.get("parameters", {})),
-        fixed=_fixed_settings(config, trial.config),
-        outcomes=[(counts[status], words) for status, words in _STATUS.items() if counts[status]],
         cost=_cost(saved),
-        tools=", ".join(
-            f"{name} {settings.versions[name]}"
-            for name in ("transformers", "torch", "ray", "optuna")
-            if name in settings.versions
-        ),
     )
     card.content = words(card.content, config.task)
     return card
-
-
-def usage(decoding: Decoding, formats: Collection[str], repo: str | None = None) -> str:
-    """How to use an exported model in transformers, faster-whisper and whisper.cpp, and with ONNX where it was made.
-
-    Args:
-        decoding: how the model decodes.
-        formats: other formats that lie beside the model, each in a folder of its name.
-        repo: the model's name on the hub; None for a folder, which `PLACE` stands for. Of what lies on the hub, all
-            but transformers takes a path, so the examples download it first.
-
-    Returns:
-        Markdown.
-    """
-    from jinja2 import Template
-
-    text: str = Template(_USAGE.read_text(encoding="utf-8")).render(
-        decoding=decoding,
-        formats=formats,
-        place=repo or PLACE,
-        on_hub=repo is not None,
-        how_to_use=how_to_use,
-    )
-    return text
 
 
 def _languages(saved: SavedExperiment, config: TrainConfig) -> list[str]:
@@ -259,17 +203,6 @@ def _is_hub_id(source: str) -> bool:
 def _short_name(source: str) -> str:
     """A folder by its name only; hub ids as they are."""
     return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith(("/", ".", "~")) else source
-
-
-def _fixed_settings(config: TrainConfig, searched: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-    """Names and values of what was not searched; of what stands at its default only what is asked for often."""
-    defaults = TrainConfig().to_dict()
-    return [
-        (name, value, "fixed" if value != defaults[name] else "default")
-        for name, value in config.to_dict().items()
-        if name not in searched and name not in _NOT_SETTINGS and value is not None
-        if name in _ALWAYS_SHOWN or value != defaults[name]
-    ]
 
 
 def _cost(saved: SavedExperiment) -> str:

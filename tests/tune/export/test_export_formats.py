@@ -17,11 +17,9 @@ import pytest
 import soundfile
 
 from trainer.config import TrainConfig
-from trainer.conversion.check import Checker, FormatCheck, tolerance
-from trainer.conversion.clips import CheckClips, read_clips
-from trainer.conversion.convert import convert, transcribe
+from trainer.conversion.check import CheckClips, Checker, FormatCheck, read_clips, tolerance
 from trainer.conversion.decoding import Decoding, read_decoding
-from trainer.conversion.formats import FORMATS, Target, resolve_targets
+from trainer.conversion.formats import CONVERTED, Target, convert, resolve_targets, transcribe
 from trainer.conversion.hugging_face import write_model
 from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisper_layout
 from trainer.data.audio import SAMPLE_RATE
@@ -29,12 +27,9 @@ from trainer.errors import ModelError
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.commands.export import export_parser
-from tune.export.model_card import usage
 
-for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf", "onnx", "onnxscript", "onnxruntime"):
+for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf"):
     pytest.importorskip(package)
-
-CONVERTED = [name for name in FORMATS if name != "hf"]
 
 
 def tune_whisper(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -109,7 +104,7 @@ def test_the_runtime_hears_what_transformers_hears(
 ) -> None:
     found = check(checker, converted(name), name)
     assert (found.split, found.clips, found.words) == ("test", 96, 358)
-    assert not found.drifted, found.problem()
+    assert not found.problem
     assert found.same >= 94  # one or two near ties
     assert 60 < found.hf_wer < 70, "the untuned demo"
 
@@ -119,7 +114,6 @@ def test_the_runtime_hears_what_transformers_hears(
     [
         *(("ctranslate2", each) for each in ("float32", "int8", "int8_float16")),
         *(("ggml", "int8"), ("ggml", "q5_0")),
-        pytest.param("onnx", "int8", marks=pytest.mark.slow),
     ],
 )
 def test_smaller_weights_cost_little(
@@ -128,11 +122,11 @@ def test_smaller_weights_cost_little(
     found = check(checker, converted(name, quantization), name, quantization)
     # The untuned demo guesses. Without VNNI, sums of CTranslate2's int8 products overflow (oneDNN): 3.9 points seen.
     exact = name != "ctranslate2" or quantization == "float32" or "vnni" in Path("/proc/cpuinfo").read_text()
-    assert abs(found.drift) <= found.tolerance + (1.5 if exact else 4.0), found.problem()
+    assert abs(found.drift) <= found.tolerance + (1.5 if exact else 4.0), found
     assert found.same >= (70 if exact else 55)
 
     def size(folder: Path) -> int:
-        return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".bin", ".onnx"))
+        return sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".bin")
 
     if quantization not in ("float32", "int8_float16"):
         assert size(converted(name, quantization)) < 0.7 * size(converted(name))
@@ -152,9 +146,6 @@ def test_everything_that_the_targets_need_is_there(converted: Callable[..., Path
     generation = json.loads((ctranslate2 / "generation_config.json").read_text())
     assert (generation["language"], generation["task"]) == ("en", "transcribe")
     assert [path.name for path in converted("ggml").iterdir()] == ["ggml-model.bin"]
-    onnx = {path.name for path in converted("onnx").iterdir()}
-    assert {"encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"} <= onnx
-    assert {"tokenizer.json", "preprocessor_config.json", "generation_config.json", "config.json"} <= onnx
 
 
 def test_whispers_layout_is_the_same_model(model: Path, clips: CheckClips, tmp_path: Path) -> None:
@@ -253,7 +244,7 @@ def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def test_the_command_shows_both_wers(exported: tuple[Path, str]) -> None:
     folder, printed = exported
     told = json.loads((folder / "evaluation.json").read_text())["formats"]
-    assert list(told) == CONVERTED
+    assert tuple(told) == CONVERTED
     for name, found in told.items():
         [checked] = found["checks"]
         assert (checked["split"], checked["clips"]) == ("validation", 32)
@@ -321,7 +312,7 @@ def test_timestamps_still_work(model: Path, converted: Callable[..., Path], clip
 @pytest.mark.parametrize(
     ("words", "texts"),
     [
-        (["x", "--output", "out", "--format", "tflite"], ["--format tflite", "hf, ctranslate2, ggml, onnx"]),
+        (["x", "--output", "out", "--format", "tflite"], ["--format tflite", "hf, ctranslate2, ggml"]),
         (["x", "--output", "out", "--format", "ggml", "--format", "ggml"], ["--format ggml", "given twice"]),
         (
             ["x", "--output", "out", "--format", "ggml", "--quantization", "int4"],
@@ -373,9 +364,8 @@ def test_the_home_folder_is_meant_after_an_equals_sign_too(
 @pytest.mark.parametrize(
     ("name", "module", "package"),
     [
-        ("ctranslate2", "faster_whisper", "faster-whisper is not installed"),
-        ("ggml", "pywhispercpp", "pywhispercpp is not installed"),
-        ("onnx", "onnxscript", "onnxscript is not installed"),
+        ("ctranslate2", "faster_whisper", "needs faster-whisper"),
+        ("ggml", "pywhispercpp", "needs pywhispercpp"),
     ],
 )
 def test_a_missing_package_is_told_before_anything_starts(
@@ -445,7 +435,7 @@ def test_the_wrong_model_is_found_out(
     content[start : start + size] = bytes(size)
     path.write_bytes(content)
     found = check(checker, folder, "ggml")
-    assert found.drifted
+    assert found.problem
     assert found.wer > found.hf_wer + 10
 
 
@@ -464,12 +454,8 @@ def test_formats_are_added_to_an_exported_folder_once(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(model, tmp_path / "model"))
-    card = folder / "README.md"
-    card.write_text(f"# Ours\n\n{usage(read_decoding(folder), ())}\n\n## Limits\n")
     words = ["export", "--from-model", str(folder), "--data", "demo", "--format", "ctranslate2"]
     assert main(words) == 0
-    assert card.read_text() == f"# Ours\n\n{usage(read_decoding(folder), ['ctranslate2'])}\n\n## Limits\n"
-    card.write_text("# Mine\n")
     assert (folder / "ctranslate2" / "model.bin").is_file()
     capsys.readouterr()
     assert main(words) == 2
@@ -481,7 +467,6 @@ def test_formats_are_added_to_an_exported_folder_once(
     told = json.loads((folder / "evaluation.json").read_text())["formats"]
     assert set(told) == {"ctranslate2", "ggml"}
     assert told["ggml"]["checks"] == []
-    assert card.read_text() == "# Mine\n"
 
 
 def test_a_format_that_fails_costs_nothing_else(

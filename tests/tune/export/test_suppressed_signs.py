@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainer.conversion.decoding import read_decoding
-from trainer.conversion.usage import how_to_use
-from trainer.model.pretrained import DEMO_MODEL
+from trainer.conversion.formats import Target
+from tune.export.formats import format_readme
 
 OPENAI = """
 1 2 7 8 9 10 14 25 26 27 28 29 31 58 59 60 61 62 63 90 91 92 93 359 503 522 542 873 893 902 918 922 931 1350
@@ -31,11 +31,7 @@ def test_the_whole_list_or_none(taken: list[int], shared_data: Path, tmp_path: P
     (folder / "generation_config.json").write_text(json.dumps(settings))
     decoding = read_decoding(folder)
     assert decoding.suppresses_symbols is not bool(taken)
-    assert ("suppress_tokens=[]" in how_to_use("ctranslate2", decoding)) is bool(taken)
-    assert ("suppress_nst" in how_to_use("ggml", decoding)) is not bool(taken)
-
-
-def test_the_demo_may_write_all_signs() -> None:
-    told = how_to_use("ctranslate2", read_decoding(DEMO_MODEL))
-    assert "without_timestamps=True, suppress_tokens=[])" in told
-    assert "whatever the model's own list says" in " ".join(told.split())
+    told = format_readme(Target("ctranslate2", "int8"), decoding, [])
+    assert ("without_timestamps=True, suppress_tokens=[])" in told) is bool(taken)
+    told = format_readme(Target("ggml", "int8"), decoding, [])
+    assert ("--suppress-nst" in told) is ("suppress_nst=True" in told) is not bool(taken)

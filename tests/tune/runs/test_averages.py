@@ -12,8 +12,6 @@ from rich.console import Console
 from test_final_round import Search
 
 import tune_whisper
-from trainer.conversion.decoding import read_decoding
-from trainer.model.pretrained import DEMO_MODEL
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import TrialProposed
 from tune.experiments.folder import EVENTS_FILE
@@ -190,7 +188,7 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
         saved,
         saved.best,
         {"validation": {"before": rates, "after": rates}},
-        read_decoding(DEMO_MODEL),
+        4.0,
         CardFacts(),
     )
     assert f"{whom.replace('the mean', 'the mean of the weights', 1)} (a [model soup]" in str(card)

@@ -1,0 +1,113 @@
+"""How MLflow calls a registered model: recordings in, text out. A copy of this file travels with every model.
+
+MLflow's own pyfunc of a transformers model needs the program ffmpeg to decode bytes, and refuses audio that is longer
+than the model's window. This one decodes with soundfile and resamples with soxr, as the training did, and cuts long
+recordings at their pauses, which Silero VAD finds.
+
+Nothing of this project is imported here: what is, must be a pinned requirement of the model (see `register`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_RATE = 16_000
+_WITHOUT_SPACES = ("zh", "yue", "ja", "th", "lo", "my", "km", "bo")
+"""Languages written without spaces between words."""
+
+
+class SpeechModel:
+    """What `mlflow.pyfunc.load_model` wraps."""
+
+    def __init__(self, pipeline: Any) -> None:
+        """`pipeline` is transformers' one for speech recognition."""
+        self._pipeline = pipeline
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[str]:
+        """Transcripts of recordings.
+
+        Args:
+            model_input: a table with one column, a list, or a single recording. Each is the content of a WAV, FLAC,
+                OGG or MP3 file of any sample rate, as bytes or as base64 text.
+            params: none are known.
+
+        Raises:
+            MlflowException: a recording cannot be decoded; over HTTP that is status 400.
+        """
+        recordings = [_read(number, value) for number, value in enumerate(_values(model_input), start=1)]
+        return [self._transcribe(recording) for recording in recordings]
+
+    def _transcribe(self, recording: np.ndarray) -> str:
+        """The text of float32 (samples,) at 16 kHz."""
+        window = int(self._pipeline.feature_extractor.n_samples)
+        whole = [(0, len(recording))]
+        spans = whole if len(recording) <= window else _speech(recording, window)
+        texts = [str(self._pipeline(recording[start:end])["text"]).strip() for start, end in spans]
+        language = getattr(self._pipeline.model.generation_config, "language", None)
+        return ("" if language in _WITHOUT_SPACES else " ").join(text for text in texts if text)
+
+
+def _load_pyfunc(path: str) -> SpeechModel:
+    """What MLflow calls to load the model whose files are in `path`."""
+    from transformers import pipeline
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return SpeechModel(pipeline("automatic-speech-recognition", path, model_kwargs={"use_safetensors": True}))
+
+
+def _speech(recording: np.ndarray, longest: int) -> list[tuple[int, int]]:
+    """First sample of each stretch of speech and the one after its last, none longer than so many samples."""
+    import torch
+    from silero_vad import get_speech_timestamps, load_silero_vad
+
+    found = get_speech_timestamps(
+        torch.from_numpy(recording),
+        load_silero_vad(),  # its state is of one recording, and requests come at the same time
+        max_speech_duration_s=longest / _RATE,
+        min_silence_duration_ms=500,
+        speech_pad_ms=200,
+    )
+    return [(span["start"], span["end"]) for span in found]
+
+
+def _values(model_input: Any) -> list[Any]:
+    """The recordings of whatever MLflow makes of a request: a table, a mapping of one column, a list, or one value."""
+    if hasattr(model_input, "iloc"):
+        model_input = model_input.to_numpy()
+    if isinstance(model_input, dict):
+        (model_input,) = model_input.values()
+    if isinstance(model_input, (bytes, str)):
+        return [model_input]
+    return [_single(value) for value in model_input]
+
+
+def _single(value: Any) -> Any:
+    """The one value of an array: of {"inputs": [{"audio": ...}]} MLflow makes rows of arrays of one value each."""
+    while hasattr(value, "item"):
+        value = value.item()
+    return value
+
+
+def _read(number: int, value: Any) -> np.ndarray:
+    """float32 (samples,), 16 kHz mono; raises `MlflowException`, which names the recording by its number."""
+    import numpy as np
+    import soundfile
+    import soxr
+    from mlflow.exceptions import MlflowException
+
+    with contextlib.suppress(ValueError):  # no audio file is base64 text
+        value = base64.b64decode(value, validate=True)
+    try:
+        samples, rate = soundfile.read(io.BytesIO(value), dtype="float32", always_2d=True)
+    except (soundfile.SoundFileError, TypeError) as error:
+        raise MlflowException.invalid_parameter_value(
+            f"recording {number}: cannot be decoded as WAV, FLAC, OGG or MP3: {error}"
+        ) from error
+    return np.ascontiguousarray(soxr.resample(samples.mean(axis=1), rate, _RATE), dtype=np.float32)
