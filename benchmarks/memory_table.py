@@ -115,7 +115,6 @@ def measured(size: str, method: str, optimizer: str, clips: int) -> int | None:
             method=method,
             optimizer=optimizer,
             audio_window=30.0,
-            encoder_cache=False,
             cache_dir=str(Path(folder) / "cache"),
         )
         found = probe_step(config, prepare(config), micro_batches=[clips], seconds=2.0, evaluated=False)

@@ -85,7 +85,7 @@ def _run(config: TrainConfig) -> int:
         ) from error
 
     from trainer.augmentation.sounds import find_sounds, open_sounds
-    from trainer.config import ENCODER_CACHE_OFF, SOUNDS
+    from trainer.config import SOUNDS
     from trainer.data.prepared import prepare
     from trainer.methods import notes_on_methods
     from trainer.model.whisper import check_depth, load_model_config
@@ -100,8 +100,7 @@ def _run(config: TrainConfig) -> int:
     data = prepare(config, waveforms=config.augments)
     for name, folder in folders.items():
         open_sounds(name, folder, data.folder.parent)  # what cannot be read shows here
-    off = config.augments and config.method == "decoder" and config.encoder_cache
-    for note in filter(None, [*data.notes, off and ENCODER_CACHE_OFF, allowed_note(config, data)]):
+    for note in filter(None, [*data.notes, allowed_note(config, data)]):
         print(f"note: {note}")
     for line in notes_on_methods(config.to_dict(), type(config)().to_dict(), [config.method]):
         print(line)

@@ -19,7 +19,6 @@ from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds, read
 from trainer.deepspeed import resolve_deepspeed, zero_stage
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
-from trainer.methods import method_of, method_problems
 
 __all__ = [
     "MODEL_SHORT_NAMES",
@@ -47,9 +46,6 @@ _NOT_STREAMED = (
 )
 SOUNDS = ("noise_dir", "impulse_dir")
 """Settings that name folders of audio that training clips are mixed with."""
-ENCODER_CACHE_OFF = (
-    "encoder_cache is off where augment changes the clips: the encoder hears others in each epoch"
-)
 NO_NOISES = "augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble"
 #: Settings that decide which clip is in which split.
 SPLIT_SETTINGS = (
@@ -114,11 +110,6 @@ class TrainConfig:
     freeze_encoder_layers: int = 0
     """With `full` and `lora`: so many of the encoder's layers, the first ones with the convolutions before them, are
     not trained."""
-    freeze_encoder: bool = False
-    """Older name: true is read as `method: decoder`."""
-    encoder_cache: bool = True
-    """With `method: decoder`: keep what the encoder makes of each clip on disk, and compute it once; off with
-    `augment`, `spec_augment` or `dropout`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
@@ -356,13 +347,8 @@ class TrainConfig:
                 f"ema_decay={self.ema_decay:g}: ZeRO 3 keeps each weight in pieces, of which no average is made; take "
                 "deepspeed=ds_config.json (ZeRO 2), or leave ema_decay out"
             )
-        if not problems:
-            problems += method_problems(self.method, self.freeze_encoder)
         if problems:
             raise ConfigError("\n".join(problems))
-        method: Any = method_of(self.method, self.freeze_encoder)
-        object.__setattr__(self, "method", method)
-        object.__setattr__(self, "freeze_encoder", False)
 
     def _stream_problems(self) -> list[str]:
         """What does not go with streaming, or without."""

@@ -157,7 +157,6 @@ def _train(config: TrainConfig, data: PreparedData, size: int, clock: _Clock, ev
         evaluate_at=(size,) if evaluated else None,
         learning_rate=_HARMLESS_RATE,
         log_every_seconds=0.0,
-        encoder_cache=False,  # the same few clips again and again are not what a training has
         # That of the whole data, of which these are only a few clips.
         audio_window=min(30.0, max(1.0, longest)),
     )

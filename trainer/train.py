@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import tempfile
@@ -241,8 +240,6 @@ def train(
                 trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
         except DivergedError:  # the last step before an evaluation, whose own loss was still a number
             callback.diverge(trainer.state)
-        finally:
-            trainer.close_stores()
     # One that was measured on a part of the clips counts only where there is no other.
     best = min(callback.rows, key=lambda row: ("eval_clips" in row, row["wer"]), default=None)
     return TrainResult(
@@ -329,7 +326,6 @@ def _make_trainer(
 
     from trainer.training.arguments import loaders, set_tf32, training_arguments
     from trainer.training.collator import WhisperCollator
-    from trainer.training.encoder_cache import add_stores
     from trainer.training.streamed import StreamedCollator, StreamedSplit
     from trainer.training.taught import allow_taught
     from trainer.training.whisper_trainer import WhisperTrainer
@@ -396,7 +392,6 @@ def _make_trainer(
         evaluation=evaluation,
         normalizers=make_normalizers(config, evaluation.origins.kinds, processor.tokenizer),
         full_frames=full,
-        add_stores=functools.partial(add_stores, config, model, data.folder),
         model=model,
         args=arguments,
         processing_class=processor,

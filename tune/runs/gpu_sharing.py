@@ -38,7 +38,6 @@ _HEAVIEST = {
     "method": "full",
     "lora_targets": "attention and feed-forward",
     "freeze_encoder_layers": 0,
-    "freeze_encoder": False,
     "spec_augment": True,
     "precision": "fp32",
     "optimizer": "adamw",

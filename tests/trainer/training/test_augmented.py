@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,17 +166,6 @@ def test_evaluations_hear_the_clips_as_they_are(
     for clip, features in zip(batch["clips"].tolist(), batch["input_features"], strict=True):
         stored = data.splits["validation"].features(clip)
         np.testing.assert_array_equal(features[:, : stored.shape[1]], stored.astype(np.float32))
-
-
-def test_the_encoder_cache_is_off(
-    config: TrainConfig, data: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    copy = data.moved_to(tmp_path / "features")
-    (tmp_path / "features").symlink_to(data.folder)
-    frozen = config.replace(freeze_encoder=True, max_steps=1, epochs=None, evaluations=1)
-    with caplog.at_level(logging.WARNING):
-        train(frozen, data=copy)
-    assert not (tmp_path / "encoded").exists()
 
 
 def test_mask_lengths_are_those_of_the_settings(

@@ -167,14 +167,13 @@ def test_the_largest_steps_of_the_space_are_measured(tmp_path: Path) -> None:
     searched = """\
 learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}
 gradient_checkpointing: {type: choice, values: [true, false]}
-freeze_encoder: {type: choice, values: [true, false]}
 precision: {type: choice, values: [bf16, fp32]}
 dropout: {type: float, low: 0.0, high: 0.3}
 audio_window: {type: choice, values: [null, batch, 10, 20]}
 label_smoothing: 0.1
 """
     found = heaviest(plan_of(tmp_path, searched))
-    assert not found.gradient_checkpointing and not found.freeze_encoder
+    assert not found.gradient_checkpointing
     assert (found.precision, found.dropout, found.audio_window) == ("fp32", 0.3, 20)
     assert found.label_smoothing == 0.1
     plan = plan_of(tmp_path, SPACE + "gradient_checkpointing: true\n")
