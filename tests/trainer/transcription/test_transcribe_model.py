@@ -14,7 +14,7 @@ from demo_clips import demo_clips, joined, teach_timestamps
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioFile, read_audio
 from trainer.errors import DataError, ModelError
-from trainer.languages import LANGUAGES
+from trainer.languages import CODES
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.scoring.alignment import count_errors
 from trainer.train import evaluate
@@ -241,7 +241,7 @@ def test_whispers_real_shape_and_vocabulary(tmp_path: Path, shared_data: Path) -
     assert model.may_know_times
     (found,) = Transcriber(model, times="pauses").transcribe(find_recordings([path]))
     assert isinstance(found, Transcript)
-    assert found.language in LANGUAGES
+    assert found.language in CODES
     assert found.seconds == pytest.approx(33.0)
     assert found.segments[-1].end > 29.0
 
