@@ -53,8 +53,8 @@ def read_config(path: Path) -> TrainConfig:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from error
-    pairs = node.value if isinstance(node, yaml.MappingNode) else [(node, node)]
-    if not all(isinstance(each, yaml.ScalarNode) for pair in pairs for each in pair):
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    if not pairs or not all(isinstance(each, yaml.ScalarNode) for pair in pairs for each in pair):
         raise ConfigError(f"{path}: must hold settings, KEY: VALUE a line")
     names = [key.value for key, _ in pairs]
     problems = [f"{name}: is given twice; remove one" for name in sorted(set(names)) if names.count(name) > 1]
@@ -97,10 +97,10 @@ def _run(config: TrainConfig) -> int:
     return 0
 
 
-def _print_report(metrics: Mapping[str, float], checkpoint: Path | None) -> None:
+def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
     from trainer.scoring.translation import describe_rates
 
-    if checkpoint is not None:
+    if checkpoint_dir is not None:
         told = describe_rates(metrics["wer"], metrics.get("cer"), metrics.get("bleu"))
     else:
         told = f"loss {metrics.get('loss')}, learning rate {metrics.get('learning_rate')}"
