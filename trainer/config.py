@@ -46,7 +46,6 @@ _NOT_STREAMED = (
 )
 SOUNDS = ("noise_dir", "impulse_dir")
 """Settings that name folders of audio that training clips are mixed with."""
-NO_NOISES = "augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble"
 #: Settings that decide which clip is in which split.
 SPLIT_SETTINGS = (
     "train_split",
@@ -117,35 +116,21 @@ class TrainConfig:
     augment: float = 0.0
     """Share of the training clips whose waveforms are changed, others and otherwise in each epoch; 0: none."""
     augment_strength: float = 1.0
-    """Scales how far the waveforms are changed in every way below; 0: not at all."""
+    """Scales speed, noise and rooms below, not the shares of clips; 0: nothing is changed."""
     augment_speed: float = 0.3
     """Most that speed and pitch change together: from 1 / (1 + x) to 1 + x times."""
-    augment_tempo: float = 0.1
-    """Most that the speed changes without the pitch, in the same way."""
-    augment_shift: float = 0.2
-    """Most seconds of silence that are put in front."""
     augment_reverb: float = 0.3
-    """Share of the changed clips that are heard in a room: simulated, or of `impulse_dir`."""
-    augment_reverb_seconds: float = 0.6
-    """Longest time in which the sound of a simulated room decays by 60 dB."""
+    """Share of the changed clips that are heard in a room of `impulse_dir`; none without it."""
     impulse_dir: str | None = None
     """Folder of impulse responses of rooms, as audio files."""
     augment_noise: float = 0.5
-    """Share of the changed clips that get noise."""
+    """Share of the changed clips that get noise: of `noise_dir`, or made, from white to brown."""
     augment_snr: float = 8.0
     """Least signal-to-noise ratio in decibels; the largest is 35."""
-    augment_noise_kind: Literal["any", "white", "coloured", "babble", "files"] = "any"
-    """Made noise (`white`, `coloured`), several other training clips (`babble`), `noise_dir` (`files`), or `any`."""
     noise_dir: str | None = None
     """Folder of noises, as audio files."""
-    augment_tilt: float = 3.0
-    """Most decibels an octave by which clips become brighter or darker, as by other microphones."""
     augment_telephone: float = 0.1
     """Share of the changed clips of which only the band of a telephone is left."""
-    augment_clipping: float = 0.1
-    """Share of the changed clips whose peaks are cut off, by up to 15 dB."""
-    augment_gain: float = 10.0
-    """Most decibels by which clips become louder, as far as they have room, or softer."""
     spec_augment: bool = False
     """Mask stretches of time and of mel bands in the training features (SpecAugment, arXiv:1904.08779)."""
     mask_time_prob: float = 0.05
@@ -335,8 +320,6 @@ class TrainConfig:
             problems.append(f"{told}: only one budget can be given; remove one")
         if not problems:
             problems += self._stream_problems()
-        if not problems and self.augments and self.augment_noise_kind == "files" and self.noise_dir is None:
-            problems.append(NO_NOISES)
         if not problems and self.deepspeed is not None and self.optimizer != "adamw":
             problems.append(
                 f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; take "

@@ -307,7 +307,7 @@ def _augmented(config: TrainConfig, data: PreparedData) -> AugmentedSplit:
     from trainer.training.augmented import AugmentedSplit  # SciPy, which most trainings do without
 
     full = 2 * int(load_model_config(config).max_source_positions)
-    return AugmentedSplit.open(config, data, load_processor(config).feature_extractor, full)
+    return AugmentedSplit(config, data, load_processor(config).feature_extractor, full)
 
 
 def _make_trainer(
@@ -378,7 +378,6 @@ def _make_trainer(
             longest=int(model.config.max_target_positions),
             worker=arguments.process_index,
             threads=loaders(config),
-            cache=data.folder.parent,
         )
         return collator(split, False)
 

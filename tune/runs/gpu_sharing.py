@@ -51,7 +51,6 @@ _HEAVIER = (
     "augment",
     "augment_strength",
     "augment_speed",
-    "augment_tempo",
 )
 """Searched settings that change what a step takes: the value that takes most, and those of which more takes more."""
 Measure: TypeAlias = "Callable[[int, Sequence[int]], list[list[Measured]]]"

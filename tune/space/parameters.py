@@ -51,7 +51,7 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(("eval_batch_size", "dataloader_workers", "log_every_seconds"), _NO_EFFECT),
     **dict.fromkeys(("tf32", "torch_compile", "reuse_baseline"), _NO_EFFECT),
     **dict.fromkeys(("micro_batch", "cache_dir", "output_dir"), _NO_EFFECT),
-    "noise_dir": "all trials share the noises; search augment_noise_kind or augment_noise",
+    "noise_dir": "all trials share the noises; search augment_noise",
     "impulse_dir": "all trials share the rooms; search augment_reverb",
     "deepspeed": "all trials of an experiment run on the same engine; give it with --deepspeed",
 }

@@ -26,7 +26,6 @@ import yaml
 from trainer.bounds import WEIGHT_OF
 from trainer.config import (
     BUDGETS,
-    NO_NOISES,
     ConfigError,
     field_type,
     nearest_field,
@@ -321,11 +320,6 @@ class SpaceReader:
             reason = "every searched parameter is fixed by an option" if overrides else "nothing is searched"
             text = f"{reason}; at least one setting needs a range such as {{type: float, low: 0, high: 1}}"
             self.problems.add(1, text)
-        kinds = [fixed.get("augment_noise_kind")]
-        for one in self.ranges.get("augment_noise_kind", ()):
-            kinds += one.points() or ()
-        if "files" in kinds and fixed.get("noise_dir") is None:
-            self.problems.add(self.lines.get("augment_noise_kind", 1), NO_NOISES)
         for name, text in self._without_effect():
             self.problems.add(self.lines[name], f"{name}: is searched without effect: {text}")
 

@@ -223,13 +223,9 @@ BAD_FILES = {
         LR + "augment: {type: float, low: 0.5, high: 1}\naugment_strength: 0",
         "2: augment: is searched without effect: augment_strength is 0; set it to a number above 0, or leave",
     ),
-    "noises of no folder": (
-        LR + "augment: 0.5\naugment_noise_kind: {type: choice, values: [any, files]}",
-        "3: augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble",
-    ),
     "noises searched": (
         LR + "noise_dir: {type: choice, values: [one, two]}",
-        "2: noise_dir: can be fixed but not searched: all trials share the noises; search augment_noise_kind or augme",
+        "2: noise_dir: can be fixed but not searched: all trials share the noises; search augment_noise",
     ),
     "when itself": (
         LR + "dropout: {type: choice, values: [0, 0.1], when: {dropout: 0}}",
