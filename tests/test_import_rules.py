@@ -126,22 +126,3 @@ def test_nothing_heavy_on_the_way_to_the_command_line() -> None:
     code = f"import sys, tune.cli, tune.experiments.plan\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_what_a_search_imports_elsewhere_it_does_not_import_itself() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, tune.runs.search\n"
-        "from tune.experiments.plan import SearchRequest, make_plan\n"
-        "from tune.runs.session import orders_of\n"
-        "from tune.tracking.process import FollowerProcess\n"
-        "from tune.experiments.storage import Storage\n"
-        "plan = make_plan(SearchRequest(space='lr_batch', trials=1, storage=Storage.parse('nowhere')))\n"
-        "with FollowerProcess(orders_of(plan)):\n"
-        "    pass\n"
-        "print(sorted({'mlflow', 'transformers.processing_utils', 'transformers.trainer'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

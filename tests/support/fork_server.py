@@ -21,7 +21,7 @@ from tune.cluster.fork_server import READ_BY_IMPORTS, Server, import_for_workers
 del sys.path[1]
 
 OF_COMMANDS = (
-    *("tune.commands.search", "tune.runs.search", "tune.runs.finish", "tune.tracking.process"),
+    *("tune.commands.search", "tune.runs.search", "tune.runs.finish", "tune.tracking.sync"),
     *("tune.report.writer", "tune.commands.export", "tune.commands.train", "tune.commands.inspect"),
     *("transformers.models.whisper.processing_whisper", "transformers.models.auto.configuration_auto"),
     *(

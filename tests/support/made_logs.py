@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,7 @@ from tune.experiments.settings import read_settings
 from tune.experiments.state import SearchState
 from tune.experiments.storage import Storage
 from tune.search.records import Records, Stop, TrialRecord
-from tune.tracking.follower import StoreFollower
-from tune.tracking.tracker import Orders, Position, Tracker, make_tracker
+from tune.tracking.sync import Log, Store, Sync, Target
 from tune.util.redact import without_password
 
 BEGAN = 1_700_000_000.0
@@ -58,8 +56,6 @@ class MadeLog:
         self.log = ExperimentLog(folder / EVENTS_FILE, clock=self._tick)
         self.now = max(self.now, self.log.state.heard)
         self._progress = ProgressLog(folder)
-        self.told = 0
-        """Events that `follow` has delivered."""
 
     def _tick(self) -> float:
         self.now += 1.0
@@ -201,29 +197,22 @@ class MadeLog:
         self.log = ExperimentLog(self.folder / EVENTS_FILE, clock=self._tick)
         self._progress = ProgressLog(self.folder)
 
-    def orders(self, **changes: Any) -> Orders:
-        """What its follower is told."""
-        told: dict[str, Any] = {
-            "folder": str(self.folder),
-            "name": self.name,
-            "storage": str(self.folder.parent),
-            "tracking_uri": self.uri,
-            "patience": 0.0,
-        }
-        return Orders(**{**told, **changes})
+    def target(self, **changes: Any) -> Target:
+        """Where it goes."""
+        option = f" --storage {self.folder.parent}"
+        return Target(**{"folder": self.experiment, "option": option, "tracking_uri": self.uri, **changes})
 
-    def follower(self, **changes: Any) -> StoreFollower:
-        """A follower of what is written by now."""
-        orders = self.orders(**changes)
-        ended = threading.Event()
-        ended.set()
-        return StoreFollower(make_tracker(orders.trackers[0], orders), orders, ended)
+    def deliver(self, **changes: Any) -> Sync:
+        """Sync all that is written."""
+        sync = Sync(self.target(**changes))
+        sync.once()
+        return sync
 
-    def deliver(self, **changes: Any) -> StoreFollower:
-        """Deliver all that is written; the follower, which has let go of the store."""
-        follower = self.follower(**changes)
-        follower.follow()
-        return follower
+    def log_at(self, events: int | None = None) -> Log:
+        """The log as its first events leave it, all of them where no number is given."""
+        log = Log(self.experiment)
+        log.entries, log.saved = self.entries[:events], self.saved_at(events)
+        return log
 
 
 def write_settings(folder: Path, uri: str, **changes: Any) -> None:
@@ -265,28 +254,10 @@ def whole_search(made: MadeLog, trials: Sequence[Sequence[float]] = ((50.0, 30.0
     made.finish()
 
 
-def follow(
-    tracker: Tracker, made: MadeLog, ends: Iterable[int] = (), *, opened: bool = False, remember: bool = True
-) -> Position:
-    """Deliver what is missing, as a follower does.
-
-    Args:
-        tracker: of one store.
-        made: the experiment.
-        ends: numbers of events at which a delivery ends; the last one always ends one.
-        opened: whether the tracker goes on where the call before ended.
-        remember: whether the store is told how far it is.
-    """
-    entries = made.entries
-    begun = Position(made.told) if opened else tracker.open(made.saved_at())
-    made.told = begun.events
-    for end in sorted({*ends, len(entries)}):
-        if end > made.told:
-            tracker.deliver(entries[made.told : end], made.saved_at(end))
-            made.told = end
-            if remember:
-                tracker.delivered(Position(end))
-    return begun
+def sync_in_steps(store: Store, made: MadeLog, ends: Iterable[int] = ()) -> None:
+    """Sync once for each of these numbers of events, and all of them in the end."""
+    for end in sorted({*ends, len(made.entries)}):
+        store.sync(made.log_at(end))
 
 
 def folded(records: Records) -> Records:

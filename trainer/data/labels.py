@@ -134,7 +134,8 @@ def label_chunks(
             )
             for text, kind in zip(some, kinds, strict=True)
         ]
-        found = processor.tokenizer(targets).input_ids
+        # `<|endoftext|>` in a text is text, not the end.
+        found = processor.tokenizer(targets, split_special_tokens=True).input_ids
         for ids, kind in zip(found, kinds, strict=True) if prefixes != [usual] else ():
             ids[: len(usual)] = prefixes[kind]
         lengths = np.fromiter(map(len, found), np.int64)

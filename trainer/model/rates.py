@@ -30,7 +30,8 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
 
     Args:
         config: the model and how it is trained.
-        base_wer: of the untouched model on the validation split, in percent; None where it is not known.
+        base_wer: of the untouched model on the validation split, in percent; None where it is not known. The error of
+            a translation is no share of words and changes nothing.
     """
     lora = config.method == "lora"
     model = load_model_config(config)
@@ -43,9 +44,15 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
     elif width == max(_BY_WIDTH) and model.decoder_layers <= _FEW_DECODER_LAYERS:
         rate = _TURBO
     # What the steps are for was measured with all weights alone.
-    factor = _LORA_FACTOR if lora else 1.0 if base_wer is None else _factor(base_wer)
+    factor = 1.0
+    if lora:
+        factor = _LORA_FACTOR
+    elif base_wer is not None and config.task == "transcribe":
+        factor = next((factor for below, factor in STEPS if base_wer < below), STEPS[-1][1])
     return float(f"{factor * rate:.6g}")
 
 
-def _factor(base_wer: float) -> float:
-    return next((factor for below, factor in STEPS if base_wer < below), STEPS[-1][1])
+def learning_rates(config: TrainConfig) -> list[float]:
+    """The default learning rates for base models with a low, a middle and a high WER; one where they are the same."""
+    every = [default_learning_rate(config, min(below, 1e6) - 1e-6) for below, _ in STEPS]
+    return list(dict.fromkeys(every))

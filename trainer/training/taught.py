@@ -43,10 +43,10 @@ def allow_taught(
         return []
     labels = data.splits["validation" if data.stream is not None else "train"].all_labels()
     # Below the end token all are text; language and task, on the lists as well, are never written but given.
-    listed = [token for token in generation.suppress_tokens or [] if token < generation.eos_token_id]
-    taught = np.intersect1d(listed, labels.tokens)
+    end = processor.tokenizer.eos_token_id
+    taught = np.intersect1d(generation.suppress_tokens or [], labels.tokens[labels.tokens < end])
     first = np.unique(labels.tokens[labels.offsets[:-1] + len(processor.tokenizer.prefix_tokens)])
-    return allow_tokens(generation, taught.tolist(), first.tolist())
+    return allow_tokens(generation, taught.tolist(), first[first < end].tolist())
 
 
 def allowed_note(config: TrainConfig, data: PreparedData) -> str | None:

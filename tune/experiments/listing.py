@@ -183,7 +183,7 @@ def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
         kind=settings.kind,
         trials_ended=sum(trial.status != "running" for trial in state.records.all()),
         trials_asked=asked.trials if asked else None,
-        baseline_wer=state.base_rates.get("wer"),
+        baseline_wer=state.comparable_base_wer if state.base_rates else None,
         best_wer=state.wer,
         task=state.task,
         seconds=state.seconds_at(time.time()) if running else state.seconds,

@@ -296,8 +296,10 @@ class SearchPlan(Plan):
         if self.space_as_read is not None and self.rates_depend_on_baseline:
             space = self.space_as_read
         shown = {"model", "data", "language", "task"}
+        # As the space has it, too: `auto` before the base model is measured.
+        open_rate = {"learning_rate": "auto"} if space.fixed.get("learning_rate", 0.0) is None else {}
         fixed = [
-            f"{name}={getattr(base, name, value)}"
+            f"{name}={open_rate.get(name, getattr(base, name, value))}"
             for name, value in self.space.fixed.items()
             if name not in shown
         ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REPORT_FOLDER = "report"
 """What `tune-whisper report` writes; it goes with the experiment's run in MLflow."""
 TRACKING_FILE = "tracking/mlflow.json"
-"""What the follower that writes to MLflow has come to; among it the runs' ids."""
+"""Ids of MLflow's runs."""
 _BUDGETS = ("time_budget", "gpu_hours")
 
 
@@ -38,6 +38,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "experiment": folder.name,
         "metric": METRIC,
         "baseline": {name: state.base_rates.get(name) for name in ("wer", "cer")},
+        "trial_baseline": {name: state.trial_base_rates.get(name) for name in ("wer", "cer")},
         "objective": state.baseline.objective if state.baseline else None,
         "sources": sources_of(state),
         "best": None if best is None else _best(folder, state, best),
@@ -245,11 +246,5 @@ def _plain(found: Any) -> dict[str, Any] | None:
 
 
 def run_ids(folder: Path) -> dict[str, str]:
-    """MLflow's runs by trial and repeat, as far as the follower has come; of an earlier version by its results."""
-    try:
-        told = json.loads((folder / TRACKING_FILE).read_bytes())
-        return dict(told["facts"].get("run_ids") or {})
-    except (OSError, ValueError, KeyError):  # none was begun, or there were no followers yet
-        results = read_object(folder / RESULTS_FILE)
-    runs = [*results.get("trials", []), *results.get("repeats", [])]
-    return {run["trial_id"]: run["mlflow_run_id"] for run in runs if run.get("mlflow_run_id")}
+    """MLflow's runs by trial, repeat and average, as far as it has them."""
+    return dict(read_object(folder / TRACKING_FILE).get("run_ids") or {})

@@ -118,7 +118,9 @@ class TrainPlan(Plan):
     @property
     def rates_depend_on_baseline(self) -> bool:
         """See `Plan.rates_depend_on_baseline`."""
-        return not self.rate_given and len(set(self._usual_rates())) > 1
+        from trainer.model.rates import learning_rates
+
+        return not self.rate_given and len(learning_rates(self.base)) > 1
 
     def after_baseline(self, base_wer: float | None) -> TrainPlan:
         """See `Plan.after_baseline`."""
@@ -129,17 +131,13 @@ class TrainPlan(Plan):
         base = self.base.replace(learning_rate=default_learning_rate(self.base, base_wer))
         return dataclasses.replace(self.with_base(base), rate_given=True)
 
-    def _usual_rates(self) -> list[float]:
-        """Those of untouched models with rising WERs."""
-        from trainer.model.rates import STEPS, default_learning_rate
-
-        return [default_learning_rate(self.base, min(below, 1e6) - 1e-6) for below, _ in STEPS]
-
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """What is trained, on what, with which settings; and the workers with the effective batch."""
         base, settings = self.base, self.trial_config
         if self.rates_depend_on_baseline:
-            usual = ", ".join(f"{rate:g}" for rate in self._usual_rates())
+            from trainer.model.rates import learning_rates
+
+            usual = ", ".join(f"{rate:g}" for rate in learning_rates(base))
             settings = {**settings, "learning_rate": f"by the base model's WER one of {usual}"}
         lines = [
             f"training {self.name} in {short_path(self.folder)}",
@@ -185,7 +183,7 @@ def make_train_plan(request: TrainRequest, find: Find = find_experiment) -> Trai
     if not given:
         base = base.replace(learning_rate=usual)
     if taken_batch is not None:
-        notes += _notes_on_taken(request, base, taken_batch, usual)
+        notes += _notes_on_taken(request, base, taken_batch)
     plan = TrainPlan(
         request=request,
         name=name,
@@ -310,8 +308,10 @@ def _on_both(saved: SavedExperiment, run: TrialRecord, on: str) -> tuple[dict[st
     return {"train_on": on, **budget, "evaluations": 1}, [note]
 
 
-def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, usual: float) -> list[str]:
+def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int) -> list[str]:
     """What differs from the trial whose settings are taken in ways that are easily overlooked."""
+    from trainer.model.rates import learning_rates
+
     notes = []
     if base.effective_batch_size != batch:
         notes.append(
@@ -320,9 +320,13 @@ def _notes_on_taken(request: TrainRequest, base: TrainConfig, batch: int, usual:
         )
     asked = request.settings
     own = ("model" in asked or "method" in asked) and "learning_rate" not in asked
-    if own and base.learning_rate != usual:
+    usual = learning_rates(base)
+    if own and base.learning_rate not in usual:
+        rates = f"about {usual[0]:g}"
+        if len(usual) > 1:
+            rates = "by its WER one of " + ", ".join(f"{rate:g}" for rate in usual)
         notes.append(
-            f"note: learning_rate {base.learning_rate:g} is {request.origin}'s; {base.model} usually takes about "
-            f"{usual:g}, as --set learning_rate=null does"
+            f"note: learning_rate {base.learning_rate:g} is {request.origin}'s; {base.model} usually takes {rates}, "
+            "as --set learning_rate=null does"
         )
     return notes

@@ -130,7 +130,7 @@ def read_warm_start(
             + "".join(f"; {key} is outside in {count}" for key, count in outside.items())
         )
     notes = _notes(saved, len(trials), outside, space, ours)
-    return WarmStart(name, trials, saved.state.base_rates["wer"], saved.settings.budget_samples, notes)
+    return WarmStart(name, trials, saved.state.trial_base_rates["wer"], saved.settings.budget_samples, notes)
 
 
 def _budget(trial: TrialRecord, settings: ExperimentSettings) -> int:

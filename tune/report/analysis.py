@@ -13,7 +13,7 @@ from trainer.scoring.intervals import Interval
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.settings_file import baseline_clips, parse_clips
+from tune.experiments.settings_file import parse_clips
 from tune.report.costs import Costs, find_costs
 from tune.report.experiment import Experiment
 from tune.search.finalists import (
@@ -155,7 +155,7 @@ class Analysis:
             interval = wer_interval(known) if known else None
             name = f"{best.trial_id} of {len(best.members)} runs"
             found.append(Contender(name, best.best_wer, interval, (best.best_wer,), "average"))
-        clips = baseline_clips(experiment.folder.path)
+        clips = experiment.baseline_clips
         interval = None if clips is None else wer_interval([clips])
         base = Contender(experiment.model, experiment.base_wer, interval, (), "base")
         return [*sorted(found, key=lambda one: one.wer), base]
@@ -219,7 +219,7 @@ class Analysis:
     @functools.cached_property
     def gain(self) -> tuple[float, float] | None:
         """95 % interval of the base model's WER minus the winner's; None where clips are not known."""
-        base, clips = baseline_clips(self.experiment.folder.path), self._clips(self.winning_runs)
+        base, clips = self.experiment.baseline_clips, self._clips(self.winning_runs)
         return None if base is None or not clips else gain_interval(clips, base, self.seeds)
 
     @property

@@ -14,9 +14,9 @@ from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
 from tune.experiments.saved import SavedExperiment, load_saved
-from tune.experiments.settings_file import DROPPED_FILE
+from tune.experiments.settings_file import DROPPED_FILE, baseline_clips
 from tune.report.scales import Scale, scale_of
-from tune.search.finalists import Verdict, choose_finalists
+from tune.search.finalists import ClipErrors, Verdict, choose_finalists
 from tune.search.records import TrialRecord, trial_of
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError
@@ -94,8 +94,20 @@ class Experiment(SavedExperiment):
 
     @property
     def base_wer(self) -> float:
-        """WER of the untouched base model."""
-        return self.state.base_rates["wer"]
+        """WER of the untouched base model, in the window in which the winner was measured."""
+        return self.state.comparable_base_wer
+
+    @property
+    def trial_base_wer(self) -> float:
+        """The same in the window in which the trials were."""
+        return self.state.trial_base_rates["wer"]
+
+    @property
+    def baseline_clips(self) -> ClipErrors | None:
+        """Its errors by clip; None where they are not known, or are of another window than the winner's."""
+        if self.base_wer != self.state.base_rates["wer"]:
+            return None
+        return baseline_clips(self.folder.path)
 
     @property
     def model(self) -> str:

@@ -83,10 +83,10 @@ def draw_history(experiment: Experiment) -> Picture | None:
     measured = [trial.best_wer for trial in trials if trial.best_wer is not None]
     if not measured:
         return None
-    highest, count = max(*measured, experiment.base_wer), len(trials)
+    highest, count = max(*measured, experiment.trial_base_wer), len(trials)
     figure = new_figure(
         xaxis={"title": {"text": "trial"}, "range": [0.4, count + 0.6], "tickformat": "d", "nticks": 8},
-        yaxis=wer_axis([*measured, experiment.base_wer], "best WER %"),
+        yaxis=wer_axis([*measured, experiment.trial_base_wer], "best WER %"),
         showlegend=True,
     )
     whole = [math.inf if t.best_wer is None or t.best_is_partial else t.best_wer for t in trials]
@@ -96,7 +96,7 @@ def draw_history(experiment: Experiment) -> Picture | None:
         xs, ys = zip(*steps, (count + 0.4, best), strict=True)
         line = {"color": GREEN, "shape": "hv"}
         figure.add_scatter(x=xs, y=ys, mode="lines", line=line, name=f"best {best:.1f} %", hoverinfo="skip")
-    draw_base_line(figure, experiment.base_wer)
+    draw_base_line(figure, experiment.trial_base_wer)
     heights = [highest if trial.best_wer is None else trial.best_wer for trial in trials]
     _draw_marks(figure, zip(range(1, count + 1), heights, trials, strict=True))
     caption = (
@@ -111,7 +111,7 @@ def draw_curves(experiment: Experiment) -> Picture | None:
     measured = [trial for trial in experiment.trials if trial.evaluations]
     if not measured:
         return None
-    base, winner, recipe = experiment.base_wer, experiment.winner, experiment.recipe_trial
+    base, winner, recipe = experiment.trial_base_wer, experiment.winner, experiment.recipe_trial
     highest = max(wer for trial in measured for _, wer in trial.evaluations)
     ceiling = min(highest, _CUT * max(base, 1.0))
     cut = [min(wer, ceiling) for trial in measured for _, wer in trial.evaluations]
@@ -169,13 +169,13 @@ def draw_training(experiment: Experiment) -> Picture | None:
     if not experiment.trials or not experiment.trials[0].evaluations:
         return None
     trial = experiment.trials[0]
-    points = [(0, experiment.base_wer), *trial.evaluations]
+    points = [(0, experiment.trial_base_wer), *trial.evaluations]
     figure = new_figure(
         xaxis={"title": {"text": "samples seen"}, "range": [0, 1.03 * experiment.budget], "tickformat": ",d"},
         yaxis=wer_axis([wer for _, wer in points]),
         showlegend=True,
     )
-    draw_base_line(figure, experiment.base_wer)
+    draw_base_line(figure, experiment.trial_base_wer)
     figure.add_scatter(
         x=[seen for seen, _ in points],
         y=[wer for _, wer in points],

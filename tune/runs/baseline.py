@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.model.whisper import load_model_config
 from trainer.scoring.objectives import objective_words
-from trainer.scoring.translation import TRANSLATE
 from trainer.training.early_evaluation import early_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.events import BaselineMeasured
@@ -52,8 +51,7 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
     usual = None
     if session.plan.rates_depend_on_baseline:
-        # The error of a translation is no share of words.
-        session.plan = session.plan.after_baseline(None if base.task == TRANSLATE else found.wer)
+        session.plan = session.plan.after_baseline(found.wer)
         usual = session.plan.base.learning_rate
         searched = f"; searched: {text}" if (text := session.plan.searched_rates) else ""
         session.say(f"the usual learning rate of a model with such a WER is {usual:g}{searched}")

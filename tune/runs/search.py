@@ -24,13 +24,13 @@ from tune.runs.finish import finish
 from tune.runs.gpu_sharing import share_gpus
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
-from tune.runs.session import Session, finite, orders_of, tell_the_rest
+from tune.runs.session import Session, finite, sync_the_rest, target_of
 from tune.runs.trials import TrialRunner
 from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
 from tune.search.samplers import load_gaussian_process
 from tune.search.scheduler import describe_rungs
-from tune.tracking.process import FollowerProcess
+from tune.tracking.sync import Sync
 from tune.util.console import ProgressBar, say, say_notes, tell_of
 
 if TYPE_CHECKING:
@@ -87,14 +87,14 @@ def finish_search(resumed: Resumed[SearchPlan], console: Console) -> Outcome[Sea
     experiment, plan = resumed.experiment, resumed.plan
     tell_of(console, plan.base.task)
     experiment.log.stand_still()
-    with contextlib.closing(experiment), FollowerProcess(orders_of(plan)) as tracking:
+    with contextlib.closing(experiment), Sync(target_of(plan)) as tracking:
         say(console, "all trials have ended; what was left is finished now")
         finish(experiment, lambda text: say(console, text), storage_option=plan.request.storage.option)
         uploader = Uploader(experiment, lambda text: say(console, f"warning: {text}"))
         uploader.start()
-        tracking.begin()
+        tracking.start()
         tracking.wait()
-        problem = tell_the_rest(tracking, experiment, console)
+        problem = sync_the_rest(tracking, experiment, console)
         uploader.finish()
         return Outcome(plan, experiment.log.state, problem)
 
@@ -197,7 +197,9 @@ class SearchStages:
         warm_start = self.session.plan.warm_start
         if warm_start is None:
             return []
-        return warm_start.adapted(self.session.state.base_rates["wer"], (self.base.evaluate_at or (1,))[-1])
+        return warm_start.adapted(
+            self.session.state.trial_base_rates["wer"], (self.base.evaluate_at or (1,))[-1]
+        )
 
     def _runner(self, config: TrainConfig) -> TrialRunner:
         ratio = self._window_ratio() if self.trial != self.base else 1.0

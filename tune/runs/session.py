@@ -50,8 +50,7 @@ from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.uploader import Uploader
 from tune.tracking.optuna_study import check_study
-from tune.tracking.process import FollowerProcess
-from tune.tracking.tracker import Orders
+from tune.tracking.sync import Sync, Target
 from tune.util.console import say, short_path, tell_of
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError, UserError
@@ -81,7 +80,7 @@ class Session(Generic[PlanT]):
     data: PreparedData
     share: ActorHandle[FileShare] | None
     """Serves features and model to nodes that lack them; see `share_folders`."""
-    tracking: FollowerProcess
+    tracking: Sync
     stack: contextlib.ExitStack
     """Ends before Ray does."""
     began: float
@@ -107,7 +106,7 @@ class Session(Generic[PlanT]):
         began = time.time()
         with contextlib.ExitStack() as outer:
             python = outer.enter_context(worker_processes(plan.request.address))
-            tracking = outer.enter_context(FollowerProcess(orders_of(plan)))
+            tracking = outer.enter_context(Sync(target_of(plan)))
             with console.status("looking at the data and the MLflow store ..."):
                 table = load_table(plan.base, augments=plan.augments)
                 guard_clips = load_guards(plan.base, plan.request.guard)
@@ -253,12 +252,12 @@ class Session(Generic[PlanT]):
     def finish(self) -> Outcome[PlanT]:
         """Results, report and the end of the session in the log; then wait, not for ever, for the stores."""
         finish(self.experiment, self.say, storage_option=self.plan.request.storage.option)
-        return Outcome(self.plan, self.state, tell_the_rest(self.tracking, self.experiment, self.console))
+        return Outcome(self.plan, self.state, sync_the_rest(self.tracking, self.experiment, self.console))
 
     def _connect(self) -> None:
         if not self.plan.experiment_folder.remote:
             check_shared(self.plan.folder, self.plan.request.storage.text)
-        self.tracking.begin()
+        self.tracking.start()
 
     def _wait_for_stores(self) -> None:
         with self.console.status("opening the MLflow store ..."):
@@ -289,21 +288,20 @@ def _runs_anywhere(plan: Plan) -> bool:
     return True
 
 
-def orders_of(plan: Plan) -> Orders:
-    """What the follower of a session is told: its stores, and where the log is."""
-    return Orders(
-        folder=str(plan.folder),
-        name=plan.name,
-        storage=plan.request.storage.text,
-        trackers=plan.trackers,
+def target_of(plan: Plan) -> Target:
+    """Where the log of a session goes."""
+    return Target(
+        folder=plan.experiment_folder,
+        option=plan.request.storage.option,
+        stores=plan.trackers,
         tracking_uri=plan.tracking_uri,
         optuna_url=plan.request.optuna_storage,
     )
 
 
-def tell_the_rest(tracking: FollowerProcess, experiment: OpenExperiment, console: Console) -> str | None:
+def sync_the_rest(tracking: Sync, experiment: OpenExperiment, console: Console) -> str | None:
     """Wait, not for ever, until all is delivered, and note the runs' ids in the results; what is not delivered."""
-    with console.status("telling MLflow the rest ..."):
+    with console.status("syncing the stores ..."):
         problem = tracking.finish()
     try:
         write_results(experiment.folder, experiment.log.state)

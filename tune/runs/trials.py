@@ -136,7 +136,7 @@ class TrialRunner:
         if remote:
             # Ray tells in a traceback what the uploader tells in a line.
             logging.getLogger("ray.train._internal.storage").setLevel(logging.CRITICAL)
-        # Tune imports it to count callbacks of its own, and with it MLflow, which only the follower needs.
+        # Tune imports it to count callbacks of its own, and with it MLflow, which is slow to import.
         with hidden("mlflow"):
             importlib.import_module("ray.air.integrations.mlflow")
         # With a variable that only Lightning reads, trials would not get the workers that Ray has ready.

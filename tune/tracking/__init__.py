@@ -1,1 +1,1 @@
-"""Followers of an experiment's log, which write to MLflow, an Optuna study and TensorBoard."""
+"""Brings an experiment's log to MLflow, an Optuna study and TensorBoard."""

@@ -1,7 +1,7 @@
-"""MLflow as a tracker: an experiment's log as one run for the search and one for each trial and repeat.
+"""An experiment in MLflow: one run for the search and one for each trial, repeat and average.
 
 A run is looked for by its tags before it is created, and a point that is sent again is the same point, so that
-everything can be delivered twice. Where delivery stands is a tag of the search's run.
+everything can be sent twice. How far the store is, is a tag of the search's run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.translation import TRANSLATE, true_name, words
-from tune.experiments.events import GuardMeasured, ResultsWritten, SearchEnded, SessionStarted, TrialStarted
+from tune.experiments.events import ResultsWritten
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, check_store, default_artifact_root, is_server
 from tune.experiments.old_form import STATE_FILE
 from tune.experiments.settings import read_tracking_uri
-from tune.experiments.storage import Storage
 from tune.experiments.training_plan import TRIAL
 from tune.tracking.mlflow_connection import (
     FoundRun,
@@ -28,7 +27,6 @@ from tune.tracking.mlflow_connection import (
     RunGoneError,
     TrackingStore,
     milliseconds,
-    preload_mlflow,
 )
 from tune.tracking.mlflow_runs import (
     BEST,
@@ -49,122 +47,91 @@ from tune.tracking.mlflow_runs import (
     trial_run,
 )
 from tune.tracking.mlflow_view import trials_view
-from tune.tracking.tracker import Orders, Position, Tracker
+from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
-    from tune.experiments.events import Entry
     from tune.experiments.folder import ExperimentFolder
     from tune.experiments.saved import SavedExperiment
     from tune.search.records import TrialRecord
 
 POSITION = "tune_whisper.delivered"
-"""Tag of the search's run: event, bytes of progress and check sum of `Position`."""
+"""Tag of the search's run: number of the last event that the store has, bytes of progress, and time of that event."""
 _Item = tuple[str, Any]
 """One of `_KINDS`, and a record of it."""
 _KINDS = ("params", "metrics", "tags")
 
-preload_mlflow()  # so that connecting is quick
 
-
-class MlflowTracker(Tracker):
+class MlflowStore(Store):
     """The runs of one experiment in one store."""
 
-    name = "mlflow"
-
-    def __init__(self, store: TrackingStore, storage: Storage) -> None:
+    def __init__(self, store: TrackingStore, option: str) -> None:
+        """`option` ends the commands that the search's note shows, as ` --storage DIR`."""
         super().__init__()
         self._store = store
-        self._storage = storage
+        self._option = option
+        self._opened = False
         self._own: FoundRun | None = None
         """The experiment's own run."""
         self._trials: dict[str, FoundRun] = {}
-        """Those of its trials and repeats."""
-        self._unknown: set[str] = set()
-        """Trials whose end was lost with the machine that wrote it: the log does not know them."""
-        self._is_training = False
-        self._task = "transcribe"
-        """What gives the rate that decides its name."""
+        """Those of its trials, repeats and averages."""
         self._view = ""
 
-    def open(self, saved: SavedExperiment) -> Position:
-        """See `Tracker.open`."""
-        check_store(self._store.uri)
-        self._is_training = saved.is_training
-        own, trials = None, {}
-        if self._store.find() is not None and saved.state.created:
-            own = find_own(self._store, saved.state.created)
-            for run in self._store.find_runs(**{PARENT: own.run_id}) if own is not None else ():
-                trial = run.tags.get(TRIAL_ID)
-                if trial is not None and (trial not in trials or not run.deleted):
-                    trials[trial] = run
-        self._own, self._trials = own, trials
-        self._unknown = trials.keys() - {record.trial_id for record in saved.state.runs}
-        if own is None:
-            return Position()
-        words = own.tags.get(POSITION, "0 0").split(" ")
-        return Position(int(words[0]), int(words[1]), *words[2:3])
-
-    def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
-        """Write what these events changed: trials first, then the experiment's own run, which so ends last."""
-        state, own = saved.state, self._own_run(saved)
-        self._is_training, self._task = saved.is_training, saved.state.task
-        kinds = {type(entry.event) for entry in entries}
-        session_changes = bool(kinds & {SessionStarted, SearchEnded})
-        if session_changes or (saved.is_training and TrialStarted in kinds):
+    def sync(self, log: Log) -> None:
+        """See `Store.sync`: trials first, then the experiment's own run, which so ends last."""
+        saved = log.saved
+        if not self._opened:
+            self._open(log)
+            self._opened = True
+        if not log.entries:
+            return
+        own = self._own_run(saved)
+        new = len(log.entries) > self.delivered
+        rows, progress = log.progress(self.progress)
+        points = event_points(log.entries, saved, after=self.delivered) if new else {}
+        for row in rows:
+            points.setdefault(None if saved.is_training else row["trial_id"], []).extend(progress_points(row))
+        if new:
             self._show(saved)
-        points = event_points(entries, saved)
-        told = {getattr(entry.event, "trial_id", None) for entry in entries}
-        told |= {entry.event.run for entry in entries if isinstance(entry.event, GuardMeasured)}
-        for record in [] if saved.is_training else state.runs:
-            if record.begun and (session_changes or record.trial_id in told):
+        for record in [] if saved.is_training else saved.state.runs:
+            if record.begun and (new or points.get(record.trial_id)):
                 run = self._trial_run(record, saved, own)
                 if run is not None:
                     content = trial_run(record, saved, new=STATUS not in run.tags)
-                    self._name(run, content, saved)
-                    self._write(run, content, points.get(record.trial_id, []))
-        new = STATUS not in own.tags
-        if session_changes:
-            self._write(own, own_run(saved, self._storage.option, new=new), points.get(None, []))
-        else:
-            self._log(own.run_id, [("metrics", point) for point in points.get(None, [])])
-        if SearchEnded in kinds:
-            for trial in self._unknown - {record.trial_id for record in state.runs}:
-                self._delete(self._trials.pop(trial))
-            self._unknown = set()
-        if ResultsWritten in kinds:
-            for path, place in final_files(saved):
-                self._attempt(self._store.upload, own.run_id, path, place)
-        elif new:
-            self._store_early(own.run_id, saved)
+                    self._tag_best(run, content, saved)
+                    self._write(run, content, points.get(record.trial_id, []), saved.state.task)
+        self._write(
+            own,
+            own_run(saved, self._option, new=STATUS not in own.tags),
+            points.get(None, []),
+            saved.state.task,
+        )
+        if new:
+            self._finish(own, log)
+        self.delivered, self.progress = len(log.entries), progress
+        with contextlib.suppress(RunGoneError):  # the next process begins further back
+            position = f"{self.delivered} {self.progress} {log.entries[-1].time}"
+            self._store.log_batch(own.run_id, tags=[(POSITION, position)])
+        self.run_ids = {trial: run.run_id for trial, run in self._trials.items() if not run.deleted}
+        if saved.is_training:
+            self.run_ids = {TRIAL: own.run_id}
 
-    def progress(self, rows: Sequence[dict[str, Any]]) -> None:
-        """See `Tracker.progress`."""
-        found: dict[str, list[_Item]] = {}
-        for row in rows:
-            found.setdefault(row["trial_id"], []).extend(("metrics", point) for point in progress_points(row))
-        for trial, items in found.items():
-            run = self._own if self._is_training else self._trials.get(trial)
-            if run is not None:
-                self._log(run.run_id, items)
-
-    def delivered(self, position: Position) -> None:
-        """See `Tracker.delivered`."""
-        if self._own is not None:
-            tag = (POSITION, f"{position.events} {position.progress} {position.mark}")
-            with contextlib.suppress(RunGoneError):  # the next process begins further back
-                self._store.log_batch(self._own.run_id, tags=[tag])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The ids of the runs."""
-        if self._own is None:
-            return {}
-        runs = {trial: run.run_id for trial, run in self._trials.items() if not run.deleted}
-        if TRIAL_ID in self._own.tags:
-            runs = {TRIAL: self._own.run_id}
-        return {"parent_run_id": self._own.run_id, "run_ids": runs}
+    def _open(self, log: Log) -> None:
+        """Connect, and find out what the store has."""
+        saved = log.saved
+        check_store(self._store.uri)
+        if self._store.find() is None or not saved.state.created:
+            return
+        self._own = find_own(self._store, saved.state.created)
+        for run in self._store.find_runs(**{PARENT: self._own.run_id}) if self._own is not None else ():
+            trial = run.tags.get(TRIAL_ID)
+            if trial is not None and (trial not in self._trials or not run.deleted):
+                self._trials[trial] = run
+        events, progress, moment = (self._own.tags.get(POSITION, "") if self._own else "").split() or "000"
+        # Another event of that number is there where the log was brought back from an older copy.
+        if any(f"{entry.time}" == moment for entry in log.entries[int(events) - 1 : int(events)]):
+            self.delivered, self.progress = int(events), int(progress)
 
     def _own_run(self, saved: SavedExperiment) -> FoundRun:
         """The experiment's own run, created where there is none."""
@@ -188,7 +155,7 @@ class MlflowTracker(Tracker):
                 self._trials[record.trial_id] = run
         return run
 
-    def _name(self, run: FoundRun, content: RunContent, saved: SavedExperiment) -> None:
+    def _tag_best(self, run: FoundRun, content: RunContent, saved: SavedExperiment) -> None:
         """At the end of a session tag the runs that stand out, and no longer those of an earlier one."""
         if saved.state.ended is None:
             return
@@ -199,22 +166,22 @@ class MlflowTracker(Tracker):
             elif tag in run.tags:
                 content.tags[tag] = "false"
 
-    def _write(self, run: FoundRun, content: RunContent, points: Sequence[Metric]) -> None:
+    def _write(self, run: FoundRun, content: RunContent, points: Sequence[Metric], task: str) -> None:
         """Bring a run to what it is to hold, and add points; nothing where it holds that."""
-        told = {key: words(text, self._task) for key, text in content.tags.items()}
-        tags = {key: text for key, text in told.items() if run.tags.get(key) != text}
+        tags = {key: words(text, task) for key, text in content.tags.items()}
+        tags = {key: text for key, text in tags.items() if run.tags.get(key) != text}
         same = (run.status, run.end_ms) == (content.status, content.end_ms) and not tags
         if same and not points:
             return
         if content.status == "RUNNING" != run.status:
             self._attempt(self._store.set_status, run.run_id, "RUNNING")
-        metrics = [*points, *content.metrics]
         # First, by themselves: the tags say that the run has them, and MLflow splits what is more than a hundred.
         if content.params:
             self._log(run.run_id, [("params", pair) for pair in content.params.items()])
-        items: list[_Item] = [("metrics", point) for point in dict.fromkeys(metrics)]
+        found = dict.fromkeys([*points, *([] if same else content.metrics)])
+        items: list[_Item] = [("metrics", (true_name(key, task), *rest)) for key, *rest in found]
         self._log(run.run_id, [*items, *(("tags", pair) for pair in tags.items())])
-        if content.end_ms is not None:
+        if content.end_ms is not None and (run.status, run.end_ms) != (content.status, content.end_ms):
             self._attempt(self._store.set_status, run.run_id, content.status, content.end_ms)
         run.tags |= tags
         run.status, run.end_ms = content.status, content.end_ms
@@ -222,7 +189,6 @@ class MlflowTracker(Tracker):
     def _log(self, run_id: str, items: Sequence[_Item]) -> None:
         """Write records; where the store refuses them, halves of them, so that a bad one takes no other with it."""
         kinds = {kind: [content for each, content in items if each == kind] for kind in _KINDS}
-        kinds["metrics"] = [(true_name(key, self._task), *rest) for key, *rest in kinds["metrics"]]
         try:
             self._store.log_batch(run_id, **kinds)
         except RecordRefusedError as error:
@@ -250,27 +216,32 @@ class MlflowTracker(Tracker):
         session, trials, space = saved.state.session, saved.state.records.all(), saved.space
         settings = list(space.parameters) if space else [name for trial in trials for name in trial.config]
         view = trials_view(settings, gpus=session is not None and session.gpus_per_trial > 0)
-        if self._task == TRANSLATE:
-            view = re.sub(r"\b(best_)?wer(_gain)?\b", lambda found: true_name(found[0], self._task), view)
+        if saved.state.task == TRANSLATE:
+            view = re.sub(r"\b(best_)?wer(_gain)?\b", lambda found: true_name(found[0], TRANSLATE), view)
         if view != self._view:
             self._attempt(self._store.tag_experiment, TRIALS_VIEW_TAG, view)
             self._view = view
 
-    def _store_early(self, run_id: str, saved: SavedExperiment) -> None:
-        """Store what is known from the beginning on; a place of artifacts that is away holds up nothing else."""
-        self.problem = None
-        try:
-            for path, place in first_files(saved):
-                self._store.upload(run_id, path, place)
-        except TrackingError as error:  # they are stored once more at the end, which does not go on without
-            self.problem = str(error)
+    def _finish(self, own: FoundRun, log: Log) -> None:
+        """Store files, and take back runs of trials that the log does not know: its end was lost with a machine."""
+        saved, written = log.saved, [e.number for e in log.entries if isinstance(e.event, ResultsWritten)]
+        if self.delivered == 0:
+            # Stored once more at the end: a place of artifacts that is away now holds up nothing else.
+            with contextlib.suppress(TrackingError):
+                for path, place in first_files(saved):
+                    self._store.upload(own.run_id, path, place)
+        if written and written[-1] > self.delivered:
+            for path, place in final_files(saved):
+                self._attempt(self._store.upload, own.run_id, path, place)
+            for trial in self._trials.keys() - {record.trial_id for record in saved.state.runs}:
+                self._delete(self._trials.pop(trial))
 
 
-def make_tracker(orders: Orders) -> MlflowTracker:
-    """The tracker of the orders' MLflow store."""
-    uri = orders.tracking_uri
-    root = None if is_server(uri) else default_artifact_root(Path(orders.folder))
-    return MlflowTracker(TrackingStore(uri, orders.name, root), Storage.parse(orders.storage))
+def make_store(target: Target) -> MlflowStore:
+    """The MLflow store of a target."""
+    uri, folder = target.tracking_uri, target.folder
+    root = None if is_server(uri) else default_artifact_root(folder.path)
+    return MlflowStore(TrackingStore(uri, folder.name, root), target.option)
 
 
 def find_own(store: TrackingStore, created: float) -> FoundRun | None:

@@ -11,7 +11,7 @@ import re
 import tempfile
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -233,15 +233,14 @@ def _alone_with(file: Path | None) -> Iterator[None]:
 def quiet_mlflow() -> None:
     """Import MLflow (1 to 2 s) without telemetry, log lines and printed links; variables that are set stay.
 
-    HTTP calls are tried once and for 60 s, not 7 times and for 120 s: the recorder has its own patience, and a
-    server that needs half a minute for an answer must still be heard.
+    HTTP calls are tried once and for 15 s, not 7 times and for 120 s: whatever failed is synced again later.
     """
     defaults = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -251,13 +250,6 @@ def quiet_mlflow() -> None:
         # MLflow logs a database error with its traceback and then raises it: what it raises we report.
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def preload_mlflow() -> None:
-    """Import what a SQLite store needs, too (half a second)."""
-    quiet_mlflow()
-    with suppress(ImportError):  # which is told when it is used
-        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
 def _reason(error: BaseException) -> str:

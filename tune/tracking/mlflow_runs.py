@@ -21,7 +21,7 @@ from tune.experiments.events import (
     PointMeasured,
     TrialProposed,
 )
-from tune.experiments.results import REPORT_FOLDER
+from tune.experiments.results import REPORT_FOLDER, TRACKING_FILE
 from tune.experiments.training_plan import TRIAL
 from tune.search.guards import guard_names
 from tune.search.records import TrialRecord, role_of
@@ -34,7 +34,6 @@ from tune.tracking.mlflow_texts import (
     training_ended,
     trial_note,
 )
-from tune.tracking.tracker import TRACKING_FOLDER
 from tune.util.console import key_settings
 
 if TYPE_CHECKING:
@@ -218,33 +217,23 @@ def points(metrics: Mapping[str, float | None], step: int, time: float) -> list[
     ]
 
 
-def event_points(entries: Sequence[Entry], saved: SavedExperiment) -> dict[str | None, list[Metric]]:
-    """The points of events, by trial or repeat; None is the experiment's own run.
-
-    They are the same wherever a delivery begins or ends.
+def event_points(
+    entries: Sequence[Entry], saved: SavedExperiment, after: int = 0
+) -> dict[str | None, list[Metric]]:
+    """The points of all events behind number `after`, by trial or repeat; None is the experiment's own run.
 
     Args:
-        entries: the events of one delivery.
-        saved: with the state after the last of them.
+        entries: the whole log.
+        saved: with the state to which it folds.
+        after: number of the last event whose points are not wanted.
     """
     found: dict[str | None, list[Metric]] = {}
-    records, events = saved.state.records, [entry.event for entry in entries]
-    new = {event.trial_id for event in events if isinstance(event, TrialProposed)}
-    told = {(event.trial_id, event.samples_seen) for event in events if isinstance(event, Evaluated)}
-    trials = sum(record.trial_id not in new for record in records.all())
-    best = math.inf
-    if told:  # the lowest WER of any trial on all clips before these events
-        earlier = (
-            wer
-            for record in records.all()
-            for seen, wer in record.evaluations
-            if (record.trial_id, seen) not in told and seen not in record.wer_errors
-        )
-        best = min(earlier, default=math.inf)
+    records, trials, best = saved.state.records, 0, math.inf
 
     def log(trial_id: str | None, metrics: Mapping[str, float | None], step: int) -> None:
-        key = None if saved.is_training else trial_id
-        found.setdefault(key, []).extend(points(metrics, step, time))
+        if entry.number > after:
+            key = None if saved.is_training else trial_id
+            found.setdefault(key, []).extend(points(metrics, step, time))
 
     def log_guard(event: GuardMeasured) -> None:
         name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", event.rates.get(WER)
@@ -335,7 +324,8 @@ def parent_params(saved: SavedExperiment) -> dict[str, str]:
 
 def first_files(saved: SavedExperiment) -> list[tuple[Path, str | None]]:
     """What is stored with the experiment's run from the beginning on, each with its folder there."""
-    versions, space = saved.folder.path / TRACKING_FOLDER / "versions.json", saved.folder.path / "space.yaml"
+    versions = saved.folder.path / TRACKING_FILE.replace("mlflow", "versions")
+    space = saved.folder.path / "space.yaml"
     versions.write_text(json.dumps(saved.settings.versions, indent=2) + "\n", encoding="utf-8")
     return [(path, None) for path in (versions, space) if path.is_file()]
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune.experiments.events import SessionStarted
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import trial_state
-from tune.tracking.tracker import Orders, Position, Tracker
+from tune.tracking.sync import Log, Store, Target
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import ExperimentError, TrackingError, first_line
 from tune.util.redact import without_password
@@ -26,106 +25,80 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-    from tune.experiments.events import Entry
     from tune.experiments.saved import SavedExperiment
     from tune.experiments.state import SearchState
     from tune.search.records import TrialRecord
 
 STUDY_FILE = "optuna_journal.log"
-_EVENT, _CREATED = "event", "experiment_created"
-"""User attributes of the study: the last event delivered, and when the experiment of its name was made."""
+_CREATED = "experiment_created"
+"""User attribute of the study: when the experiment of its name was made."""
 _BUSY_SECONDS = 60
 """How long to wait for a SQLite file that another process, such as the dashboard, has locked."""
 
 
-class OptunaTracker(Tracker):
+class OptunaStore(Store):
     """Writes the study, through Optuna's storage interface."""
 
-    name = "optuna"
-
-    def __init__(self, url: str | None = None) -> None:
-        """`url`: of a database, as SQLAlchemy takes it; None for Optuna's own journal in the experiment's folder."""
+    def __init__(self, place: str | Path) -> None:
+        """`place`: a database's URL, as SQLAlchemy takes it, or the file of Optuna's own journal."""
         super().__init__()
-        self._url = url
+        self._place = place
         self._storage: BaseStorage | None = None
         """None before the first event."""
         self._held: dict[str, tuple[int, FrozenTrial]] = {}
         """The trials in the study, in its order, with their ids there."""
-        self._over: bool | None = None
-        """Whether the search had ended when all trials were looked at; None where they were not."""
 
-    def open(self, saved: SavedExperiment) -> Position:
-        """Connect, and make the study where there is none; see `Tracker.open`."""
-        self._place: str | Path = saved.folder.path / STUDY_FILE if self._url is None else self._url
-        self._storage, self._over = None, None
-        if saved.state.session is None:  # nothing has happened: nothing is left behind
-            if self._url is not None:
-                check_study(self._url, saved.name)
-            return Position()
-        space = saved.space
-        self._space, self._distributions = space, space.to_optuna() if space else {}
+    def sync(self, log: Log) -> None:
+        """See `Store.sync`."""
+        saved, state = log.saved, log.saved.state
+        if not log.entries:
+            if isinstance(self._place, str):
+                check_study(self._place, saved.name)
+            return
+        if self._storage is not None and self.delivered == len(log.entries):
+            return
         with _calls(self._place):
-            self._storage = _connect(self._place)
-            return Position(self._find(self._storage, saved))
-
-    def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
-        """Bring the trials of these events, or all where more may have changed, to what the log says."""
-        if self._storage is None or (isinstance(self._place, Path) and not self._place.exists()):
-            self.open(saved)
-        storage, state = self._storage, saved.state
-        assert storage is not None
-        # Numbers are trials; an average of several, which no searcher proposed, is called otherwise.
-        records = {run.trial_id: run for run in state.records.all() if run.trial_id.isdigit()}
-        over = state.ended is not None
-        everything = over != self._over or any(isinstance(entry.event, SessionStarted) for entry in entries)
-        told = {getattr(entry.event, "trial_id", "") for entry in entries}
-        wanted = {
-            name: self._trial(run, state)
-            for name, run in records.items()
-            if everything or name in told or name not in self._held
-        }
-        with _calls(self._place):
-            if list(self._held) != list(records)[: len(self._held)] or any(
-                name in self._held and not _continues(trial, self._held[name][1])
-                for name, trial in wanted.items()
+            if self._storage is None or (isinstance(self._place, Path) and not self._place.exists()):
+                self._space = saved.space
+                self._distributions = self._space.to_optuna() if self._space else {}
+                self._storage = _connect(self._place)
+                self._find(self._storage, saved)
+            self._storage.get_study_name_from_id(self._study)  # raises where somebody has deleted it
+            # Numbers are trials; an average of several, which no searcher proposed, is called otherwise.
+            wanted = {run.trial_id: self._trial(run, state) for run in state.runs if run.trial_id.isdigit()}
+            if list(self._held) != list(wanted)[: len(self._held)] or not all(
+                _continues(wanted[name], held) for name, (_, held) in self._held.items()
             ):
-                storage.delete_study(self._study)
-                self._create(storage, saved)
-                wanted = {name: self._trial(run, state) for name, run in records.items()}
+                self._storage.delete_study(self._study)
+                self._create(self._storage, saved)
             for name, trial in wanted.items():
-                self._held[name] = self._write(storage, trial, self._held.get(name))
-        self._over = over
+                self._held[name] = self._write(self._storage, trial, self._held.get(name))
+        self.delivered = len(log.entries)
 
-    def delivered(self, position: Position) -> None:
-        """Remember the last event."""
-        if self._storage is not None:
-            with _calls(self._place):
-                self._storage.set_study_user_attr(self._study, _EVENT, position.events)
-
-    def _find(self, storage: BaseStorage, saved: SavedExperiment) -> int:
-        """Find the experiment's study or make it; the last event delivered to it."""
+    def _find(self, storage: BaseStorage, saved: SavedExperiment) -> None:
+        """Find the experiment's study and its trials, or make it."""
         try:
             self._study = storage.get_study_id_from_name(saved.name)
         except KeyError:
-            return self._create(storage, saved)
+            self._create(storage, saved)
+            return
         attributes = storage.get_study_user_attrs(self._study)
         trials = storage.get_all_trials(self._study, deepcopy=False)
         if attributes.get(_CREATED) != saved.settings.created:
             # An empty one is what a kill in the middle of `_create` leaves.
-            if self._url is not None and (trials or attributes):
-                raise _taken(self._url, saved.name)
+            if isinstance(self._place, str) and (trials or attributes):
+                raise _taken(self._place, saved.name)
             storage.delete_study(self._study)
-            return self._create(storage, saved)
+            self._create(storage, saved)
+            return
         names = [trial.user_attrs.get(TRIAL_ID, f"number {trial.number}") for trial in trials]
         self._held = {name: (trial._trial_id, trial) for name, trial in zip(names, trials, strict=True)}
-        return int(attributes.get(_EVENT, 0))
 
-    def _create(self, storage: BaseStorage, saved: SavedExperiment) -> int:
+    def _create(self, storage: BaseStorage, saved: SavedExperiment) -> None:
         from optuna.study import StudyDirection
 
         self._study, self._held = storage.create_new_study([StudyDirection.MINIMIZE], saved.name), {}
         storage.set_study_user_attr(self._study, _CREATED, saved.settings.created)
-        return 0
 
     def _write(
         self, storage: BaseStorage, trial: FrozenTrial, held: tuple[int, FrozenTrial] | None
@@ -247,6 +220,6 @@ def _taken(url: str, experiment: str) -> ExperimentError:
     )
 
 
-def make_tracker(orders: Orders) -> OptunaTracker:
-    """The tracker of the experiment's study."""
-    return OptunaTracker(orders.optuna_url)
+def make_store(target: Target) -> OptunaStore:
+    """The experiment's study."""
+    return OptunaStore(target.optuna_url or target.folder.path / STUDY_FILE)

@@ -1,7 +1,7 @@
 """TensorBoard's files of an experiment: `tensorboard --logdir experiments/NAME/tensorboard`.
 
-A run for every trial and repeat: rates over samples seen, and its settings on the page HParams. Each follower writes
-all anew, so nothing is there twice. It appends to the files itself: tensorboardX imports PyTorch, and TensorBoard's
+A run for every trial and repeat: rates over samples seen, and its settings on the page HParams. Each session writes
+all anew, so nothing is there twice. SummaryWriter is not used: tensorboardX imports PyTorch, and TensorBoard's
 own writer holds a thread and an open file for every run.
 """
 
@@ -10,54 +10,45 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from trainer.scoring.objectives import named_rates
 from trainer.scoring.translation import true_name
-from tune.experiments.events import BaselineMeasured, Entry, Evaluated, TrialProposed
+from tune.experiments.events import BaselineMeasured, Evaluated, TrialProposed
 from tune.space.parameters import show
-from tune.tracking.tracker import Orders, Position, Tracker
+from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import TrackingError
-
-if TYPE_CHECKING:
-    from tune.experiments.saved import SavedExperiment
 
 FOLDER = "tensorboard"
 _TRAINING = ("loss", "learning_rate", "grad_norm")
-"""What is heard between evaluations. TensorBoard drops points of a tag when one with fewer samples follows, so no tag
-has two sources: these come from `progress.jsonl`, all others from the log."""
+"""Reported between evaluations. TensorBoard drops points of a tag when one with fewer samples follows, so no tag has
+two sources: these come from `progress.jsonl`, all others from the log."""
 _NOT_SHOWN = (*_TRAINING, "step", "train_seconds", "train_samples", "eval_clips")
 
 
-class TensorBoardTracker(Tracker):
-    """Writes scalars and HParams at the times of their events."""
+class TensorBoardStore(Store):
+    """Writes scalars and HParams at the times of their events; a new object begins with an empty folder."""
 
-    name = "tensorboard"
-
-    def open(self, saved: SavedExperiment) -> Position:
-        """Begin with an empty folder; see `Tracker.open`."""
-        self._folder = saved.folder.path / FOLDER
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
         self._file = f"events.out.tfevents.{time.time():.6f}.tune-whisper"
         self._waiting: dict[str, list[dict[str, Any]]] = {}  # what is to be written, by run
-        self._reached: dict[str, int] = {}  # samples seen at the last of what was heard between evaluations
+        self._reached: dict[
+            str, int
+        ] = {}  # samples seen at the last of what was reported between evaluations
         self._ended: set[str] = set()
-        self._task = saved.state.task  # which names the rate that decides
-        try:
-            import tensorboard.plugins.hparams.metadata  # noqa: F401
+        self._task = ""  # which names the rate that decides
 
-            if self._folder.exists():
-                shutil.rmtree(self._folder)
-        except ImportError as error:
-            raise TrackingError("--track tensorboard: pip install 'tune-whisper[tensorboard]'") from error
-        except OSError as error:
-            raise TrackingError(f"{self._folder}: cannot be removed: {error.strerror}") from error
-        return Position()
-
-    def deliver(self, entries: Sequence[Entry], saved: SavedExperiment) -> None:
-        """Write what is new in the log."""
-        self._task, measured = saved.state.task, {}
-        for entry in entries:
+    def sync(self, log: Log) -> None:
+        """See `Store.sync`."""
+        if not self.delivered:
+            self._empty()
+        saved, best = log.saved, {}
+        self._task = saved.state.task
+        for entry in log.entries[self.delivered :]:
             event = entry.event
             if isinstance(event, BaselineMeasured):
                 rates = {name: event.rates.get(name) for name in ("wer", "chrf", "bleu")}
@@ -68,8 +59,8 @@ class TensorBoardTracker(Tracker):
                 values = {name: value for name, value in event.metrics.items() if name not in _NOT_SHOWN}
                 values |= {"epoch": event.epoch, **named_rates(event.sources)}
                 self._scalars(event.trial_id, entry.time, event.samples_seen, values)
-                measured[event.trial_id] = entry.time
-        for name, moment in measured.items():
+                best[event.trial_id] = entry.time
+        for name, moment in best.items():
             run = saved.state.run(name)
             self._scalars(name, moment, run.samples_seen, {"best_wer": run.best_wer})
         for run in saved.state.runs:
@@ -78,17 +69,26 @@ class TensorBoardTracker(Tracker):
                 word = "SUCCESS" if run.status in ("completed", "early_stopped") else "FAILURE"
                 end = {"status": f"STATUS_{word}", "end_time_secs": run.ended}
                 self._hparams(run.trial_id, run.ended, "session_end_info", end)
-        self._write()
-
-    def progress(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Write losses between evaluations, without those that a trial comes by again."""
-        for row in rows:
-            run, metrics = row["trial_id"], row["metrics"]
+        rows, progress = log.progress(self.progress)
+        for row in rows:  # losses between evaluations, without those that a trial comes by again
+            name, metrics = row["trial_id"], row["metrics"]
             seen = int(metrics.get("samples_seen", 0))
-            if seen > self._reached.get(run, -1):
-                self._reached[run] = seen
-                self._scalars(run, row["time"], seen, {name: metrics.get(name) for name in _TRAINING})
+            if seen > self._reached.get(name, -1):
+                self._reached[name] = seen
+                self._scalars(name, row["time"], seen, {each: metrics.get(each) for each in _TRAINING})
         self._write()
+        self.delivered, self.progress = len(log.entries), progress
+
+    def _empty(self) -> None:
+        try:
+            import tensorboard.plugins.hparams.metadata  # noqa: F401
+
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+        except ImportError as error:
+            raise TrackingError("--track tensorboard: pip install 'tune-whisper[tensorboard]'") from error
+        except OSError as error:
+            raise TrackingError(f"{self._folder}: cannot be removed: {error.strerror}") from error
 
     def _scalars(self, run: str, moment: float, step: int, values: Mapping[str, float | None]) -> None:
         found = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
@@ -116,7 +116,7 @@ class TensorBoardTracker(Tracker):
         self._waiting.setdefault(run, []).append({"wall_time": moment, **content})
 
     def _write(self) -> None:
-        """Append what waits to the files; after an error, as of a full disk, `open` begins anew."""
+        """Append what waits to the files."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -135,6 +135,6 @@ class TensorBoardTracker(Tracker):
         self._waiting = {}
 
 
-def make_tracker(orders: Orders) -> TensorBoardTracker:
-    """The tracker of the experiment's folder."""
-    return TensorBoardTracker()
+def make_store(target: Target) -> TensorBoardStore:
+    """TensorBoard's files in the experiment's folder."""
+    return TensorBoardStore(target.folder.path / FOLDER)

@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from trainer.config import TrainConfig
-from trainer.model.rates import STEPS, default_learning_rate
+from trainer.model.rates import STEPS, default_learning_rate, learning_rates
 
 
 def model(folder: Path, width: int, layers: int, decoder_layers: int | None = None) -> TrainConfig:
@@ -39,6 +39,9 @@ def test_a_model_that_knows_less_takes_more(tmp_path: Path) -> None:
     assert rates == sorted(set(rates))
     lora = config.replace(method="lora")
     assert default_learning_rate(lora, 22.6) == default_learning_rate(lora, 327.0) == 5e-4
+    assert learning_rates(config) == rates
+    # The error of a translation is no share of words.
+    assert learning_rates(config.replace(task="translate")) == [2.5e-5]
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

@@ -17,7 +17,10 @@ from trainer.__main__ import main
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.model.averaging import load_mean
+from trainer.model.generation import load_generation_config
+from trainer.model.processor import load_processor
 from trainer.train import evaluate, train
+from trainer.training.taught import allow_taught
 from tune.cli import main as tune_whisper
 
 SIGNS = "([#"
@@ -85,6 +88,25 @@ def trained(config: TrainConfig, folder: Path) -> tuple[Path, dict[str, float]]:
 def generation(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "generation_config.json").read_text())
     return found
+
+
+def test_an_end_token_in_a_text_is_text(config: TrainConfig, base: Path, tmp_path: Path) -> None:
+    """And a generation config may have several end tokens."""
+    rows = Path(config.data).read_text().replace("(a0) a", "<|endoftext|> a0")
+    assert "<|endoftext|>" in rows
+    data = Path(config.data).with_name("ends.csv")
+    data.write_text(rows)
+    config = config.replace(data=str(data))
+    processor = load_processor(config)
+    end, prefix = processor.tokenizer.eos_token_id, processor.tokenizer.prefix_tokens
+    labels = prepare(config).splits["train"].all_labels()
+    first = labels.tokens[: labels.offsets[1]].tolist()
+    assert first[: len(prefix)] == prefix
+    assert processor.tokenizer.decode(first[len(prefix) : -1]) == "<|endoftext|> a0"
+    assert first.count(end) == 1
+    listed = load_generation_config(config)
+    listed.eos_token_id = [end]
+    assert end not in allow_taught(listed, config, prepare(config), processor)
 
 
 def test_signs_of_the_training_texts_may_be_written(config: TrainConfig, base: Path, tmp_path: Path) -> None:

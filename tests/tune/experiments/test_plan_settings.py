@@ -118,6 +118,21 @@ def test_a_dry_run_tells_the_rates_of_each_base_model(
     assert "above that: usual 0.00015, searched 1.5e-05 to 0.0015" in told
 
 
+def test_a_fixed_automatic_rate_is_told_as_such(
+    here: Path, capsys: pytest.CaptureFixture[str], small_whisper: Path
+) -> None:
+    (here / "space.yaml").write_text(
+        "learning_rate: auto\ntrain_batch_size: {type: choice, values: [4, 8]}\n"
+    )
+    words = ["--space", "space.yaml", "--model", str(small_whisper), "--data", "demo", "--dry-run"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "fixed: learning_rate=auto" in told
+    assert "usual 1.5e-05" in told
+    assert main([*words, "--language", "de", "--set", "task=translate"]) == 0
+    assert "fixed: learning_rate=3.75e-05" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("high", ["1e-6", "1e-4"])
 def test_a_range_that_is_empty_for_some_base_model_is_refused_at_once(
     here: Path, capsys: pytest.CaptureFixture[str], small_whisper: Path, high: str

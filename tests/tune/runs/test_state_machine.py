@@ -13,7 +13,6 @@ import json
 import math
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,11 +56,10 @@ from tune.runs.resume import load_search
 from tune.runs.trials import TrialRunner
 from tune.search.budgets import Budgets
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
-from tune.tracking.follower import StoreFollower
-from tune.tracking.mlflow import MlflowTracker
+from tune.tracking.mlflow import MlflowStore
 from tune.tracking.mlflow_connection import FoundRun
-from tune.tracking.optuna_study import OptunaTracker
-from tune.tracking.tracker import Orders
+from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
+from tune.tracking.sync import Log
 from tune.util.errors import ExperimentError, ModelError, TrackingError
 from tune.workers.averages import Measured
 from tune.workers.keeper import DECISION, PLACE, SAVED
@@ -722,17 +720,19 @@ class SearchMachine(RuleBasedStateMachine):
                 assert trial.state.name == STUDY_STATE[run.status]
 
     def deliver(self, name: str) -> bool:
-        """Run a follower to the end of the log; whether it came there."""
-        orders = Orders(folder=str(self.plan.folder), name="x", storage=self.storage.address, patience=0.0)
+        """Sync all of the log; whether the store was there all the time."""
         store: Any = self.store
-        tracker = MlflowTracker(store, self.storage) if name == "mlflow" else OptunaTracker(None)
-        ended = threading.Event()
-        ended.set()
-        follower = StoreFollower(tracker, orders, ended)
-        follower.follow()
-        assert follower.status.problem is None or "away" in follower.status.problem, follower.status.problem
-        assert not follower.status.refused, follower.status.reason
-        return follower.complete
+        found = MlflowStore(store, "") if name == "mlflow" else OptunaStore(self.plan.folder / STUDY_FILE)
+        (self.plan.folder / "tracking").mkdir(exist_ok=True)
+        log = Log(self.plan.experiment_folder)
+        log.read()
+        try:
+            found.sync(log)
+        except TrackingError as error:
+            assert "away" in str(error), error
+            return False
+        assert not found.refused
+        return True
 
     # -- what holds after every step ----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[CutProxy]:
-    """Stands between a follower and the server."""
+    """Stands between a search and the server."""
     proxy = CutProxy(server.port)
     proxy.start()
     yield proxy

@@ -27,11 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def begin(folder: Path, uri: str) -> None:
     """What a search does before it begins: the store is opened."""
-    follower = MadeLog(folder / "x", uri).follower()
-    try:
-        follower.connect()
-    finally:
-        follower.close()
+    MadeLog(folder / "x", uri).deliver()
 
 
 @pytest.fixture
@@ -111,7 +107,7 @@ def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "x")
     made.session(trials=2)
     made.deliver()
-    whole = threading.Thread(target=made.deliver, kwargs={"patience": 60.0})
+    whole = threading.Thread(target=made.deliver)
     made.trial("001", 50.0, 30.0, 12.0)
     made.finish()
     with contextlib.closing(sqlite3.connect(made.folder / "mlflow.db", check_same_thread=False)) as other:
@@ -133,7 +129,7 @@ def test_an_experiment_of_the_same_name_is_used_again(tmp_path: Path) -> None:
         made = MadeLog(tmp_path / place / "again", uri)
         made.now += 100.0 if place == "there" else 0.0
         whole_search(made)
-        assert made.deliver().complete
+        made.deliver()
     client = client_of(uri)
     (experiment,) = [found for found in client.search_experiments() if found.name == "again"]
     runs = client.search_runs([experiment.experiment_id], "tags.role = 'experiment'")
@@ -154,9 +150,9 @@ made.session(trials=1)
 made.append(BaselineMeasured(rates={{"bad name *": 1.0}}))
 made.trial("001", 50.0, 30.0, 12.0)
 made.finish()
-assert made.deliver().status.refused == 1
+assert len(made.deliver().refused) == 1
 try:
-    MadeLog(Path({str(tmp_path)!r}, "away"), "http://127.0.0.1:9").follower().connect()
+    MadeLog(Path({str(tmp_path)!r}, "away"), "http://127.0.0.1:9").deliver()
 except TrackingError:
     pass
 """
@@ -173,7 +169,7 @@ except TrackingError:
 
 
 def test_only_few_modules_can_write() -> None:
-    """Only the follower's connection and the registry import MLflow, and nothing that workers run."""
+    """Only the connection and the registry import MLflow, and nothing that workers run."""
     users = [
         file.name
         for package in ("trainer", "tune")

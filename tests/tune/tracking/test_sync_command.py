@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from cut_proxy import CutProxy
 from made_logs import MadeLog, whole_search
-from mlflow_server import Server, children, client_of, only_parent, steps, wait_for
+from mlflow_server import Server, children, client_of, only_parent, steps
 from mlflow_tables import empty_database
 
 from tune.cli import main
 from tune.commands.sync import sync
 from tune.experiments.events import BaselineMeasured
-from tune.experiments.mlflow_store import default_artifact_root
+from tune.experiments.results import run_ids
+from tune.tracking.sync import Sync
 from tune.util.errors import ExperimentError, TrackingError
 
 
@@ -50,7 +51,7 @@ def test_what_waits_is_delivered_once(
     assert error.count("\n") == 1
     proxy.start()
     assert sync(words(made)) == 0
-    assert f"delivered 15 events of {made.name} to {proxy.url}" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"MLflow: all 15 events of {made.name} are there\n"
     client = client_of(server.url)
     runs = children(client, only_parent(client, made.name))
     assert steps(client, runs["001"].info.run_id) == [384, 1088, 3200]
@@ -59,24 +60,8 @@ def test_what_waits_is_delivered_once(
         key: run.info.run_id for key, run in runs.items()
     }
     assert sync(words(made)) == 0
-    assert capsys.readouterr().out == f"nothing waits for the MLflow store of {made.name}\n"
-
-
-def test_the_store_goes_away_on_the_way(
-    made: MadeLog, server: Server, proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tune.commands.sync._PATIENCE", 1.0)
-    monkeypatch.setattr("tune.tracking.follower._MOST_EVENTS", 2)
-    made.session(trials=100)
-    for number in range(1, 41):
-        made.trial(f"{number:03d}", 50.0)
-    threading.Timer(1.0, proxy.stop).start()
-    with pytest.raises(TrackingError, match=r"events were delivered, [\d,]+ still wait; run it again"):
-        sync(words(made))
-    proxy.start()
-    assert sync(words(made)) == 0
-    client = client_of(server.url)
-    assert len(children(client, only_parent(client, made.name))) == 40
+    assert {key: run.info.run_id for key, run in runs.items()} == run_ids(made.folder)
+    assert children(client, only_parent(client, made.name)).keys() == runs.keys()
 
 
 def test_the_experiment_has_moved_and_its_server_too(made: MadeLog, server: Server) -> None:
@@ -91,34 +76,13 @@ def test_the_experiment_has_moved_and_its_server_too(made: MadeLog, server: Serv
     assert set(children(client, only_parent(client, made.name))) == {"001"}
 
 
-def test_another_store_gets_nothing_however_often_it_is_named(made: MadeLog, tmp_path: Path) -> None:
+def test_another_store_gets_everything(made: MadeLog, tmp_path: Path) -> None:
     whole_search(made)
     assert sync(words(made)) == 0
-    before = (made.folder / "results.json").read_text()
     other = f"sqlite:///{tmp_path}/other.db"
-    for _ in range(2):
-        with pytest.raises(TrackingError, match=r"--tracking-uri must name the store that the search used"):
-            sync(words(made, "--tracking-uri", other))
-    assert client_of(other).get_experiment_by_name(made.name) is None
-    assert (made.folder / "results.json").read_text() == before
-    assert sync(words(made)) == 0
-
-
-def test_a_store_that_can_be_opened_and_takes_nothing_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tune.commands.sync._PATIENCE", 1.0)
-    made = MadeLog(tmp_path / "x")
-    shutil.copy(empty_database(), made.folder / "mlflow.db")
-    made.session(trials=1)
-    made.deliver()
-    made.trial("001", 50.0, 30.0, 12.0)
-    made.finish()
-    artifacts = default_artifact_root(made.folder)
-    shutil.rmtree(artifacts)
-    artifacts.write_text("no folder")
-    with pytest.raises(TrackingError, match=r"7 events were delivered, 1 still wait; run it again"):
-        sync(words(made))
+    assert sync(words(made, "--tracking-uri", other)) == 0
+    client = client_of(other)
+    assert set(children(client, only_parent(client, made.name))) == {"001", "002"}
 
 
 def test_ctrl_c_ends_the_wait_for_a_locked_database(tmp_path: Path) -> None:
@@ -144,7 +108,7 @@ def test_a_store_that_was_emptied_is_told_everything(
     shutil.move(made.folder, moved)
     shutil.copy(empty_database(), moved / "mlflow.db")
     assert sync(["x", "--storage", str(moved.parent)]) == 0
-    assert "delivered 15 events of x" in capsys.readouterr().out
+    assert "all 15 events of x are there" in capsys.readouterr().out
     client = client_of(f"sqlite:///{moved}/mlflow.db")
     assert set(children(client, only_parent(client, "x"))) == {"001", "002"}
 
@@ -156,36 +120,19 @@ def test_what_is_refused_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     made.append(BaselineMeasured(rates={"bad *": 1.0}))
     assert sync(words(made)) == 1
     told = capsys.readouterr()
-    assert "delivered 4 events of x" in told.out
+    assert "all 4 events of x are there" in told.out
     assert told.err.startswith("warning: 1 records were refused for good. MLflow store sqlite:")
 
 
-def test_a_follower_delivers_now(made: MadeLog) -> None:
-    ended = threading.Event()
+def test_a_search_syncs_now(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tune.tracking.sync._LOCK_SECONDS", 0.5)
     whole_search(made)
-    follower = made.follower()
-    follower._ended = ended
-    thread = threading.Thread(target=follower.follow)
-    thread.start()
-    wait_for(lambda: follower.status.delivered == 15, 20)
-    with pytest.raises(TrackingError, match=r"process \d+ delivers to mlflow now"):
-        sync(words(made))
-    ended.set()
-    thread.join()
+    with Sync(made.target()) as running:
+        running.start()
+        running.wait()
+        with pytest.raises(TrackingError, match=rf"process {os.getpid()} syncs it now"):
+            sync(words(made))
     assert sync(words(made)) == 0
-
-
-def test_an_experiment_of_the_old_form(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path / "old")
-    made.close()
-    (made.folder / "events.jsonl").unlink()
-    (made.folder / "state.json").write_text("{}")
-    with pytest.raises(ExperimentError) as caught:
-        sync(words(made))
-    assert str(caught.value).startswith(
-        "experiment old: was made by tune-whisper 0.1.0, which kept no events.jsonl;"
-    )
-    assert "deliver what waits with that version (pip install tune-whisper==0.1.0)" in str(caught.value)
 
 
 def test_a_damaged_log_is_told(tmp_path: Path) -> None:

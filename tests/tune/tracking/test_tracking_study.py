@@ -1,4 +1,4 @@
-"""The Optuna study that a follower writes: what it holds, however it was delivered; damage, kills, full disks."""
+"""The Optuna study of an experiment: what it holds, however it was synced; damage, kills, full disks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from typing import Any
 
 import optuna
 import pytest
-from made_logs import BEGAN, RUNGS, MadeLog, follow
+from made_logs import BEGAN, RUNGS, MadeLog, sync_in_steps
 from optuna.trial import TrialState
 
 from tune.experiments.events import TrialProposed
-from tune.experiments.saved import SavedExperiment
-from tune.experiments.settings import ExperimentSettings
-from tune.experiments.state import SearchState
-from tune.tracking.optuna_study import STUDY_FILE, OptunaTracker, check_study
-from tune.tracking.tracker import Position
+from tune.tracking.optuna_study import STUDY_FILE, OptunaStore, check_study
+from tune.tracking.sync import Log
 from tune.util.errors import ExperimentError, TrackingError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,10 +57,10 @@ def held(place: str | Path) -> list[tuple[Any, ...]]:
 
 
 def in_one_go(made: MadeLog, folder: Path) -> list[tuple[Any, ...]]:
-    """What a study has to hold: that of another follower, which got the whole log at once."""
+    """What a study has to hold: that of another store, which got the whole log at once."""
     whole = MadeLog(folder / "exp")
     whole.log.path.write_bytes(made.log.path.read_bytes())
-    follow(OptunaTracker(), whole)
+    sync_in_steps(store_of(whole), whole)
     return held(journal(whole))
 
 
@@ -71,9 +68,8 @@ def place_of(made: MadeLog, kind: str) -> str | Path:
     return journal(made) if kind == "journal" else f"sqlite:///{made.folder / 'study.db'}"
 
 
-def tracker_of(made: MadeLog, kind: str) -> OptunaTracker:
-    place = place_of(made, kind)
-    return OptunaTracker(None if isinstance(place, Path) else place)
+def store_of(made: MadeLog, kind: str = "journal") -> OptunaStore:
+    return OptunaStore(place_of(made, kind))
 
 
 def test_it_holds_what_the_log_says(tmp_path: Path, kind: str) -> None:
@@ -85,7 +81,7 @@ def test_it_holds_what_the_log_says(tmp_path: Path, kind: str) -> None:
     made.measure("001-r1", 3200, 5.0)
     made.end("001-r1", "completed")
     made.finish()
-    assert follow(tracker_of(made, kind), made) == Position()
+    sync_in_steps(store_of(made, kind), made)
     found = study(place_of(made, kind))
     assert found.direction == optuna.study.StudyDirection.MINIMIZE
     assert [trial.state for trial in found.trials] == [COMPLETE, PRUNED, FAIL, FAIL], (
@@ -102,30 +98,25 @@ def test_it_holds_what_the_log_says(tmp_path: Path, kind: str) -> None:
     assert found.trials[0].distributions == made.saved_at().space.to_optuna()  # type: ignore[union-attr]
     assert (found.best_value, found.best_trial.number) == (11.0, 0)
     before = held(place_of(made, kind))
-    follow(tracker_of(made, kind), made, remember=False)  # the position is known: there is nothing to do
-    tracker = tracker_of(made, kind)
-    tracker.open(made.saved_at())
-    tracker.deliver(made.entries, made.saved_at())
-    assert held(place_of(made, kind)) == before, "what is delivered twice is there once"
+    sync_in_steps(store_of(made, kind), made)
+    assert held(place_of(made, kind)) == before, "what is synced twice is there once"
 
 
 def test_a_log_without_events_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
-    """A follower is there before the first of them, and before `experiment.yaml`."""
+    """Stores are connected before the first of them, and before `experiment.yaml`."""
     made = MadeLog(tmp_path / "exp")
-    tracker = tracker_of(made, kind)
-    nothing = SavedExperiment(made.experiment, ExperimentSettings(), SearchState())
-    assert tracker.open(nothing) == Position()
+    store = store_of(made, kind)
+    store.sync(Log(made.experiment))
     assert not journal(made).exists()
     made.four()
-    tracker.deliver(made.entries, made.saved_at())
-    tracker.delivered(Position(len(made.entries)))
+    store.sync(made.log_at())
     assert held(place_of(made, kind)) == in_one_go(made, tmp_path / "whole")
 
 
 def test_times_are_those_of_the_log(tmp_path: Path, kind: str) -> None:
     made = MadeLog(tmp_path / "exp")
     made.four()
-    follow(tracker_of(made, kind), made)
+    sync_in_steps(store_of(made, kind), made)
     first = study(place_of(made, kind)).trials[0]
     number = {
         type(entry.event).__name__ + getattr(entry.event, "trial_id", ""): entry.number
@@ -138,18 +129,18 @@ def test_times_are_those_of_the_log(tmp_path: Path, kind: str) -> None:
 def test_trials_show_while_they_run(tmp_path: Path, kind: str) -> None:
     made, place = MadeLog(tmp_path / "exp"), None
     made.session()
-    tracker = tracker_of(made, kind)
+    store = store_of(made, kind)
     place = place_of(made, kind)
-    follow(tracker, made)
+    store.sync(made.log_at())
     made.begin("001")
     made.measure("001", 384, 30.0)
-    follow(tracker, made, opened=True)
+    store.sync(made.log_at())
     assert [(trial.state, trial.intermediate_values) for trial in study(place).trials] == [
         (RUNNING, {384: 30.0})
     ]
     made.measure("001", 1088, 20.0)
     made.begin("002")
-    follow(tracker, made, opened=True)
+    store.sync(made.log_at())
     assert [trial.intermediate_values for trial in study(place).trials] == [{384: 30.0, 1088: 20.0}, {}]
 
 
@@ -160,12 +151,12 @@ def test_none_is_left_running_and_those_that_go_on_run_again(tmp_path: Path, kin
     made.measure("005", 384, 40.0)
     made.finish()
     place = place_of(made, kind)
-    tracker = tracker_of(made, kind)
-    follow(tracker, made, [len(made.entries) - 1])
+    store = store_of(made, kind)
+    sync_in_steps(store, made, [len(made.entries) - 1])
     before = held(place)
     assert (before[4][4], before[4][6]) == (FAIL, {384: 40.0})
     made.session()
-    assert follow(tracker_of(made, kind), made).events == len(made.entries) - 1
+    sync_in_steps(store_of(made, kind), made)
     after = held(place)
     assert after[:4] == before[:4]
     assert (after[4][4], after[4][6]) == (RUNNING, {384: 40.0})
@@ -173,7 +164,7 @@ def test_none_is_left_running_and_those_that_go_on_run_again(tmp_path: Path, kin
     made.measure("005", 3200, 10.0)
     made.end("005", "completed")
     made.finish()
-    follow(tracker_of(made, kind), made)
+    sync_in_steps(store_of(made, kind), made)
     assert held(place)[4][4:7] == (COMPLETE, [10.0], {384: 40.0, 1088: 10.5, 3200: 10.0})
     assert study(place).best_value == 10.0
 
@@ -184,17 +175,15 @@ def test_one_that_was_decided_before_a_kill_ends_as_what_was_decided(tmp_path: P
     made.session()
     made.begin("001")
     made.measure("001", 384, 40.0, stop=True)
-    tracker = tracker_of(made, kind)
-    follow(tracker, made)
+    store = store_of(made, kind)
+    store.sync(made.log_at())
     assert held(place_of(made, kind))[0][4] == RUNNING
     made.session()
-    tracker.deliver(made.entries[-1:], made.saved_at())
+    store.sync(made.log_at())
     assert held(place_of(made, kind))[0][4:6] == (PRUNED, [40.0])
 
 
-@pytest.mark.parametrize("what", ["killed", "forgotten"])
-def test_delivered_event_by_event_by_ever_new_followers(tmp_path: Path, kind: str, what: str) -> None:
-    """Killed before it remembers the event, or that is forgotten, as by a store that was brought back."""
+def test_synced_event_by_event_by_ever_new_stores(tmp_path: Path, kind: str) -> None:
     made = MadeLog(tmp_path / "exp")
     made.four()
     made.begin("005")
@@ -204,13 +193,8 @@ def test_delivered_event_by_event_by_ever_new_followers(tmp_path: Path, kind: st
     made.measure("005", 1088, 30.0)
     made.measure("005", 384, 41.0)  # its checkpoint was lost
     made.begin("006")
-    entries = made.entries
-    for end in range(1, len(entries) + 1):
-        tracker = tracker_of(made, kind)
-        done = tracker.open(made.saved_at(end)).events
-        tracker.deliver(entries[done:end], made.saved_at(end))
-        if what == "forgotten" and end % 3:
-            tracker.delivered(Position(end))
+    for end in range(1, len(made.entries) + 1):
+        store_of(made, kind).sync(made.log_at(end))
     assert held(place_of(made, kind)) == in_one_go(made, tmp_path / "whole")
 
 
@@ -218,7 +202,7 @@ def test_a_database_with_a_study_of_this_name_is_refused(tmp_path: Path) -> None
     first = MadeLog(tmp_path / "one" / "exp")
     first.four()
     url = f"sqlite:///{tmp_path / 'shared.db'}"
-    follow(OptunaTracker(url), first)
+    sync_in_steps(OptunaStore(url), first)
     before = held(url)
     with pytest.raises(ExperimentError, match=r"^--optuna-storage sqlite:.*: has a study 'exp' already; .*$"):
         check_study(url, "exp")
@@ -227,11 +211,12 @@ def test_a_database_with_a_study_of_this_name_is_refused(tmp_path: Path) -> None
     other = MadeLog(tmp_path / "two" / "exp", created="2024-02-02T00:00:00+00:00")
     other.session()
     with pytest.raises(ExperimentError, match=r"has a study 'exp' already"):
-        OptunaTracker(url).open(other.saved_at())
+        sync_in_steps(OptunaStore(url), other)
     assert held(url) == before
     moved = MadeLog(tmp_path / "moved" / "exp")  # the first one, from elsewhere
     moved.log.path.write_bytes(first.log.path.read_bytes())
-    assert follow(OptunaTracker(url), moved).events == len(first.entries)
+    sync_in_steps(OptunaStore(url), moved)
+    assert held(url) == before
 
 
 def test_one_that_was_killed_before_the_study_was_marked_goes_on(tmp_path: Path) -> None:
@@ -239,13 +224,13 @@ def test_one_that_was_killed_before_the_study_was_marked_goes_on(tmp_path: Path)
     made.four()
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     optuna.create_study(study_name="exp", storage=url, direction="maximize")
-    follow(OptunaTracker(url), made)
+    sync_in_steps(OptunaStore(url), made)
     assert study(url).best_value == 11.0
     optuna.create_study(study_name="theirs", storage=url).set_user_attr("for", "something")
     theirs = MadeLog(tmp_path / "theirs")
     theirs.session()
     with pytest.raises(ExperimentError, match="has a study 'theirs' already"):
-        follow(OptunaTracker(url), theirs)
+        sync_in_steps(OptunaStore(url), theirs)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +249,7 @@ def test_a_database_that_cannot_be_used_is_one_line(tmp_path: Path, url: str) ->
     with pytest.raises(ExperimentError) as early:
         check_study(url, "exp")
     with pytest.raises(TrackingError) as late:
-        follow(OptunaTracker(url), made)
+        sync_in_steps(OptunaStore(url), made)
     for text in (str(early.value), str(late.value)):
         assert text.startswith("--optuna-storage ")
         assert ": cannot be used: " in text
@@ -282,7 +267,7 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_sigkill_in_the_middle_of_writing_loses_nothing(tmp_path: Path) -> None:
-    """Five followers that write event by event are killed at some moment; the sixth finds what they left."""
+    """Five processes that sync some events at a time are killed at some moment; the sixth finds what they left."""
     made = MadeLog(tmp_path / "exp")
     made.session(trials=200)
     for number in range(1, 201):
@@ -293,9 +278,9 @@ def test_sigkill_in_the_middle_of_writing_loses_nothing(tmp_path: Path) -> None:
     moments = random.Random(1)
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, 'tests/support')\n"
-        "from made_logs import MadeLog, follow; from tune.tracking.optuna_study import OptunaTracker\n"
+        "from made_logs import MadeLog, sync_in_steps; from tune.tracking.optuna_study import OptunaStore\n"
         f"made = MadeLog(Path({str(tmp_path)!r}, 'exp'))\n"
-        "follow(OptunaTracker(), made, range(1, 2000, 7))\n"
+        "sync_in_steps(OptunaStore(made.folder / 'optuna_journal.log'), made, range(1, 2000, 7))\n"
     )
     for reached in (3_000, 20_000, 40_000, 60_000, 80_000):
         child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
@@ -304,7 +289,7 @@ def test_sigkill_in_the_middle_of_writing_loses_nothing(tmp_path: Path) -> None:
         time.sleep(moments.uniform(0, 0.02))
         child.kill()
         assert child.wait() == -signal.SIGKILL
-    follow(OptunaTracker(), made)
+    sync_in_steps(store_of(made), made)
     assert held(journal(made)) == in_one_go(made, tmp_path / "whole")
 
 
@@ -336,7 +321,7 @@ def damage(journal: Path, how: str) -> None:
         journal.unlink()
 
 
-@pytest.mark.parametrize("follower", ["the next one", "one that is there"])
+@pytest.mark.parametrize("whose", ["the next one", "one that is there"])
 @pytest.mark.parametrize(
     "how",
     [
@@ -353,23 +338,23 @@ def damage(journal: Path, how: str) -> None:
         *("empty", "removed"),
     ],
 )
-def test_a_damaged_journal_is_made_anew(tmp_path: Path, how: str, follower: str) -> None:
-    made, tracker = MadeLog(tmp_path / "exp"), OptunaTracker()
+def test_a_damaged_journal_is_made_anew(tmp_path: Path, how: str, whose: str) -> None:
+    made = MadeLog(tmp_path / "exp")
+    store = store_of(made)
     made.four()
-    follow(tracker, made)
+    store.sync(made.log_at())
     damage(journal(made), how)
     made.begin("005")
     made.measure("005", 384, 40.0)
-    if follower == "one that is there":
+    if whose == "one that is there":
         with contextlib.suppress(TrackingError):  # or it notices nothing: Optuna reads what is new alone
-            follow(tracker, made, opened=True)
-    begun = follow(OptunaTracker(), made)
-    assert begun == Position() or follower == "one that is there", "all of it is missing"
+            store.sync(made.log_at())
+    sync_in_steps(store_of(made), made)
     assert held(journal(made)) == in_one_go(made, tmp_path / "whole")
 
 
 @pytest.mark.parametrize("kind", ["file", "symbolic link"])
-def test_the_lock_of_a_dead_follower_is_removed(tmp_path: Path, kind: str) -> None:
+def test_the_lock_of_a_dead_process_is_removed(tmp_path: Path, kind: str) -> None:
     """Optuna's own patience with it is 30 seconds for every line."""
     made = MadeLog(tmp_path / "exp")
     made.four()
@@ -379,7 +364,7 @@ def test_the_lock_of_a_dead_follower_is_removed(tmp_path: Path, kind: str) -> No
     else:
         lock.symlink_to(journal(made))
     began = time.monotonic()
-    follow(OptunaTracker(), made)
+    sync_in_steps(store_of(made), made)
     assert time.monotonic() - began < 10
     assert len(held(journal(made))) == 4
     assert not os.path.lexists(lock)
@@ -391,15 +376,13 @@ def test_a_log_that_was_cut_back_takes_the_study_with_it(tmp_path: Path, kind: s
     made = MadeLog(tmp_path / "exp")
     made.four()
     made.begin("005")
-    follow(tracker_of(made, kind), made)
+    sync_in_steps(store_of(made, kind), made)
     lines = made.log.path.read_bytes().splitlines(keepends=True)
     made.log.path.write_bytes(b"".join(lines[:-2]))
     again = MadeLog(tmp_path / "exp")
     if cut == "and went on":
         again.begin("005", learning_rate=9e-3)
-    tracker = tracker_of(again, kind)
-    tracker.open(again.saved_at())
-    tracker.deliver(again.entries, again.saved_at())
+    sync_in_steps(store_of(again, kind), again)
     assert held(place_of(again, kind)) == in_one_go(again, tmp_path / "whole")
 
 
@@ -407,37 +390,37 @@ def test_what_somebody_did_to_it_in_the_dashboard_is_undone(tmp_path: Path, kind
     made = MadeLog(tmp_path / "exp")
     made.session()
     made.begin("001")
-    tracker, place = tracker_of(made, kind), place_of(made, kind)
-    follow(tracker, made)
+    store, place = store_of(made, kind), place_of(made, kind)
+    store.sync(made.log_at())
     study(place).tell(0, 1.0)
     made.measure("001", 384, 50.0)
     with pytest.raises(TrackingError, match="cannot be used: "):
-        follow(tracker, made, opened=True)
-    follow(tracker, made)
+        store.sync(made.log_at())
+    store = store_of(made, kind)
+    store.sync(made.log_at())
     assert held(place)[0][4:7] == (TrialState.RUNNING, None, {384: 50.0})
     optuna.delete_study(study_name="exp", storage=study(place)._storage)
     made.measure("001", 1088, 40.0)
     with pytest.raises(TrackingError, match=r"cannot be used: .*not exist") as caught:
-        follow(tracker, made, opened=True)
+        store.sync(made.log_at())
     assert "\n" not in str(caught.value)
-    follow(tracker, made)
+    sync_in_steps(store_of(made, kind), made)
     assert held(place) == in_one_go(made, tmp_path / "whole")
 
 
-def test_a_full_disk_is_told_and_the_next_delivery_mends_it(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_the_next_sync_repairs_it(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
     made.four()
     code = (
         "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests/support')\n"
-        "from made_logs import MadeLog, follow; from tune.util.errors import TrackingError\n"
-        "from tune.tracking.optuna_study import OptunaTracker\n"
-        f"made = MadeLog(Path({str(tmp_path)!r}, 'exp')); tracker = OptunaTracker(); tracker.open(made.saved_at())\n"
+        "from made_logs import MadeLog; from tune.util.errors import TrackingError\n"
+        f"made = MadeLog(Path({str(tmp_path)!r}, 'exp'))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
-        "try:\n    tracker.deliver(made.entries, made.saved_at())\n"
+        "try:\n    made.deliver(stores=['optuna'])\n"
         "except TrackingError as error:\n    print(error)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
-        "follow(tracker, made)\n"
+        "made.deliver(stores=['optuna'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == f"{journal(made)}: cannot be used: [Errno 27] File too large\n"
@@ -450,13 +433,13 @@ def test_a_database_that_goes_away_gets_the_rest_when_it_is_back(tmp_path: Path)
     made.begin("001")
     (tmp_path / "there").mkdir()
     url = f"sqlite:///{tmp_path / 'there' / 'study.db'}"
-    tracker = OptunaTracker(url)
-    follow(tracker, made)
+    store = OptunaStore(url)
+    store.sync(made.log_at())
     (tmp_path / "there").rename(tmp_path / "gone")
     made.measure("001", 384, 30.0)
     for _ in range(2):
         with pytest.raises(TrackingError, match="cannot be used"):
-            follow(tracker, made)
+            sync_in_steps(OptunaStore(url), made)
     (tmp_path / "gone").rename(tmp_path / "there")
-    follow(tracker, made)
+    sync_in_steps(OptunaStore(url), made)
     assert held(url) == in_one_go(made, tmp_path / "whole")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import BEGAN, RUNGS, MadeLog, follow
+from made_logs import BEGAN, RUNGS, MadeLog, sync_in_steps
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
@@ -17,11 +17,9 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
-from tune.experiments.saved import SavedExperiment
-from tune.experiments.settings import ExperimentSettings
 from tune.experiments.state import SearchState
-from tune.tracking.tensorboard import FOLDER, TensorBoardTracker
-from tune.tracking.tracker import Position
+from tune.tracking.sync import Log
+from tune.tracking.tensorboard import FOLDER, TensorBoardStore
 from tune.util.errors import TrackingError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,6 +66,10 @@ def _value(value: Any) -> Any:
     return getattr(value, value.WhichOneof("kind"))
 
 
+def store_of(made: MadeLog) -> TensorBoardStore:
+    return TensorBoardStore(made.folder / FOLDER)
+
+
 def check(made: MadeLog) -> None:
     """Everything that the log folds to is there, once."""
     state: SearchState = made.saved_at().state
@@ -92,7 +94,7 @@ def test_its_own_reader_finds_what_the_log_says(tmp_path: Path) -> None:
     made.end("001-r1", "completed")
     made.begin("005")
     made.measure("005", 384, 40.0)
-    assert follow(TensorBoardTracker(), made) == Position()
+    sync_in_steps(store_of(made), made)
     check(made)
     board = Board(made)
     assert board.points("baseline", "wer") == [(0, 60.0, BEGAN + 2)]
@@ -101,13 +103,13 @@ def test_its_own_reader_finds_what_the_log_says(tmp_path: Path) -> None:
     assert board.points("001", "cer") == [(384, 10.0, BEGAN + 11), *board.points("001", "cer")[1:]]
 
 
-def test_a_follower_that_is_there_before_the_first_event(tmp_path: Path) -> None:
+def test_a_store_that_is_there_before_the_first_event(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
-    tracker = TensorBoardTracker()
-    assert tracker.open(SavedExperiment(made.experiment, ExperimentSettings(), SearchState())) == Position()
+    store = store_of(made)
+    store.sync(Log(made.experiment))
     assert not (made.folder / FOLDER).exists()
     made.four()
-    tracker.deliver(made.entries, made.saved_at())
+    store.sync(made.log_at())
     check(made)
 
 
@@ -115,7 +117,7 @@ def test_settings_of_every_type_are_shown(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
     made.session()
     made.begin("001", spec_augment=True, scheduler_type="cosine", lora_rank=None)
-    follow(TensorBoardTracker(), made)
+    sync_in_steps(store_of(made), made)
     settings, _, status = Board(made).hparams()["001"]
     assert settings | {"spec_augment": True, "scheduler_type": "cosine", "lora_rank": "null"} == settings
     assert status == "UNKNOWN"
@@ -124,22 +126,21 @@ def test_settings_of_every_type_are_shown(tmp_path: Path) -> None:
 def test_event_by_event_comes_to_the_same(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
     made.four()
-    tracker = TensorBoardTracker()
-    follow(tracker, made, range(1, 40))
+    sync_in_steps(store_of(made), made, range(1, 40))
     check(made)
     assert [wer for _, wer, _ in Board(made).points("001", "best_wer")] == [30.0, 11.0, 11.0]
 
 
-def test_a_new_follower_begins_anew(tmp_path: Path) -> None:
+def test_a_new_store_begins_anew(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
     made.four()
-    follow(TensorBoardTracker(), made)
+    sync_in_steps(store_of(made), made)
     (old,) = (made.folder / FOLDER / "001").iterdir()
     old.write_bytes(old.read_bytes()[:-7])  # killed in the middle of a record
     made.session()
     made.begin("005")
     made.measure("005", 384, 40.0)
-    assert follow(TensorBoardTracker(), made) == Position()
+    sync_in_steps(store_of(made), made)
     assert not old.exists()
     check(made)
 
@@ -149,11 +150,11 @@ def test_a_trial_that_was_decided_before_a_kill_is_over(tmp_path: Path) -> None:
     made.session()
     made.begin("001")
     made.measure("001", 384, 40.0, stop=True)
-    tracker = TensorBoardTracker()
-    follow(tracker, made)
+    store = store_of(made)
+    store.sync(made.log_at())
     assert Board(made).hparams()["001"][2] == "UNKNOWN"
     made.session()
-    follow(tracker, made, opened=True)
+    store.sync(made.log_at())
     assert Board(made).hparams()["001"][2] == "SUCCESS"
 
 
@@ -162,30 +163,28 @@ def test_losses_between_evaluations(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
     made.session()
     made.begin("001")
-    tracker = TensorBoardTracker()
-    follow(tracker, made)
+    store = store_of(made)
+    store.sync(made.log_at())
 
-    def row(seen: int, loss: float, **more: float) -> dict[str, Any]:
-        metrics = {"samples_seen": seen, "loss": loss, "epoch": seen / 800, "step": seen / 16, **more}
-        return {"trial_id": "001", "time": BEGAN + seen, "metrics": metrics}
-
-    tracker.progress([row(16, 3.0, learning_rate=1e-4), row(32, 2.5)])
+    made.progress("001", 16, 32, learning_rate=1e-4)
+    store.sync(made.log_at())
     made.measure("001", 384, 40.0)
-    follow(tracker, made, opened=True)
-    again = [row(32, 2.4), row(48, 2.0), row(64, float("nan"))]
-    tracker.progress(again)
-    tracker.progress(again)
+    store.sync(made.log_at())
+    made.progress("001", 32, 48)
+    made.progress("001", 64, loss=float("nan"))
+    store.sync(made.log_at())
+    store.sync(made.log_at())
     board = Board(made)
-    assert board.points("001", "loss") == [
-        (16, 3.0, BEGAN + 16),
-        (32, 2.5, BEGAN + 32),
-        (48, 2.0, BEGAN + 48),
+    assert [(step, loss) for step, loss, _ in board.points("001", "loss")] == [
+        (16, 6.25),
+        (32, 3.125),
+        (48, pytest.approx(100 / 48)),
     ]
-    assert [step for step, _, _ in board.points("001", "learning_rate")] == [16]
+    assert [step for step, _, _ in board.points("001", "learning_rate")] == [16, 32]
     check(made)
 
 
-def test_a_full_disk_is_told_and_the_next_delivery_writes_the_rest(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_the_next_sync_writes_the_rest(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
     made.session()
     for number in range(1, 6):
@@ -193,16 +192,15 @@ def test_a_full_disk_is_told_and_the_next_delivery_writes_the_rest(tmp_path: Pat
             made.measure(made.begin(f"{number:03d}") if rung == RUNGS[0] else f"{number:03d}", rung, 30.0)
     code = (
         "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, 'tests/support')\n"
-        "from made_logs import MadeLog, follow; from tune.util.errors import TrackingError\n"
-        "from tune.tracking.tensorboard import TensorBoardTracker\n"
-        f"made = MadeLog(Path({str(tmp_path)!r}, 'exp')); tracker = TensorBoardTracker()\n"
+        "from made_logs import MadeLog; from tune.util.errors import TrackingError\n"
+        f"made = MadeLog(Path({str(tmp_path)!r}, 'exp'))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))\n"
         "for _ in range(2):\n"
-        "    try:\n        follow(tracker, made)\n"
+        "    try:\n        made.deliver(stores=['tensorboard'])\n"
         "    except TrackingError as error:\n        print(error)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
-        "follow(tracker, made)\n"
+        "made.deliver(stores=['tensorboard'])\n"
         "print(sorted({'torch', 'ray', 'mlflow', 'tensorboardX', 'tensorflow'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -218,11 +216,11 @@ def test_it_says_that_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(
         TrackingError, match=r"^--track tensorboard: pip install 'tune-whisper\[tensorboard\]'$"
     ):
-        TensorBoardTracker().open(MadeLog(tmp_path / "exp").saved)
+        MadeLog(tmp_path / "exp").deliver(stores=["tensorboard"])
 
 
 def test_a_folder_that_cannot_be_removed_is_one_line(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "exp")
     (made.folder / FOLDER).write_text("a file")
     with pytest.raises(TrackingError, match=f"/{FOLDER}: cannot be removed: Not a directory$"):
-        TensorBoardTracker().open(made.saved_at())
+        made.deliver(stores=["tensorboard"])

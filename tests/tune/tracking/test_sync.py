@@ -1,0 +1,251 @@
+"""Syncing beside a search: stores that are slow, away, cut off or come back, and one beside another."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cut_proxy import CutProxy
+from made_logs import MadeLog, whole_search
+from mlflow_server import Server, children, client_of, only_parent, steps, wait_for
+from mlflow_tables import empty_database
+
+from tune.experiments.events import TrialStarted
+from tune.experiments.results import run_ids
+from tune.tracking import sync as sync_module
+from tune.tracking.sync import Log, Store, Sync
+from tune.util.errors import TrackingError
+
+Begin = Callable[..., Sync]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An experiment's folder, with a database that has its tables; its name is the experiment's."""
+    folder = tmp_path / "experiments" / tmp_path.name
+    folder.mkdir(parents=True)
+    shutil.copy(empty_database(), folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Begins to sync a log; takes changes of the target."""
+    found: list[Sync] = []
+
+    def begin(made: MadeLog, **changes: Any) -> Sync:
+        found.append(Sync(made.target(**changes)))
+        found[-1].start()
+        found[-1].wait()
+        return found[-1]
+
+    yield begin
+    for each in found:
+        each.stop()
+
+
+def test_what_happens_is_seen_within_seconds(folder: Path, begin: Begin) -> None:
+    made = MadeLog(folder)
+    sync = begin(made)
+    made.session(trials=1)
+    made.begin("001")
+    wait_for(lambda: run_ids(folder).get("001"), 10)
+    client = client_of(made.uri)
+    parent = only_parent(client, made.name)
+    assert children(client, parent)["001"].info.status == "RUNNING"
+    made.progress("001", 10)
+    wait_for(lambda: "loss" in children(client, parent)["001"].data.metrics, 10)
+    made.evaluate("001", 50.0)
+    wait_for(lambda: "wer" in children(client, parent)["001"].data.metrics, 5)
+    assert sync.problem is None
+    made.end("001", "failed")
+    made.finish("failed")
+    assert sync.finish() is None
+    assert client.get_run(parent).info.status == "FAILED"
+    assert run_ids(folder) == {"001": children(client, parent)["001"].info.run_id}
+
+
+def test_a_search_that_ends_before_its_first_event_leaves_nothing(
+    tmp_path: Path, server: Server, begin: Begin
+) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, server.url)
+    assert begin(made).finish() is None
+    assert client_of(server.url).get_experiment_by_name(made.name) is None
+
+
+def test_a_store_that_is_away_at_the_start_is_one_line(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
+    proxy.stop()
+    with pytest.raises(TrackingError, match=r"me:\*\*\*@.* cannot be reached: Connection refused") as caught:
+        begin(made)
+    assert "\n" not in str(caught.value)
+
+
+def test_cut_in_the_middle_and_back(tmp_path: Path, server: Server, proxy: CutProxy, begin: Begin) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, proxy.url)
+    sync = begin(made)
+    made.session(trials=3)
+    made.begin("001")
+    wait_for(lambda: run_ids(made.folder), 10)
+    client = client_of(server.url)
+    parent = only_parent(client, made.name)
+    proxy.cut_answers = True  # the server takes and writes, and its answer is lost
+    made.begin("002")
+    wait_for(lambda: sync.problem and "002" in children(client, parent), 30)
+    proxy.stop()
+    proxy.cut_answers = False
+    made.evaluate("001", 50.0)
+    made.evaluate("001", 30.0, 12.0, first=1)
+    made.end("001")
+    made.trial("003", 55.0)
+    made.end("002", "failed")
+    wait_for(lambda: "onnection" in (sync.problem or ""), 30)
+    proxy.start()
+    made.finish()
+    assert sync.finish(patience=60.0) is None
+    runs = children(client, parent)
+    assert {key: run.info.status for key, run in runs.items()} == {
+        "001": "FINISHED",
+        "002": "FAILED",
+        "003": "KILLED",
+    }
+    assert steps(client, runs["001"].info.run_id) == [384, 1088, 3200]
+    assert client.get_run(parent).info.status == "FINISHED"
+
+
+def test_given_up_at_the_end_and_told_how_to_deliver(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
+    sync = begin(made)
+    made.session(trials=1)
+    made.begin("001")
+    wait_for(lambda: run_ids(made.folder), 10)
+    proxy.stop()
+    made.evaluate("001", 50.0, 30.0, 12.0)
+    made.end("001")
+    before = time.monotonic()
+    told = sync.finish(patience=5.0)
+    assert time.monotonic() - before < 20
+    assert told is not None
+    assert (
+        f"4 events wait for MLflow; `tune-whisper sync {made.name} --storage {tmp_path}` delivers them. "
+        in told
+    )
+    assert "me:***@127.0.0.1" in told
+    assert "s3cret" not in told
+    files = [path for path in made.folder.rglob("*") if path.is_file()]
+    assert {"mlflow.json", "events.jsonl"} < {path.name for path in files}
+    assert not [path for path in files if b"s3cret" in path.read_bytes()]
+
+
+def test_a_server_that_hangs_holds_up_nobody(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, proxy.url)
+    sync = begin(made)
+    proxy.passing.clear()
+    whole_search(made)
+    before = time.monotonic()
+    assert "15 events wait for MLflow" in (sync.finish(patience=2.0) or "")
+    assert time.monotonic() - before < 10
+
+
+def test_a_store_that_answers_after_seconds_delays_no_decision(
+    tmp_path: Path, server: Server, proxy: CutProxy, begin: Begin
+) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, proxy.url)
+    sync = begin(made)
+    made.session(trials=1)
+    made.begin("001")
+    wait_for(lambda: run_ids(made.folder), 10)
+    proxy.passing.clear()
+    opening = threading.Timer(5.0, proxy.passing.set)
+    opening.start()
+    longest = 0.0
+    for seen in range(10, 400, 10):
+        before = time.monotonic()
+        made.measure("001", seen, 50.0)
+        longest = max(longest, time.monotonic() - before)
+        time.sleep(0.1)
+    opening.join()
+    assert longest < 0.2
+    made.end("001")
+    made.finish()
+    assert sync.finish(patience=60.0) is None
+    client = client_of(server.url)
+    runs = children(client, only_parent(client, made.name))
+    assert steps(client, runs["001"].info.run_id) == list(range(10, 400, 10))
+
+
+class MadeStore(Store):
+    """A store in memory, as a test wants it."""
+
+    fail: Exception | None = None
+    numbers: tuple[int, ...] = ()
+
+    def sync(self, log: Log) -> None:
+        """See `Store`."""
+        if MadeStore.fail is not None:
+            raise MadeStore.fail
+        assert log.saved.state.events == len(log.entries)
+        MadeStore.numbers += tuple(entry.number for entry in log.entries[self.delivered :])
+        self.delivered = len(log.entries)
+
+
+@pytest.fixture
+def made_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--track made` in this process."""
+    MadeStore.fail, MadeStore.numbers = None, ()
+    monkeypatch.setattr(MadeStore, "make_store", lambda target: MadeStore(), raising=False)
+    monkeypatch.setitem(sync_module.STORE_NAMES, "made", "a made store")
+    known = sync_module.make_store
+    monkeypatch.setattr(
+        sync_module, "make_store", lambda name, target: MadeStore() if name == "made" else known(name, target)
+    )
+
+
+@pytest.mark.usefixtures("made_store")
+def test_a_fault_with_one_store_is_told_and_holds_up_no_other(folder: Path, begin: Begin) -> None:
+    made = MadeLog(folder)
+    sync = begin(made, stores=["made", "mlflow"])
+    MadeStore.fail = KeyError("at http://me:s3cret@host")
+    whole_search(made)
+    assert "KeyError: 'at http://me:***@host'" in str(wait_for(lambda: sync.problem, 10))
+    wait_for(lambda: len(run_ids(folder)) == 2, 20)
+    log = (folder / "tracking" / "errors.log").read_text()
+    assert "Traceback" in log
+    assert "s3cret" not in log
+    MadeStore.fail = None
+    assert sync.finish() is None
+    assert MadeStore.numbers == tuple(range(1, 16))
+
+
+@pytest.mark.usefixtures("made_store")
+def test_a_torn_last_line_waits_for_its_end(tmp_path: Path, begin: Begin) -> None:
+    made = MadeLog(tmp_path / "x")
+    made.session(trials=1)
+    log = made.folder / "events.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-20])
+    sync = begin(made, stores=["made"])
+    assert MadeStore.numbers == (1, 2)
+    log.write_bytes(whole)
+    wait_for(lambda: MadeStore.numbers == (1, 2, 3), 10)
+    with log.open("ab") as file:
+        file.write(whole[:100])
+    assert sync.finish() is None  # its rest never comes
+
+
+@pytest.mark.usefixtures("made_store")
+def test_a_damaged_line_is_told_and_what_came_before_is_delivered(tmp_path: Path, begin: Begin) -> None:
+    made = MadeLog(tmp_path / "x")
+    whole_search(made)
+    sync = begin(made, stores=["made"])
+    assert len(MadeStore.numbers) == 15
+    made.append(TrialStarted(trial_id="001", folder="001"))
+    log = made.folder / "events.jsonl"
+    log.write_bytes(log.read_bytes() + b'{"n": 17}\n')
+    assert "line 17 is damaged" in str(wait_for(lambda: sync.problem, 10))
+    assert "line 17 is damaged" in str(sync.finish())

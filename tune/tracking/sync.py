@@ -1,0 +1,341 @@
+"""Bringing an experiment's log to its stores: MLflow, an Optuna study, TensorBoard's files.
+
+A store is asked what it has and sent what lacks, so that syncing twice is as good as once. Beside a search a thread
+does so; what it could not deliver, `--resume` or `tune-whisper sync` does.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import importlib
+import json
+import shlex
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from tune.experiments.events import Entry, SessionStarted
+from tune.experiments.folder import EVENTS_FILE, PROGRESS_FILE, ExperimentFolder
+from tune.experiments.log import parse, parse_progress
+from tune.experiments.results import TRACKING_FILE
+from tune.experiments.saved import SavedExperiment
+from tune.experiments.settings import ExperimentSettings, read_settings
+from tune.experiments.state import SearchState
+from tune.util.errors import ExperimentError, TrackingError, UserError
+from tune.util.files import LockedError, own_lock, write_whole
+from tune.util.redact import hide_password
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+STORES = {
+    "mlflow": "tune.tracking.mlflow",
+    "optuna": "tune.tracking.optuna_study",
+    "tensorboard": "tune.tracking.tensorboard",
+}
+"""Their modules; each has `make_store(target)`."""
+DEFAULT_STORES = ("mlflow",)
+STORE_NAMES = {"mlflow": "MLflow", "optuna": "the Optuna study", "tensorboard": "TensorBoard"}
+_SPACING, _PROGRESS_SPACING = 1.0, 5.0
+"""Seconds between two syncs at least: what comes meanwhile goes in one call; where only progress is new."""
+_LONGEST_PAUSE = 30.0
+"""Seconds between two attempts while a store is away."""
+_LONGEST_FINISH = 300.0
+"""Seconds that the end of a session waits for a store that answers, but slowly."""
+_LOCK_SECONDS = 10.0
+"""How long another process that syncs the same experiment is waited for."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where the log of one experiment goes. Never on a disk: addresses may hold passwords."""
+
+    folder: ExperimentFolder
+    option: str = ""
+    """What a command that names the experiment ends with, as ` --storage DIR`."""
+    stores: Sequence[str] = DEFAULT_STORES
+    tracking_uri: str = ""
+    """MLflow's store."""
+    optuna_url: str | None = None
+    """Database of the Optuna study; None is a journal in the experiment's folder."""
+
+
+class Log:
+    """An experiment's log as far as it was read."""
+
+    def __init__(self, folder: ExperimentFolder) -> None:
+        self.saved = SavedExperiment(folder, ExperimentSettings(), SearchState())
+        """With what `entries` fold to."""
+        self.entries: list[Entry] = []
+        self._size = 0
+
+    def read(self) -> None:
+        """Read what is new of the events.
+
+        Raises:
+            ExperimentError: the log or `experiment.yaml` cannot be read, or is damaged.
+        """
+        folder = self.saved.folder
+        path = folder.path / EVENTS_FILE
+        if _size(path) <= self._size:
+            return
+        with path.open("rb") as file:
+            file.seek(self._size)
+            content = file.read()
+        content = content[: content.rfind(b"\n") + 1]
+        for entry in parse(content, path, len(self.entries) + 1):
+            if isinstance(entry.event, SessionStarted):
+                self.saved = dataclasses.replace(self.saved, settings=read_settings(folder))
+            self.saved.state.apply(entry)
+            self.entries.append(entry)
+        self._size += len(content)
+
+    @property
+    def progress_bytes(self) -> int:
+        """Size of `progress.jsonl`."""
+        return _size(self.saved.folder.path / PROGRESS_FILE)
+
+    def progress(self, offset: int) -> tuple[list[dict[str, Any]], int]:
+        """Rows of `progress.jsonl` from a byte on (`trial_id`, `time`, `metrics`), and the byte behind the last."""
+        if self.progress_bytes <= offset:
+            return [], offset
+        with (self.saved.folder.path / PROGRESS_FILE).open("rb") as file:
+            file.seek(offset)
+            rows, taken = parse_progress(file.read())
+        return rows, offset + taken
+
+
+class Store(abc.ABC):
+    """One store of one experiment. An object whose `sync` failed is thrown away, and a new one asks the store anew."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        """Number of the last event that the store has."""
+        self.progress = 0
+        """Bytes of `progress.jsonl` that it has."""
+        self.run_ids: dict[str, str] = {}
+        """The store's own names of runs by trial, repeat and average, where it has such."""
+        self.refused: list[str] = []
+        """Why records will never be taken, one reason each."""
+
+    @abc.abstractmethod
+    def sync(self, log: Log) -> None:
+        """Send what the store lacks; a log without events leaves nothing behind.
+
+        Raises:
+            TrackingError: it cannot be reached or refuses, in one line that shows no password.
+            ExperimentError: it holds something else of this experiment's name.
+        """
+
+
+def make_store(name: str, target: Target) -> Store:
+    """A store by its name, not connected.
+
+    Raises:
+        TrackingError: there is none of this name, or what it needs is not installed.
+    """
+    if name not in STORES:
+        raise TrackingError(f"--track {name}: must be one of {', '.join(STORES)}")
+    try:
+        store: Store = importlib.import_module(STORES[name]).make_store(target)
+    except ImportError as error:
+        raise TrackingError(f"--track {name}: cannot be used here: {error}") from error
+    return store
+
+
+class Sync:
+    """Syncs an experiment's stores in a thread, from `start` to `finish`."""
+
+    def __init__(self, target: Target) -> None:
+        self.refused: list[str] = []
+        """Why records will never be taken, one reason each."""
+        self._target = target
+        self._log = Log(target.folder)
+        self._stores: dict[str, Store] = {}
+        """Those whose last sync did not fail."""
+        self._problems: dict[str, str] = {}
+        """Of the others, why."""
+        self._failures: dict[str, int] = {}
+        self._again: dict[str, float] = {}
+        """When a store that failed is tried again, by the monotonic clock."""
+        self._delivered = dict.fromkeys(target.stores, 0)
+        self._opened, self._ended, self._stopped = threading.Event(), threading.Event(), threading.Event()
+        self._moved = 0.0
+        """When a store last took something, by the monotonic clock."""
+        self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Where the session broke off, its end is synced too, if that is quickly done."""
+        if self._thread.is_alive() and not self._ended.is_set():
+            self.finish(5.0)
+        self.stop()
+
+    @property
+    def problem(self) -> str | None:
+        """Why a store takes nothing just now, in one line; None while all is well."""
+        return next(iter(self._problems.values()), None)
+
+    def start(self) -> None:
+        """Connect the stores and sync from then on what is in the experiment's folder."""
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the stores are connected.
+
+        Raises:
+            TrackingError: one of them cannot be used; nothing was left in any.
+        """
+        self._opened.wait()
+        if self.problem is not None:
+            self.stop()
+            raise TrackingError(self.problem)
+
+    def stop(self) -> None:
+        """End the thread at once; one that waits for a store's answer leaves nothing more in the folder."""
+        self._stopped.set()
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(_LOCK_SECONDS)
+
+    def finish(self, patience: float = 30.0) -> str | None:
+        """Sync what is left. Nothing may be written to the log any more.
+
+        Args:
+            patience: seconds without anything delivered after which the rest is left for another time.
+
+        Returns:
+            None, or one line that says what is not delivered, why, and how to deliver it.
+        """
+        if not self._thread.is_alive():
+            return self._undelivered()
+        began = self._moved = time.monotonic()
+        self._ended.set()
+        while self._thread.is_alive():
+            now = time.monotonic()
+            if now - self._moved > patience or now - began > _LONGEST_FINISH:
+                self._stopped.set()
+                break
+            self._thread.join(0.1)
+        return self._undelivered()
+
+    def once(self) -> None:
+        """Sync all stores now, in this thread.
+
+        Raises:
+            TrackingError: stores are away, one line each; others have everything.
+        """
+        with self._lock():
+            self._log.read()
+            for name in self._target.stores:
+                self._sync(name)
+        if self._problems:
+            raise TrackingError("\n".join(self._problems.values()))
+
+    def _run(self) -> None:
+        """The thread's life."""
+        try:
+            with self._lock():
+                self._sync_all()
+        except Exception as error:  # noqa: BLE001 - the search goes on without its stores, and says so
+            self._problems["sync"] = self._noted(error)
+        finally:
+            self._opened.set()
+
+    def _sync_all(self) -> None:
+        synced = -_PROGRESS_SPACING
+        while not self._stopped.is_set():
+            ended = self._ended.is_set()
+            self._log.read()
+            new = len(self._log.entries) > min(self._delivered.values(), default=0)
+            if new or ended or time.monotonic() - synced > _PROGRESS_SPACING:
+                synced = time.monotonic()
+                for name in self._target.stores:
+                    if ended or time.monotonic() >= self._again.get(name, 0.0):
+                        self._sync(name)
+            self._opened.set()
+            if ended and not self._problems:
+                return
+            self._ended.wait(_SPACING) if not ended else self._stopped.wait(_SPACING)
+
+    def _sync(self, name: str) -> None:
+        try:
+            store = self._stores.pop(name, None) or make_store(name, self._target)
+            store.sync(self._log)
+            if store.run_ids:
+                path = self._target.folder.path / TRACKING_FILE
+                write_whole(path, json.dumps({"run_ids": store.run_ids}) + "\n")
+        except Exception as error:  # noqa: BLE001 - a fault with one store must not end the delivery to others
+            self._failures[name] = self._failures.get(name, 0) + 1
+            self._again[name] = time.monotonic() + min(2.0 ** self._failures[name] / 2, _LONGEST_PAUSE)
+            self._problems[name] = self._noted(error)
+            return
+        self._stores[name] = store
+        self._failures.pop(name, None)
+        self._problems.pop(name, None)
+        self._delivered[name] = store.delivered
+        self._moved = time.monotonic()
+        self.refused += store.refused
+        store.refused.clear()
+
+    @contextlib.contextmanager
+    def _lock(self) -> Any:
+        """Keep other processes from syncing the same experiment.
+
+        Raises:
+            TrackingError: another process does, or the folder cannot be written.
+        """
+        path = self._target.folder.path / TRACKING_FILE
+        try:
+            path.parent.mkdir(exist_ok=True)
+            lock: IO[str] = own_lock(path.with_name("sync.lock"), _LOCK_SECONDS)
+        except OSError as error:
+            raise TrackingError(f"{path.parent}: cannot be written: {error.strerror}") from error
+        except LockedError as owner:
+            raise TrackingError(
+                f"experiment {self._target.folder.name!r}: process {owner} syncs it now; "
+                "try again once that search or command has ended"
+            ) from owner
+        with lock:
+            yield
+
+    def _noted(self, error: Exception) -> str:
+        """One line of an unexpected error, whose traceback goes to `tracking/errors.log`."""
+        if isinstance(error, UserError):
+            return str(error)
+        path = self._target.folder.path / TRACKING_FILE
+        # A full disk may be what failed.
+        with contextlib.suppress(OSError), path.with_name("errors.log").open("a", encoding="utf-8") as file:
+            file.write(hide_password("".join(traceback.format_exception(error))))
+        return hide_password(f"{type(error).__name__}: {error}")
+
+    def _undelivered(self) -> str | None:
+        """What is not delivered, why, and what to do, in one line."""
+        target, parts = self._target, []
+        if self.refused:
+            parts.append(f"{len(self.refused)} records were refused by a store ({self.refused[-1]})")
+        path = target.folder.path / EVENTS_FILE
+        events = path.read_bytes().count(b"\n") if path.is_file() else 0
+        waiting = {name: events - number for name, number in self._delivered.items()}
+        late = [name for name, events in waiting.items() if events > 0]
+        if late:
+            command = f"tune-whisper sync {shlex.quote(target.folder.name)}{target.option}"
+            names = " and ".join(STORE_NAMES[name] for name in late)
+            parts.append(f"{max(waiting.values())} events wait for {names}; `{command}` delivers them")
+        text = "; ".join(parts)
+        return ". ".join(filter(None, [text, self.problem if late else None])) or None
+
+
+def _size(path: Any) -> int:
+    try:
+        return int(path.stat().st_size)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
