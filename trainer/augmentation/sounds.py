@@ -10,7 +10,7 @@ import numpy as np
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import DataError
 
-_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
+_SUFFIXES = (".wav", ".flac", ".ogg")
 _LONGEST_IMPULSE = 10.0
 """Seconds of an impulse response that are read."""
 
@@ -63,8 +63,9 @@ class SoundFolder:
                     file.seek(int(generator.integers(max(1, file.frames - wanted + 1))))
                 samples = file.read(wanted, dtype="float32", always_2d=True).mean(axis=1)
                 rate = file.samplerate
-        except (OSError, soundfile.LibsndfileError) as error:
-            raise DataError(f"{self._told}: {path.name}: {error}; remove or replace the file") from error
+        except soundfile.LibsndfileError as error:
+            told = f"{self._told}: {path.name}: {error.error_string}"
+            raise DataError(f"{told}; remove or replace the file") from error
         if not len(samples):
             raise DataError(f"{self._told}: {path.name}: is empty; remove or replace the file")
         found: np.ndarray = soxr.resample(samples, rate, SAMPLE_RATE)

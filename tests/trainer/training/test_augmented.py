@@ -181,7 +181,7 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
     generator = np.random.default_rng(0)
     for name, count, rate in (("long.flac", 31 * 16_000, 16_000), ("low.wav", 800, 8_000)):
         soundfile.write(noises / name, generator.uniform(-0.1, 0.1, count), rate)
-    soundfile.write(noises / "sound.mp3", generator.uniform(-0.1, 0.1, 44_100), 44_100)
+    soundfile.write(noises / "sound.ogg", generator.uniform(-0.1, 0.1, 44_100), 44_100)
     (noises / "readme.txt").write_text("no noise")
     soundfile.write(rooms / "room.wav", np.array([0, 0, 1.0, 0.5, 0.25]), 16_000)
     files = config.replace(noise_dir=str(tmp_path / "noises"), augment=1.0, augment_noise=1.0)
@@ -199,7 +199,7 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
         _augmented(with_files, data)
     soundfile.write(rooms / "room.wav", np.zeros(0), 16_000)
     for folder, told in (
-        (data.folder, "has no .wav, .flac, .ogg, .mp3 files"),
+        (data.folder, "has no .wav, .flac, .ogg files"),
         (rooms, "room.wav: is empty"),
         ("nowhere", "is not a folder"),
     ):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import soundfile
 from small_disks import mounted
 
 from trainer.config import TrainConfig
@@ -106,6 +107,11 @@ def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path)
     folder.mkdir()
     (folder / "a.wav").touch()
     noisy = plan("robust", noise_dir=str(folder)).base
+    with pytest.raises(
+        UserError, match=r"noises': a.wav: Format not recognised.; remove or replace the file"
+    ):
+        look_at_clips(noisy, augments=True)
+    soundfile.write(folder / "a.wav", [0.1] * 100, 16_000)
     assert len(look_at_clips(noisy, augments=True)[0].splits["train"]) == 800
     kept = SimpleNamespace(folder=tmp_path / "features", waveforms=tmp_path / "waveforms")
     assert shared_folders(noisy, cast(Any, kept)) == [kept.folder, kept.waveforms, folder]
