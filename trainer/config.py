@@ -19,7 +19,6 @@ from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds, read
 from trainer.deepspeed import resolve_deepspeed
 from trainer.errors import ConfigError, DataError, ModelError, UserError
 from trainer.languages import resolve_language
-from trainer.methods import method_of, method_problems
 
 __all__ = [
     "MODEL_SHORT_NAMES",
@@ -47,10 +46,6 @@ _NOT_STREAMED = (
 )
 SOUNDS = ("noise_dir", "impulse_dir")
 """Settings that name folders of audio that training clips are mixed with."""
-ENCODER_CACHE_OFF = (
-    "encoder_cache is off where augment changes the clips: the encoder hears others in each epoch"
-)
-NO_NOISES = "augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble"
 #: Settings that decide which clip is in which split.
 SPLIT_SETTINGS = (
     "train_split",
@@ -111,11 +106,6 @@ class TrainConfig:
     freeze_encoder_layers: int = 0
     """With `full` and `lora`: so many of the encoder's layers, the first ones with the convolutions before them, are
     not trained."""
-    freeze_encoder: bool = False
-    """Older name: true is read as `method: decoder`."""
-    encoder_cache: bool = True
-    """With `method: decoder`: keep what the encoder makes of each clip on disk, and compute it once; off with
-    `augment`, `spec_augment` or `dropout`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
@@ -123,35 +113,21 @@ class TrainConfig:
     augment: float = 0.0
     """Share of the training clips whose waveforms are changed, others and otherwise in each epoch; 0: none."""
     augment_strength: float = 1.0
-    """Scales how far the waveforms are changed in every way below; 0: not at all."""
+    """Scales speed, noise and rooms below, not the shares of clips; 0: nothing is changed."""
     augment_speed: float = 0.3
     """Most that speed and pitch change together: from 1 / (1 + x) to 1 + x times."""
-    augment_tempo: float = 0.1
-    """Most that the speed changes without the pitch, in the same way."""
-    augment_shift: float = 0.2
-    """Most seconds of silence that are put in front."""
     augment_reverb: float = 0.3
-    """Share of the changed clips that are heard in a room: simulated, or of `impulse_dir`."""
-    augment_reverb_seconds: float = 0.6
-    """Longest time in which the sound of a simulated room decays by 60 dB."""
+    """Share of the changed clips that are heard in a room of `impulse_dir`; none without it."""
     impulse_dir: str | None = None
     """Folder of impulse responses of rooms, as audio files."""
     augment_noise: float = 0.5
-    """Share of the changed clips that get noise."""
+    """Share of the changed clips that get noise: of `noise_dir`, or made, from white to brown."""
     augment_snr: float = 8.0
     """Least signal-to-noise ratio in decibels; the largest is 35."""
-    augment_noise_kind: Literal["any", "white", "coloured", "babble", "files"] = "any"
-    """Made noise (`white`, `coloured`), several other training clips (`babble`), `noise_dir` (`files`), or `any`."""
     noise_dir: str | None = None
     """Folder of noises, as audio files."""
-    augment_tilt: float = 3.0
-    """Most decibels an octave by which clips become brighter or darker, as by other microphones."""
     augment_telephone: float = 0.1
     """Share of the changed clips of which only the band of a telephone is left."""
-    augment_clipping: float = 0.1
-    """Share of the changed clips whose peaks are cut off, by up to 15 dB."""
-    augment_gain: float = 10.0
-    """Most decibels by which clips become louder, as far as they have room, or softer."""
     spec_augment: bool = False
     """Mask stretches of time and of mel bands in the training features (SpecAugment, arXiv:1904.08779)."""
     mask_time_prob: float = 0.05
@@ -333,20 +309,13 @@ class TrainConfig:
             problems.append(f"{told}: only one budget can be given; remove one")
         if not problems:
             problems += self._stream_problems()
-        if not problems and self.augments and self.augment_noise_kind == "files" and self.noise_dir is None:
-            problems.append(NO_NOISES)
         if not problems and self.deepspeed is not None and self.optimizer != "adamw":
             problems.append(
                 f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; take "
                 "optimizer=adamw, or leave deepspeed out"
             )
-        if not problems:
-            problems += method_problems(self.method, self.freeze_encoder)
         if problems:
             raise ConfigError("\n".join(problems))
-        method: Any = method_of(self.method, self.freeze_encoder)
-        object.__setattr__(self, "method", method)
-        object.__setattr__(self, "freeze_encoder", False)
 
     def _stream_problems(self) -> list[str]:
         """What does not go with streaming, or without."""

@@ -1,8 +1,4 @@
-"""Whisper's languages: its own codes for BCP 47 tags, ISO 639 codes and English names.
-
-A test holds the table equal to `transformers.models.whisper.tokenization_whisper.LANGUAGES`, which takes seconds to
-import.
-"""
+"""Whisper's languages: its own codes for BCP 47 tags, ISO 639 codes and English names."""
 
 from __future__ import annotations
 
@@ -16,128 +12,13 @@ from trainer.errors import ConfigError
 #: Whisper's own list (`tokenization_whisper.py`, and the paper's appendix C measures these by CER), and two more
 #: that put no space between words: Khmer, Tibetan.
 WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
-
-LANGUAGES: dict[str, str] = {
-    "en": "english",
-    "zh": "chinese",
-    "de": "german",
-    "es": "spanish",
-    "ru": "russian",
-    "ko": "korean",
-    "fr": "french",
-    "ja": "japanese",
-    "pt": "portuguese",
-    "tr": "turkish",
-    "pl": "polish",
-    "ca": "catalan",
-    "nl": "dutch",
-    "ar": "arabic",
-    "sv": "swedish",
-    "it": "italian",
-    "id": "indonesian",
-    "hi": "hindi",
-    "fi": "finnish",
-    "vi": "vietnamese",
-    "he": "hebrew",
-    "uk": "ukrainian",
-    "el": "greek",
-    "ms": "malay",
-    "cs": "czech",
-    "ro": "romanian",
-    "da": "danish",
-    "hu": "hungarian",
-    "ta": "tamil",
-    "no": "norwegian",
-    "th": "thai",
-    "ur": "urdu",
-    "hr": "croatian",
-    "bg": "bulgarian",
-    "lt": "lithuanian",
-    "la": "latin",
-    "mi": "maori",
-    "ml": "malayalam",
-    "cy": "welsh",
-    "sk": "slovak",
-    "te": "telugu",
-    "fa": "persian",
-    "lv": "latvian",
-    "bn": "bengali",
-    "sr": "serbian",
-    "az": "azerbaijani",
-    "sl": "slovenian",
-    "kn": "kannada",
-    "et": "estonian",
-    "mk": "macedonian",
-    "br": "breton",
-    "eu": "basque",
-    "is": "icelandic",
-    "hy": "armenian",
-    "ne": "nepali",
-    "mn": "mongolian",
-    "bs": "bosnian",
-    "kk": "kazakh",
-    "sq": "albanian",
-    "sw": "swahili",
-    "gl": "galician",
-    "mr": "marathi",
-    "pa": "punjabi",
-    "si": "sinhala",
-    "km": "khmer",
-    "sn": "shona",
-    "yo": "yoruba",
-    "so": "somali",
-    "af": "afrikaans",
-    "oc": "occitan",
-    "ka": "georgian",
-    "be": "belarusian",
-    "tg": "tajik",
-    "sd": "sindhi",
-    "gu": "gujarati",
-    "am": "amharic",
-    "yi": "yiddish",
-    "lo": "lao",
-    "uz": "uzbek",
-    "fo": "faroese",
-    "ht": "haitian creole",
-    "ps": "pashto",
-    "tk": "turkmen",
-    "nn": "nynorsk",
-    "mt": "maltese",
-    "sa": "sanskrit",
-    "lb": "luxembourgish",
-    "my": "myanmar",
-    "bo": "tibetan",
-    "tl": "tagalog",
-    "mg": "malagasy",
-    "as": "assamese",
-    "tt": "tatar",
-    "haw": "hawaiian",
-    "ln": "lingala",
-    "ha": "hausa",
-    "ba": "bashkir",
-    "jw": "javanese",
-    "su": "sundanese",
-    "yue": "cantonese",
-}
-
-#: Other English names: those of Whisper's tokenizer, and `farsi`, which IANA's registry has not.
-_ALIASES: dict[str, str] = {
-    "burmese": "my",
-    "valencian": "ca",
-    "flemish": "nl",
-    "haitian": "ht",
-    "letzeburgesch": "lb",
-    "pushto": "ps",
-    "panjabi": "pa",
-    "moldavian": "ro",
-    "moldovan": "ro",
-    "sinhalese": "si",
-    "castilian": "es",
-    "mandarin": "zh",
-    "farsi": "fa",
-}
-
-
+_IN_ORDER = """
+en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi
+ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd
+gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue
+"""
+CODES = tuple(_IN_ORDER.split())
+"""In the order of Whisper's tokens; `tokenization_whisper` has them with their names, and takes a second to import."""
 #: What BCP 47 gives one code and Whisper several, which are written differently.
 _SEVERAL: dict[str, str] = {"sh": "bs, hr and sr", "hbs": "bs, hr and sr"}
 _SAME = 1
@@ -152,6 +33,8 @@ _ALIKE = 0.75
 
 def language_name(code: str) -> str:
     """The English name of a language: `German`; the code in quotes where Whisper does not know it."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
     return LANGUAGES[code].title() if code in LANGUAGES else f"{code!r}"
 
 
@@ -167,12 +50,15 @@ def resolve_language(name: str) -> str:
         ConfigError: Whisper has no such language; a mistyped name and a related language are told.
     """
     key = name.strip().lower().removeprefix("<|").removesuffix("|>")
-    by_name = {english: code for code, english in LANGUAGES.items()} | _ALIASES
-    known = key if key in LANGUAGES else by_name.get(key)
-    if known is not None:
-        return known
+    if key in CODES:
+        return key
     tag = key.replace("_", "-")
-    tag = tag if _is_language(tag) else _tags_by_name().get(key, "")
+    if not _is_language(tag):
+        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE as BY_NAME
+
+        if key in BY_NAME:
+            return str(BY_NAME[key])
+        tag = _tags_by_name().get(key, "")
     if tag.split("-")[0] in _SEVERAL:
         hint = f"it has {_SEVERAL[tag.split('-')[0]]} instead; give one of them"
     elif tag:
@@ -183,22 +69,13 @@ def resolve_language(name: str) -> str:
         given = f", as {near} ({language_name(near)})" if near else f", or one to be taken over, as {_SPARE}"
         hint = f"give a related one that it knows{given}; two or three trainings tell which is best"
     else:
-        alike = difflib.get_close_matches(key, by_name, n=3, cutoff=_ALIKE)
-        hint = (
-            f"did you mean {' or '.join(alike)}?"
-            if alike
-            else "use a code such as en, de, be or an English name"
-        )
+        alike = " or ".join(difflib.get_close_matches(key, BY_NAME, n=3, cutoff=_ALIKE))
+        hint = f"did you mean {alike}?" if alike else "use a code such as en, de, be or an English name"
     raise ConfigError(f"language={name!r}: Whisper does not know this language; {hint}")
 
 
-def is_language(value: object, code: str) -> bool:
-    """Whether a cell or folder name (`en`, `English`, `en-US`, `en_us`) means the language of `code`."""
-    return language_code(value) == code
-
-
 def language_code(value: object) -> str | None:
-    """Whisper's code for a cell or folder name; none where Whisper has no such language."""
+    """Whisper's code for a cell or folder name (`en`, `English`, `en-US`, `en_us`); none where it has no such."""
     text = str(value or "").strip().lower()
     for name in (text, re.split(r"[-_]", text)[0]):
         with contextlib.suppress(ConfigError):
@@ -210,12 +87,8 @@ def _is_language(tag: str) -> bool:
     """Whether IANA's registry has this BCP 47 tag, ISO 639-2's and 639-3's codes of three letters included."""
     import langcodes
 
-    return langcodes.tag_is_valid(tag) and langcodes.Language.get(tag).language not in (
-        None,
-        "und",
-        "mul",
-        "zxx",
-    )
+    none = (None, "und", "mul", "zxx")
+    return langcodes.tag_is_valid(tag) and langcodes.Language.get(tag).language not in none
 
 
 def _nearest(tag: str, distance: int) -> str | None:
@@ -235,7 +108,7 @@ def _standard_codes() -> dict[str, str]:
     """Whisper's codes by the standard ones, which some are not: `jw` is `jv`, and `tl` is read as `fil`."""
     import langcodes
 
-    return {langcodes.standardize_tag(code): code for code in LANGUAGES}
+    return {langcodes.standardize_tag(code): code for code in CODES}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""How much of a model is trained (`method`): which settings belong to which method, and what does not go together.
+"""How much of a model is trained (`method`): which settings belong to which method.
 
 Nothing heavy is imported here: settings are checked before anything starts.
 """
@@ -14,21 +14,6 @@ WITH_METHOD = {
     "freeze_encoder_layers": ("full", "lora"),
 }
 """Settings that do nothing but with these methods."""
-
-
-def method_of(method: str, freeze_encoder: bool) -> str:
-    """The method that is meant, where the older name says it."""
-    return "decoder" if freeze_encoder else method
-
-
-def method_problems(method: str, freeze_encoder: bool) -> list[str]:
-    """What of these settings does not go together, in a line each."""
-    if freeze_encoder and method == "lora":
-        return [
-            "freeze_encoder=True: is read as method: decoder, and method is lora; remove it "
-            "(freeze_encoder_layers keeps adapters out of the encoder)"
-        ]
-    return []
 
 
 def notes_on_methods(

@@ -112,9 +112,9 @@ def _window(config: TrainConfig, data: PreparedData) -> int:
     full = 30 * FRAMES_PER_SECOND
     if not config.augments:
         return window_frames(config, data, full)
-    from trainer.training.augmented import amounts_of, augmented_frames
+    from trainer.training.augmented import augmented_frames
 
-    return augmented_frames(config, data, amounts_of(config), full)
+    return augmented_frames(config, data, full)
 
 
 def _longest_texts(split: PreparedSplit, count: int) -> PreparedSplit:

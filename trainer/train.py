@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import tempfile
@@ -242,8 +241,6 @@ def train(
                 trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
         except DivergedError:  # the last step before an evaluation, whose own loss was still a number
             callback.diverge(trainer.state)
-        finally:
-            trainer.close_stores()
     best = min(callback.rows, key=lambda row: row["wer"], default=None)
     return TrainResult(
         wer=best["wer"] if best else None,
@@ -309,7 +306,7 @@ def _augmented(config: TrainConfig, data: PreparedData) -> AugmentedSplit:
     from trainer.training.augmented import AugmentedSplit  # SciPy, which most trainings do without
 
     full = 2 * int(load_model_config(config).max_source_positions)
-    return AugmentedSplit.open(config, data, load_processor(config).feature_extractor, full)
+    return AugmentedSplit(config, data, load_processor(config).feature_extractor, full)
 
 
 def _make_trainer(
@@ -328,7 +325,6 @@ def _make_trainer(
 
     from trainer.training.arguments import loaders, set_tf32, training_arguments
     from trainer.training.collator import WhisperCollator
-    from trainer.training.encoder_cache import add_stores
     from trainer.training.streamed import StreamedCollator, StreamedSplit
     from trainer.training.taught import allow_taught
     from trainer.training.whisper_trainer import WhisperTrainer
@@ -381,7 +377,6 @@ def _make_trainer(
             longest=int(model.config.max_target_positions),
             worker=arguments.process_index,
             threads=loaders(config),
-            cache=data.folder.parent,
         )
         return collator(split, False)
 
@@ -395,7 +390,6 @@ def _make_trainer(
         evaluation=evaluation,
         normalizers=make_normalizers(config, evaluation.origins.kinds, processor.tokenizer),
         full_frames=full,
-        add_stores=functools.partial(add_stores, config, model, data.folder),
         model=model,
         args=arguments,
         processing_class=processor,

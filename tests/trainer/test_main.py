@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
         ("seed: 1\nseed: 2\n", ["seed: is given twice"]),
         ("- seed\n", ["KEY: VALUE"]),
         ("seed: {a: 1}\n", ["KEY: VALUE"]),
-        ("seed: [1\n", ["is no YAML"]),
+        ("seed: [1\n", ["cannot be read as YAML"]),
         ("epochs: 1\nmax_steps: 2\n", ["only one budget"]),
         ("language: klingon\n", ["klingon"]),
         ("model: nonsense\n", ["nonsense"]),
@@ -40,13 +39,6 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
         ("augment: 1\nnoise_dir: nowhere\n", ["noise_dir='nowhere': is not a folder"]),
         ("method: lora\nfreeze_encoder_layers: 9\n", ["freeze_encoder_layers=9: the encoder of demo has 3"]),
         ("optimizer: adafactor\ndeepspeed: ds_config.json\n", ["DeepSpeed runs AdamW"]),
-        pytest.param(
-            "optimizer: adamw_8bit\n",
-            ["bitsandbytes is not installed; pip install 'tune-whisper[8bit]'"],
-            marks=pytest.mark.skipif(
-                bool(importlib.util.find_spec("bitsandbytes")), reason="is installed here"
-            ),
-        ),
     ],
 )
 def test_mistakes_are_a_line_each(
@@ -58,9 +50,7 @@ def test_mistakes_are_a_line_each(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([str(config_file(tmp_path, text))]) == 2
-    told = capsys.readouterr()
-    printed = told.err.splitlines()
-    assert told.out == "", "nothing was measured"
+    printed = capsys.readouterr().err.splitlines()
     assert len(printed) == len(lines)
     for line, expected in zip(printed, lines, strict=True):
         assert line.startswith("error: ")

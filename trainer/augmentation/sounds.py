@@ -1,97 +1,72 @@
-"""Folders of noises and of rooms' impulse responses, as waveforms that all trainings of a machine share."""
+"""Folders of noises and of rooms' impulse responses, of which parts are read while clips are changed."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile
-from trainer.data.cache import found_or_built
-from trainer.data.features import WAVEFORMS_VERSION, Waveforms, WaveformWriter, encode_waveform
+import numpy as np
+
+from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import DataError
 
-if TYPE_CHECKING:
-    import numpy as np
-
-_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
-_PIECE = 30 * SAMPLE_RATE
-"""Longer noises are cut into such pieces, of which each is as likely as a short noise. Clips are not longer."""
-_LEAST = SAMPLE_RATE
-"""What is left behind the last piece is one too if it is so long: some samples, again and again, would be a tone."""
+_SUFFIXES = (".wav", ".flac", ".ogg")
+_LONGEST_IMPULSE = 10.0
+"""Seconds of an impulse response that are read."""
 
 
-def find_sounds(setting: str, folder: str) -> list[Path]:
-    """The audio files of a folder and its subfolders, by name.
+class SoundFolder:
+    """The audio files of a folder and its subfolders, by name."""
 
-    Args:
-        setting: that names the folder, for the error: `noise_dir`.
-        folder: its path.
+    def __init__(self, setting: str, folder: str) -> None:
+        """Look at the headers of all files.
 
-    Raises:
-        DataError: there is no such folder, or no audio in it.
-    """
-    place = Path(folder).expanduser()
-    if not place.is_dir():
-        raise DataError(f"{setting}={folder!r}: is not a folder; give one with {_kinds()} files")
-    found = sorted(
-        path
-        for path in place.rglob("*")
-        if path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
-    )
-    if not found:
-        raise DataError(f"{setting}={folder!r}: has no {_kinds()} files; give a folder that has some")
-    return found
+        Args:
+            setting: that names the folder, for errors: `noise_dir`.
+            folder: its path.
 
+        Raises:
+            DataError: there is no such folder, no audio in it, or a file that cannot be read or is empty.
+        """
+        self._told = f"{setting}={folder!r}"
+        place, kinds = Path(folder).expanduser(), ", ".join(_SUFFIXES)
+        if not place.is_dir():
+            raise DataError(f"{self._told}: is not a folder; give one with {kinds} files")
+        named = (path for path in place.rglob("*") if not path.name.startswith("."))
+        self._files = sorted(path for path in named if path.suffix.lower() in _SUFFIXES)
+        if not self._files:
+            raise DataError(f"{self._told}: has no {kinds} files; give a folder that has some")
+        for path in self._files:
+            self._read(path, None, 1)
 
-def open_sounds(setting: str, folder: str, cache: Path) -> Waveforms:
-    """The sounds of a folder as 16 kHz mono, from the cache, or read now.
+    def draw(self, generator: np.random.Generator, count: int | None = None) -> np.ndarray:
+        """Any of the sounds at 16 kHz, float32 (samples,).
 
-    Args:
-        setting: `noise_dir` or `impulse_dir`; of an impulse response only the first 30 seconds are taken.
-        folder: its path.
-        cache: folder of the feature caches.
+        Args:
+            generator: draws which.
+            count: samples of a stretch that begins anywhere, again from its beginning where it ends; None: from the
+                beginning of the file.
+        """
+        path = self._files[int(generator.integers(len(self._files)))]
+        sound = self._read(path, None if count is None else generator, count)
+        return sound if count is None else np.resize(sound, count)
 
-    Raises:
-        DataError: as `find_sounds`, or a file cannot be read, or all are empty.
-    """
-    files = find_sounds(setting, folder)
-    status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    key = hashlib.sha256(json.dumps([WAVEFORMS_VERSION, setting, _LEAST, status]).encode()).hexdigest()[:24]
+    def _read(self, path: Path, generator: np.random.Generator | None, count: int | None) -> np.ndarray:
+        import soundfile
+        import soxr
 
-    def build(place: Path) -> dict[str, Any]:
-        with WaveformWriter(place, setting) as writer:
-            for path in files:
-                for number, piece in enumerate(_pieces(setting, folder, path)):
-                    if not number or setting == "noise_dir":
-                        writer.add(*encode_waveform(piece))
-        return {"files": len(files)}
-
-    with found_or_built(cache / f"sounds-{key}", build):
-        sounds = Waveforms.open(cache / f"sounds-{key}", setting)
-    if not len(sounds):
-        raise DataError(f"{setting}={folder!r}: its {_kinds()} files are empty; give a folder with sounds")
-    return sounds
-
-
-def _pieces(setting: str, folder: str, path: Path) -> Iterator[np.ndarray]:
-    """A file's samples, float32 (samples,), in pieces; what is damaged at its end is left out."""
-    import numpy as np
-
-    left, least = np.zeros(0, np.float32), 1
-    try:
-        for samples in AudioFile(path).stream():
-            left = np.concatenate([left, samples])
-            while len(left) >= _PIECE:
-                yield left[:_PIECE]
-                left, least = left[_PIECE:], _LEAST
-    except AudioError as error:
-        raise DataError(f"{setting}={folder!r}: {path.name}: {error}; remove or replace the file") from error
-    if len(left) >= least:
-        yield left
-
-
-def _kinds() -> str:
-    return ", ".join(_SUFFIXES[:-1]) + " or " + _SUFFIXES[-1]
+        try:
+            with soundfile.SoundFile(path) as file:
+                seconds = _LONGEST_IMPULSE if count is None else count / SAMPLE_RATE
+                wanted = math.ceil(seconds * file.samplerate)
+                if generator is not None:
+                    file.seek(int(generator.integers(max(1, file.frames - wanted + 1))))
+                samples = file.read(wanted, dtype="float32", always_2d=True).mean(axis=1)
+                rate = file.samplerate
+        except soundfile.LibsndfileError as error:
+            told = f"{self._told}: {path.name}: {error.error_string}"
+            raise DataError(f"{told}; remove or replace the file") from error
+        if not len(samples):
+            raise DataError(f"{self._told}: {path.name}: is empty; remove or replace the file")
+        found: np.ndarray = soxr.resample(samples, rate, SAMPLE_RATE)
+        return found if len(found) else samples

@@ -13,7 +13,7 @@ from trainer.config import TrainConfig
 from trainer.data.sources import only_language
 from trainer.data.tables import Table
 from trainer.errors import ConfigError, DataError
-from trainer.languages import is_language, language_code
+from trainer.languages import language_code
 
 #: Some rows of a table.
 Part: TypeAlias = "tuple[Table, Sequence[int]]"
@@ -214,7 +214,7 @@ def language_filter(
     if column is None or column in wanted:
         return {}, None
     values = [value for value in values_of(parts, column) if value]
-    mine = [value for value in values if is_language(value, code)]
+    mine = [value for value in values if language_code(value) == code]
     if len(mine) == len(values):
         return {}, None
     if len(values) == 1:

@@ -12,7 +12,7 @@ from trainer.config import TrainConfig
 from trainer.data.subtitles import find_subtitled
 from trainer.data.tables import MANIFEST_SUFFIXES, Table, read_manifest, table_of_dataset
 from trainer.errors import DataError
-from trainer.languages import is_language
+from trainer.languages import language_code
 
 BUCKETS = ("s3://", "gs://")
 """How addresses of object stores begin."""
@@ -134,10 +134,10 @@ def _common_voice_folder(folder: Path, config: TrainConfig) -> tuple[Path, list[
     code = config.language or "en"
     if len(languages) == 1:
         [name] = languages
-        notes = [] if is_language(name, code) else [only_language("the release", name, code)]
+        notes = [] if language_code(name) == code else [only_language("the release", name, code)]
         return folder / name, notes
     for name in languages:
-        if is_language(name, code):
+        if language_code(name) == code:
             return folder / name, [f"took {name} of the release's languages {', '.join(languages)}"]
     raise DataError(
         f"data={config.data!r}: the release has {', '.join(languages)}, not language={code}; set the "

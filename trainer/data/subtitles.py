@@ -13,7 +13,7 @@ from trainer.config import TrainConfig
 from trainer.data.audio import AUDIO_SUFFIXES
 from trainer.data.tables import CUE_COLUMN, Table
 from trainer.errors import DataError
-from trainer.languages import is_language
+from trainer.languages import language_code
 
 SUFFIXES = (".srt", ".vtt")
 _PACKED = 20.0
@@ -108,7 +108,7 @@ def _pairs(
 def _of_language(config: TrainConfig, recording: Path, some: list[tuple[str, Path]]) -> Path | None:
     """The subtitles in the language that is trained; those that name none if there are no others."""
     code = config.language or "en"
-    mine = [path for language, path in some if language and is_language(language, code)]
+    mine = [path for language, path in some if language and language_code(language) == code]
     plain = [path for language, path in some if not language]
     stems = {path.with_suffix("") for path in mine or plain}
     if len(mine or plain) > len(stems):  # talk.srt beside talk.vtt: the same in two formats

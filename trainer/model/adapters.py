@@ -20,7 +20,7 @@ from trainer.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
+    from transformers import WhisperForConditionalGeneration
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -39,13 +39,16 @@ def add_adapters(model: WhisperForConditionalGeneration, config: TrainConfig) ->
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
 
+    feed_forward = config.lora_targets == "attention and feed-forward"
+    frozen = "|".join(map(str, range(config.freeze_encoder_layers)))
     inject_adapter_in_model(
         LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
             use_rslora=config.lora_scaling == "rank_stabilized",
             lora_dropout=config.lora_dropout,
-            target_modules=_targets(config, model.config),
+            target_modules=[*_ATTENTION, *(_FEED_FORWARD if feed_forward else ())],
+            exclude_modules=rf"model\.encoder\.layers\.({frozen})\..*" if frozen else None,
             base_model_name_or_path=_portable_name(config.model),
             auto_mapping={
                 "base_model_class": type(model).__name__,
@@ -57,17 +60,6 @@ def add_adapters(model: WhisperForConditionalGeneration, config: TrainConfig) ->
     for module in model.modules():
         if isinstance(module, LoraLayer):
             module.cast_input_dtype_enabled = False  # autocast does, and would have to cast back
-
-
-def _targets(config: TrainConfig, model: WhisperConfig) -> str:
-    """A regular expression for the whole names of the linear layers that get adapters."""
-    parts = [*_ATTENTION, *(_FEED_FORWARD if config.lora_targets == "attention and feed-forward" else ())]
-    trained = range(config.freeze_encoder_layers, model.encoder_layers)
-    layers = r"(encoder|decoder)\.layers\.\d+"
-    if config.freeze_encoder_layers:
-        encoder = rf"encoder\.layers\.({'|'.join(map(str, trained))})|" if trained else ""
-        layers = rf"({encoder}decoder\.layers\.\d+)"
-    return rf"model\.{layers}\.(\w+\.)?({'|'.join(parts)})"
 
 
 def _portable_name(model: str) -> str:
@@ -169,13 +161,9 @@ def with_base(folder: Path, base: str) -> Iterator[Path]:
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        for path in folder.iterdir():
-            if path.name != ADAPTER_CONFIG:
-                (Path(scratch) / path.name).symlink_to(path.absolute())
-        settings = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        settings["base_model_name_or_path"] = _portable_name(base)
-        (Path(scratch) / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
-        yield Path(scratch)
+        copy = Path(shutil.copytree(folder, Path(scratch) / folder.name))
+        _name_base(copy, _portable_name(base))
+        yield copy
 
 
 def export_adapter(checkpoint: Path, output: Path, base: str) -> None:
@@ -187,10 +175,15 @@ def export_adapter(checkpoint: Path, output: Path, base: str) -> None:
         base: what `from_pretrained` takes for their base model.
     """
     output.mkdir()
-    shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, output / ADAPTER_WEIGHTS)
-    settings = json.loads((checkpoint / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    settings["base_model_name_or_path"] = base
-    (output / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+    for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
+        shutil.copyfile(checkpoint / name, output / name)
+    _name_base(output, base)
+
+
+def _name_base(folder: Path, base: str) -> None:
+    settings = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    text = json.dumps({**settings, "base_model_name_or_path": base}, indent=2)
+    (folder / ADAPTER_CONFIG).write_text(text + "\n")
 
 
 def merge_adapter(model: WhisperForConditionalGeneration, folder: Path) -> WhisperForConditionalGeneration:

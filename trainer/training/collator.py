@@ -16,7 +16,6 @@ from trainer.training.window import batch_frames, clip_frames
 if TYPE_CHECKING:
     from trainer.data.prepared import PreparedSplit
     from trainer.training.augmented import AugmentedSplit
-    from trainer.training.encoder_store import EncoderStore
 
 
 class SplitDataset(torch.utils.data.Dataset[int]):
@@ -53,10 +52,8 @@ class WhisperCollator:
     """Add the clips' numbers, so that predictions find their references."""
     half: bool = dataclasses.field(default_factory=torch.cuda.is_available)
     """Give features as float16, for a GPU. Found out once: processes that load batches cannot ask for GPUs."""
-    store: EncoderStore | None = None
-    """Has the encoder's output of clips that it was computed for."""
     augmented: AugmentedSplit | None = None
-    """Has the clips as they sound in each epoch; never with a store."""
+    """Has the clips as they sound in each epoch."""
 
     def __call__(self, clips: Sequence[int | PlannedClip]) -> dict[str, Any]:
         """A batch of B clips, padded to the longest labels T.
@@ -68,9 +65,6 @@ class WhisperCollator:
             `input_features` (B, mel bands, n_frames), `decoder_input_ids` (B, T), `labels` (B, T) with
             padding -100; for training also `label_positions` (N,), of those that are no padding among the flattened
             ones; for evaluation `clips` (B,). An empty list gives a batch of one without labels.
-
-            With a store: `encoder_outputs` (B, positions, width), and `input_features` of those M clips only that it
-            has not, if any, with their places in the batch (`missing`) and their numbers (`missing_clips`), (M,).
         """
         planned = [clip if isinstance(clip, PlannedClip) else PlannedClip(clip) for clip in clips or [0]]
         rows = [each.clip for each in planned]
@@ -88,37 +82,18 @@ class WhisperCollator:
             batch["clips"] = torch.tensor(rows)
         else:
             batch["label_positions"] = label_ids.flatten().ne(IGNORED).nonzero()[:, 0]
-        return batch | self._audio(planned, rows)
+        return batch | {"input_features": self._features(planned, rows)}
 
-    def _audio(self, planned: list[PlannedClip], rows: list[int]) -> dict[str, torch.Tensor]:
-        """What the batch has for the encoder, or from it."""
+    def _features(self, planned: list[PlannedClip], rows: list[int]) -> torch.Tensor:
         longest = max(each.longest for each in planned)
         if self.augmented is not None:
             heard = [self.augmented.features(each.epoch, each.clip) for each in planned]
             features, fills = zip(*heard, strict=True)
-            frames = self._padded(max(longest, *(array.shape[1] for array in features)))
-            return {"input_features": pad_features(features, fills, frames, half=self.half)}
-        frames = self._padded(max(longest, *map(self.split.frames, rows)))
-        if self.store is None:
-            return {"input_features": self._features(rows, frames)}
-        states, missing = self.store.read(rows, frames)
-        if not missing:
-            return {"encoder_outputs": states}
-        clips = [rows[place] for place in missing]
-        return {
-            "encoder_outputs": states,
-            "input_features": self._features(clips, frames),
-            "missing": torch.tensor(missing),
-            "missing_clips": torch.tensor(clips),
-        }
-
-    def _features(self, rows: list[int], frames: int) -> torch.Tensor:
-        return pad_features(
-            [self.split.features(clip) for clip in rows],
-            [self.split.fill(clip) for clip in rows],
-            frames,
-            half=self.half,
-        )
+        else:
+            features = [self.split.features(clip) for clip in rows]
+            fills = [self.split.fill(clip) for clip in rows]
+        frames = self._padded(max(longest, *(array.shape[1] for array in features)))
+        return pad_features(features, fills, frames, half=self.half)
 
     def window(self, clip: int) -> int:
         """Frames that a clip by itself is padded to."""

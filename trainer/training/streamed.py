@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from trainer.data.audio import SAMPLE_RATE, AudioError, hear
 from trainer.data.clips import DROP_REASONS
 from trainer.data.features import count_frames, extract_features
 from trainer.data.labels import TOO_LONG_TEXT, make_labels
-from trainer.data.streaming.stream import SAMPLE, StreamedClip, TrainStream
+from trainer.data.streaming.stream import StreamedClip, TrainStream
 from trainer.errors import DataError
 from trainer.model.processor import window_seconds
 from trainer.threads import one_torch_thread
@@ -37,8 +36,6 @@ ERROR = "error"
 """In place of a batch: why there is none. What a loading process raises would come as its whole traceback."""
 _ENOUGH = 500
 """Clips seen before their dropped share is judged."""
-_VOICES = 24
-"""Clips whose voices make babble: any others of a stream are not at hand."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +61,6 @@ class StreamedSplit:
         longest: int,
         worker: int,
         threads: int,
-        cache: Path,
     ) -> None:
         """Nothing is read yet.
 
@@ -76,16 +72,13 @@ class StreamedSplit:
             longest: most tokens that the model writes.
             worker: number of this process among those that train together.
             threads: that decode.
-            cache: folder for noises and impulse responses.
         """
         self._config, self._stream, self._processor = config, stream, processor
         self._window, self._longest, self._worker, self._threads = window, longest, worker, threads
-        self._cache = cache
         self._clips: Iterator[StreamedClip] | None = None
         self._next = 0
         self._held: dict[int, _Held] = {}
         self._augmenter: Augmenter | None = None
-        self._waveforms: dict[int, np.ndarray] = {}
         self._seen, self._dropped = 0, Counter[str]()
 
     def read(self, clips: Sequence[PlannedClip]) -> list[PlannedClip]:
@@ -111,7 +104,6 @@ class StreamedSplit:
                     heard = list(pool.map(self._hear, given))
             else:
                 heard = list(map(self._hear, given))
-        self._waveforms.clear()
         self._held = {
             places[row]: _Held(labels.of(number).tolist(), *outcome)
             for number, (row, outcome) in enumerate(zip(rows, heard, strict=True))
@@ -179,50 +171,18 @@ class StreamedSplit:
                     f"{len(samples) / SAMPLE_RATE:.2f} s, over audio_window of {self._window / FRAMES_PER_SECOND:g} s",
                 )
             if self._augmenter is not None:
-                self._waveforms[place] = samples
-                changed = self._augmenter.waveform(self._worker, place)
-                samples = samples if changed is None else changed
+                changes = self._augmenter.changes(self._worker, place, len(samples))
+                samples = samples if changes is None else self._augmenter.change(changes, samples)
             return extract_features(extractor, samples)
         except AudioError as error:
             return error
 
     def _make_augmenter(self) -> Augmenter:
         from trainer.augmentation.augmenter import Augmenter
-        from trainer.augmentation.sounds import open_sounds
-        from trainer.training.augmented import amounts_of, most_samples
+        from trainer.training.augmented import most_samples
 
-        config, extractor = self._config, self._processor.feature_extractor
-        folders = {name: getattr(config, name) for name in ("noise_dir", "impulse_dir")}
-        sounds = {
-            name: open_sounds(name, folder, self._cache) if folder else None
-            for name, folder in folders.items()
-        }
-        return Augmenter(
-            amounts_of(config),
-            seed=config.seed,
-            clips=_Waveforms(self._waveforms),
-            most_samples=most_samples(extractor, self._window, int(extractor.nb_max_frames)),
-            noises=sounds["noise_dir"],
-            impulses=sounds["impulse_dir"],
-            voices=_Waveforms(dict(enumerate(self._voices()))),
-        )
-
-    def _voices(self) -> list[np.ndarray]:
-        """Some clips, the same for all workers and trials."""
-        voices = []
-        for clip in itertools.islice(self._stream.clips(self._config.data_seed, 1), SAMPLE):
-            try:
-                voices.append(
-                    hear(
-                        clip.audio(self._config),
-                        max_seconds=window_seconds(self._processor.feature_extractor),
-                    ).samples
-                )
-            except AudioError:
-                continue  # told where it is trained on
-            if len(voices) == _VOICES:
-                break
-        return voices
+        extractor = self._processor.feature_extractor
+        return Augmenter(self._config, most_samples(extractor, self._window, int(extractor.nb_max_frames)))
 
     def _judge(self, seen: int, reasons: Sequence[str], first: str) -> None:
         self._seen += seen
@@ -237,22 +197,6 @@ class StreamedSplit:
                 f"({share:.1%}) cannot be used: {told}{first}; max_dropped_share={self._config.max_dropped_share:g} "
                 "allows fewer"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Waveforms:
-    """Waveforms at hand, by number."""
-
-    by_number: dict[int, np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.by_number)
-
-    def samples(self, i: int) -> int:
-        return len(self.by_number[i])
-
-    def waveform(self, i: int) -> np.ndarray:
-        return self.by_number[i]
 
 
 @dataclasses.dataclass(frozen=True)

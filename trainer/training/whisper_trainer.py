@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
 from trainer.training.collator import SplitDataset, WhisperCollator
 from trainer.training.distributed import any_says
-from trainer.training.encoder_cache import encode, part_of
 from trainer.training.loss import (
     IGNORED,
     Projection,
@@ -46,7 +44,7 @@ from trainer.training.saving import SavingTrainer
 from trainer.training.streamed import check_batches
 from trainer.training.window import hear
 
-_MODEL_INPUTS = ("input_features", "encoder_outputs", "decoder_input_ids")
+_MODEL_INPUTS = ("input_features", "decoder_input_ids")
 
 
 class _NotFiniteError(Exception):
@@ -70,7 +68,6 @@ class WhisperTrainer(SavingTrainer):
         evaluation: PreparedSplit,
         normalizers: Sequence[Normalizer],
         full_frames: int,
-        add_stores: Callable[[dict[str, WhisperCollator]], dict[str, WhisperCollator]],
         **kwargs: Any,
     ) -> None:
         self.plan = plan
@@ -81,7 +78,6 @@ class WhisperTrainer(SavingTrainer):
         self._normalizers = [normalizers[kind] for kind in origins.numbers]
         self._sources = origins.sources
         self.full_frames = full_frames
-        self._add_stores = add_stores
         self._model_name = config.model
         self._label_smoothing = config.label_smoothing
         self._deepspeed_asked = config.deepspeed is not None
@@ -134,9 +130,6 @@ class WhisperTrainer(SavingTrainer):
         """
         if self.plan is None:
             raise ValueError("this trainer was made for evaluation only")
-        self.close_stores()
-        # Here the weights are those that are trained, also where a checkpoint brought them.
-        self._collators = self._add_stores(self._collators)
         collator = self._collators["train"]
         return DataLoader(
             SplitDataset(collator.split),
@@ -198,8 +191,7 @@ class WhisperTrainer(SavingTrainer):
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """On the device, features as wide as the weights."""
         found: dict[str, Any] = super()._prepare_inputs(inputs)
-        if "input_features" in found:
-            found["input_features"] = found["input_features"].to(self.model.dtype)
+        found["input_features"] = found["input_features"].to(self.model.dtype)
         return found
 
     def compute_loss(
@@ -208,16 +200,9 @@ class WhisperTrainer(SavingTrainer):
         """Loss of one micro-batch; its sum over the step is the mean over the step's label tokens."""
         if self._deepspeed_asked:
             check_engine(model)
-        store = self._collators["train"].store
-        if store is None:
-            hear(self.model, inputs["input_features"].shape[-1])
-        else:
-            with torch.no_grad(), self.accelerator.autocast():
-                encoded = encode(self.model, inputs, store)
-            inputs["encoder_outputs"] = (encoded.last_hidden_state,)
-            inputs.pop("input_features", None)
+        hear(self.model, inputs["input_features"].shape[-1])
         labels, positions = inputs["labels"], inputs["label_positions"]
-        given = {name: inputs[name] for name in _MODEL_INPUTS if name in inputs}
+        given = {name: inputs[name] for name in _MODEL_INPUTS}
         apart = self._is_projected_apart(labels)
         with self._projection.leave_to_loss(apart):
             # Teacher forcing reads no key-value cache, and gradient checkpointing forbids it. An empty one is given
@@ -286,7 +271,7 @@ class WhisperTrainer(SavingTrainer):
         try:
             found = self._batch_size.in_parts(
                 len(inputs["labels"]),
-                lambda part: self._measure_at_once(part_of(inputs, part)),
+                lambda part: self._measure_at_once({name: value[part] for name, value in inputs.items()}),
                 self._greedy.forget,
             )
         except _NotFiniteError:
@@ -301,8 +286,9 @@ class WhisperTrainer(SavingTrainer):
     def _measure_at_once(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids (B, most tokens of the model) and summed cross entropy (B,) of a batch."""
         labels = inputs["labels"]
+        hear(self.model, inputs["input_features"].shape[-1])
         with torch.no_grad(), self.accelerator.autocast():
-            encoded = encode(self.model, inputs, self._collators["evaluation"].store)
+            encoded = self.model.get_encoder()(inputs["input_features"])
             states = self.model.model(
                 encoder_outputs=encoded, decoder_input_ids=inputs["decoder_input_ids"], use_cache=False
             ).last_hidden_state
@@ -320,13 +306,6 @@ class WhisperTrainer(SavingTrainer):
             )
         rest = self.model.config.max_target_positions - tokens.shape[1]
         return functional.pad(tokens, (0, rest), value=self._pad_token_id), losses
-
-    def close_stores(self) -> None:
-        """Give the stores of encoder outputs back."""
-        for role, collator in self._collators.items():
-            if collator.store is not None:
-                collator.store.close()
-                self._collators[role] = dataclasses.replace(collator, store=None)
 
     @property
     def _pad_token_id(self) -> int:

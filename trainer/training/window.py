@@ -68,16 +68,10 @@ def round_window(frames: int) -> int:
 
 
 def varies(config: TrainConfig) -> bool:
-    """Whether each effective batch has a window of its own.
-
-    Not where each shape would have to be compiled; nor, unless clips of like length are together, with a frozen
-    encoder, whose output of a clip is kept for the window that it was heard in.
-    """
+    """Whether each effective batch has a window of its own; not where each shape would have to be compiled."""
     if config.torch_compile:
         return False
-    if config.audio_window == "batch":
-        return config.group_by_length or config.method != "decoder" or config.augments
-    return config.audio_window is None and config.group_by_length
+    return config.audio_window == "batch" or (config.audio_window is None and config.group_by_length)
 
 
 def batch_frames(longest: int, most: int, least: int) -> int:

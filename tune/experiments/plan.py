@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from trainer.config import ENCODER_CACHE_OFF, MODEL_SHORT_NAMES, TrainConfig
+from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.methods import notes_on_methods
 from trainer.mix import is_mix, read_mix
 from trainer.optimizers import check_installed
@@ -217,15 +217,9 @@ class Plan(abc.ABC):
         return [getattr(self.base, name)]
 
     def notes_on_settings(self) -> list[str]:
-        """What does nothing, or is switched off by another setting."""
-        base = self.base
+        """What does nothing."""
         methods = list(dict.fromkeys(self.values_of("method")))
-        frozen = "decoder" in methods or True in self.values_of("freeze_encoder")
-        off = self.augments and base.encoder_cache and frozen
-        return [
-            *([f"note: {ENCODER_CACHE_OFF}"] if off else []),
-            *notes_on_methods(base.to_dict(), TrainConfig().to_dict(), methods),
-        ]
+        return notes_on_methods(self.base.to_dict(), TrainConfig().to_dict(), methods)
 
     def check_settings(self) -> None:
         """Refuse what this machine cannot run or DeepSpeed does not, whatever trial would have it.

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.methods import method_of
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.searcher import EarlierTrial
 from tune.util.errors import ExperimentError
@@ -116,12 +115,10 @@ def read_warm_start(
         if trial.status not in ("completed", "early_stopped"):
             continue
         config = {**theirs, **trial.config}
-        frozen = bool(config.get("freeze_encoder"))
-        config["method"] = method_of(config.get("method", "full"), frozen)
         params = space.draw(lambda key, _, config=config: config.get(key))  # type: ignore[misc]
         wrong = min((each.outside(params) for each in spaces), key=len)
         here = {**ours, **params}
-        if config["method"] != method_of(here["method"], bool(here["freeze_encoder"])):
+        if config["method"] != here["method"]:
             wrong.append("method")  # it has learning rates of its own
         outside.update(wrong)
         if not wrong and trial.evaluations:
@@ -155,7 +152,7 @@ def _notes(
     for key in space.parameters:
         if key not in searched_there:
             notes.append(f"warm start: {key} was not searched there, it was {theirs.get(key)}")
-    for key in sorted(searched_there - {*space.parameters, "method", "freeze_encoder"}):
+    for key in sorted(searched_there - {*space.parameters, "method"}):
         notes.append(
             f"warm start: {key} was searched there and is {ours.get(key)} here; what was found is used"
         )

@@ -58,14 +58,14 @@ def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
         DataError: the data, or a folder of sounds, is not there.
         ModelError: the model does not know a language of the data.
     """
-    from trainer.augmentation.sounds import find_sounds
+    from trainer.augmentation.sounds import SoundFolder
     from trainer.data.clips import load_clips
     from trainer.data.labels import check_languages
     from trainer.model.processor import load_processor
 
     for setting in SOUNDS if augments else ():
         if (folder := getattr(base, setting)) is not None:
-            find_sounds(setting, folder)
+            SoundFolder(setting, folder)
     table = load_clips(base)
     check_languages(base, (clip for clips in table.splits.values() for clip in clips), load_processor(base))
     return table
@@ -235,7 +235,6 @@ def prepare_features(
         DataError: the data cannot be used.
         ModelError: the model cannot be found.
     """
-    from trainer.augmentation.sounds import open_sounds
     from trainer.data.prepared import prepare
     from trainer.training.taught import allowed_note
 
@@ -245,10 +244,6 @@ def prepare_features(
             data = ahead.result(progress.update)
         else:
             data = prepare(base, progress.update, table=table, waveforms=augments)
-    for setting in SOUNDS if augments else ():
-        if (folder := getattr(base, setting)) is not None:
-            sounds = open_sounds(setting, folder, data.folder.parent)  # what cannot be read shows here
-            say(console, f"{setting} {folder}: {len(sounds):,} sounds")
     allowed = allowed_note(base, data)
     notes = [*data.notes, *_look_at(base, data), *([allowed] if allowed else [])]
     data = dataclasses.replace(data, notes=notes)

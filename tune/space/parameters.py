@@ -49,9 +49,9 @@ NOT_SEARCHABLE: dict[str, str] = {
     **dict.fromkeys(("epochs", "max_steps", "max_samples", "max_hours"), _BUDGET),
     "evaluations": "a search evaluates at its rungs; set them with scheduler: {rungs: ...}",
     **dict.fromkeys(("eval_batch_size", "dataloader_workers", "log_every_seconds"), _NO_EFFECT),
-    **dict.fromkeys(("tf32", "torch_compile", "encoder_cache"), _NO_EFFECT),
+    **dict.fromkeys(("tf32", "torch_compile"), _NO_EFFECT),
     **dict.fromkeys(("micro_batch", "cache_dir", "output_dir"), _NO_EFFECT),
-    "noise_dir": "all trials share the noises; search augment_noise_kind or augment_noise",
+    "noise_dir": "all trials share the noises; search augment_noise",
     "impulse_dir": "all trials share the rooms; search augment_reverb",
     "deepspeed": "all trials of an experiment run on the same engine; give it with --deepspeed",
 }

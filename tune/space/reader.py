@@ -3,7 +3,7 @@
     spec_augment: {type: choice, values: [false, true]}              # a mapping is searched
     mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true}}
     learning_rate:                                                   # so are several ranges; the first that holds
-      - {type: float, low: 1e-6, high: 1e-4, log: true, when: {freeze_encoder: false}}
+      - {type: float, low: 1e-6, high: 1e-4, log: true, when: {method: full}}
       - {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 3}}
     weight_decay: 0.01                                               # a plain value is fixed
     try_first:
@@ -26,9 +26,7 @@ import yaml
 from trainer.bounds import WEIGHT_OF
 from trainer.config import (
     BUDGETS,
-    NO_NOISES,
     ConfigError,
-    TrainConfig,
     field_type,
     nearest_field,
     unknown_field_message,
@@ -171,7 +169,6 @@ class SpaceReader:
         self.ranges = check_conditions(
             self.ranges, self.fixed, self._range_lines, {*overrides, *wrong}, self.problems
         )
-        self._read_older_name()
         left_out = searched - self.ranges.keys()
         points, self.points = self.points, []
         for number, ((node, values), point) in enumerate(
@@ -187,19 +184,6 @@ class SpaceReader:
                 self.points.append(completed)
         if not self.problems.found:
             self._check_whole(overrides)
-
-    def _read_older_name(self) -> None:
-        """Take a fixed `freeze_encoder` for the `method` that it means; conditions on it are judged by now."""
-        both = "method" in self.ranges or self.fixed.get("method", TrainConfig.method) != TrainConfig.method
-        frozen = self.fixed.get("freeze_encoder", False)
-        if both and (frozen or "freeze_encoder" in self.ranges):
-            text = (
-                "freeze_encoder: is the older name of method: decoder; remove it, and name decoder in method"
-            )
-            self.problems.add(self.lines.get("freeze_encoder", 1), text)
-        elif frozen:
-            del self.fixed["freeze_encoder"]
-            self.fixed["method"] = "decoder"
 
     def _section(self, section: str, node: yaml.Node) -> None:
         if not isinstance(node, yaml.MappingNode):
@@ -336,11 +320,6 @@ class SpaceReader:
             reason = "every searched parameter is fixed by an option" if overrides else "nothing is searched"
             text = f"{reason}; at least one setting needs a range such as {{type: float, low: 0, high: 1}}"
             self.problems.add(1, text)
-        kinds = [fixed.get("augment_noise_kind")]
-        for one in self.ranges.get("augment_noise_kind", ()):
-            kinds += one.points() or ()
-        if "files" in kinds and fixed.get("noise_dir") is None:
-            self.problems.add(self.lines.get("augment_noise_kind", 1), NO_NOISES)
         for name, text in self._without_effect():
             self.problems.add(self.lines[name], f"{name}: is searched without effect: {text}")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies
 
 from trainer.data.text import CURRENCIES, prepare_target
-from trainer.languages import LANGUAGES, WITHOUT_SPACES
+from trainer.languages import CODES, WITHOUT_SPACES
 from trainer.scoring.normalizers import normalize
 
 #: Ways to write one thing, each of which people use somewhere; `{}` stands for the number.
@@ -190,7 +190,7 @@ _ANY = strategies.characters(exclude_categories=("Cs",))
 @hypothesis.given(
     text=strategies.text(_SIGNS | _ANY, max_size=25),
     # English has Whisper's own normaliser within, whose words of signs ("$ $5") change what stands beside them.
-    language=strategies.sampled_from(sorted(set(LANGUAGES) - WITHOUT_SPACES - {"en"})),
+    language=strategies.sampled_from(sorted(set(CODES) - WITHOUT_SPACES - {"en"})),
 )
 @hypothesis.example("%¢¼", "de")
 @hypothesis.example("% € % € 5 10", "de")

@@ -8,7 +8,7 @@ from hypothesis import strategies
 
 from trainer.config import TrainConfig
 from trainer.data.text import has_words, prepare_target
-from trainer.languages import LANGUAGES
+from trainer.languages import CODES
 from trainer.scoring.normalizers import make_normalizer
 from trainer.scoring.scores import RATES, count_rates
 
@@ -45,7 +45,7 @@ def test_a_space_between_two_words_still_counts() -> None:
         | strategies.characters(exclude_categories=("Cs",)),
         max_size=30,
     ),
-    language=strategies.sampled_from(sorted(LANGUAGES)),
+    language=strategies.sampled_from(sorted(CODES)),
     normalizer=strategies.sampled_from(["auto", "basic", "none"]),
 )
 def test_whoever_writes_what_was_taught_makes_no_error(text: str, language: str, normalizer: str) -> None:

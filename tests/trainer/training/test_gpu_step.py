@@ -78,7 +78,7 @@ STEPS: list[dict[str, Any]] = [
     {},
     {"gradient_accumulation_steps": 2, "label_smoothing": 0.1, "dropout": 0.1},
     {"precision": "bf16", "gradient_checkpointing": True},
-    {"freeze_encoder": True, "encoder_cache": False},
+    {"method": "decoder"},
 ]
 
 

@@ -116,17 +116,6 @@ def test_more_layers_than_there_are_is_told_in_one_line(small_config: TrainConfi
     assert str(caught.value) == ("freeze_encoder_layers=4: the encoder of demo has 3 layers; give at most 3")
 
 
-def test_the_older_name_is_read_as_the_method() -> None:
-    config = TrainConfig(freeze_encoder=True)
-    assert (config.method, config.freeze_encoder) == ("decoder", False)
-    assert config == TrainConfig.from_dict(config.to_dict()) == TrainConfig(method="decoder")
-    assert config.replace(method="lora").method == "lora"
-    with pytest.raises(
-        ConfigError, match=r"^freeze_encoder=True: is read as method: decoder, and method is lora"
-    ):
-        TrainConfig(freeze_encoder=True, method="lora")
-
-
 def test_the_default_learning_rate_is_higher(tmp_path: Path) -> None:
     for name, least, most in [("tiny", 5e-4, 2e-3), ("large-v3", 5e-5, 2e-4)]:
         width = {"tiny": 384, "large-v3": 1280}[name]

@@ -85,7 +85,7 @@ def test_a_batch_without_labels() -> None:
     [
         {},
         {"gradient_checkpointing": True, "label_smoothing": 0.1},
-        {"freeze_encoder": True},
+        {"method": "decoder"},
         {"precision": "bf16"},
         pytest.param({"torch_compile": True}, marks=pytest.mark.slow),
     ],

@@ -348,9 +348,9 @@ def test_tf32_is_what_each_trial_says(
     assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == (False, False)
 
 
-def test_freeze_encoder_trains_the_decoder_only(small_config: TrainConfig, tmp_path: Path) -> None:
+def test_the_method_decoder_trains_the_decoder_only(small_config: TrainConfig, tmp_path: Path) -> None:
     config = small_config.replace(
-        freeze_encoder=True, max_steps=1, train_batch_size=4, evaluations=1, warmup_ratio=0.0
+        method="decoder", max_steps=1, train_batch_size=4, evaluations=1, warmup_ratio=0.0
     )
     result = train(config, output_dir=tmp_path)
     before = load_model(config, load_processor(config)).state_dict()

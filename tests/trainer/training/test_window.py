@@ -145,11 +145,11 @@ def test_batches_have_windows_of_their_own(varying: TrainConfig, clips: Prepared
     assert 400 not in windows(lambda: train(config.replace(full_window_evaluation=False)))
 
 
-@pytest.mark.parametrize("settings", [{"freeze_encoder": True}, {"torch_compile": True}, {"audio_window": 2}])
+@pytest.mark.parametrize("settings", [{"torch_compile": True}, {"audio_window": 2}])
 def test_batches_share_a_window_where_they_gain_nothing(
     small_config: TrainConfig, settings: dict[str, Any]
 ) -> None:
-    """A frozen encoder's output is kept for one window; each shape would be compiled."""
+    """Each shape would be compiled."""
     config = small_config.replace(audio_window="batch")
     assert varies(config)
     assert not varies(config.replace(**settings))

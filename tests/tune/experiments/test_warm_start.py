@@ -104,18 +104,6 @@ def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path
     ]
 
 
-def test_a_frozen_encoder_is_the_method_of_the_decoder(tmp_path: Path) -> None:
-    frozen = "freeze_encoder: {type: choice, values: [false, true]}\n"
-    trials = [
-        trial(1, {"learning_rate": 1e-3, "freeze_encoder": True}, 40.0, 20.0, 21.0),
-        trial(2, {"learning_rate": 1e-4, "freeze_encoder": False}, 50.0, 30.0, 31.0),
-    ]
-    storage = finished(tmp_path, RATE + frozen, trials)
-    space = space_of(tmp_path, RATE + "method: {type: choice, values: [full, decoder]}\n")
-    warm = read_warm_start("other", storage, [space], TrainConfig().to_dict())
-    assert [each.params["method"] for each in warm.trials] == ["decoder", "full"]
-
-
 def test_trials_of_another_method_are_left_out(tmp_path: Path) -> None:
     """A good learning rate of LoRA is twenty times that of all weights."""
     text = RATE + "method: {type: choice, values: [full, lora]}\n"
@@ -146,25 +134,25 @@ def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp_path: Path) -> None:
     text = RATE + (
-        "freeze_encoder: {type: choice, values: [false, true]}\n"
-        "train_batch_size: {type: choice, values: [4, 8], when: {freeze_encoder: true}}\n"
-        "dropout: {type: float, low: 0.1, high: 0.2, when: {freeze_encoder: false}}\n"
+        "group_by_length: {type: choice, values: [false, true]}\n"
+        "train_batch_size: {type: choice, values: [4, 8], when: {group_by_length: true}}\n"
+        "dropout: {type: float, low: 0.1, high: 0.2, when: {group_by_length: false}}\n"
     )
-    frozen = {"freeze_encoder": True, "train_batch_size": 4}
+    frozen = {"group_by_length": True, "train_batch_size": 4}
     trials = [
         trial(1, {"learning_rate": 1e-3, **frozen}, 20.0),
-        trial(2, {"learning_rate": 1e-3, "freeze_encoder": False, "dropout": 0.1}, 30.0),
+        trial(2, {"learning_rate": 1e-3, "group_by_length": False, "dropout": 0.1}, 30.0),
     ]
     kept = read_warm_start("other", finished(tmp_path, text, trials), [space_of(tmp_path, text)], ours())
     assert [earlier.params for earlier in kept.trials] == [each["config"] for each in trials]
-    here = RATE + "dropout: {type: float, low: 0, high: 0.2, when: {freeze_encoder: false}}\n"
-    here += "freeze_encoder: {type: choice, values: [false, true]}\n"
+    here = RATE + "dropout: {type: float, low: 0, high: 0.2, when: {group_by_length: false}}\n"
+    here += "group_by_length: {type: choice, values: [false, true]}\n"
     found = read_warm_start(
         "other", Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, here)], ours()
     )
     assert [earlier.params for earlier in found.trials] == [
-        {"learning_rate": 1e-3, "freeze_encoder": True},
-        {"learning_rate": 1e-3, "freeze_encoder": False, "dropout": 0.1},
+        {"learning_rate": 1e-3, "group_by_length": True},
+        {"learning_rate": 1e-3, "group_by_length": False, "dropout": 0.1},
     ]
     Searcher(space_of(tmp_path, here), experiment="x", seed=0, records=Records(), earlier=found.trials)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import soundfile
 from small_disks import mounted
 
 from trainer.config import TrainConfig
@@ -50,9 +51,9 @@ def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path
     path = tmp_path / "space.yaml"
     path.write_text(
         "weight_decay: {type: float, low: 0, high: 0.1}\n"
-        "freeze_encoder: {type: choice, values: [false, true]}\n"
-        "train_batch_size: {type: choice, values: [16, 32], when: {freeze_encoder: true}}\n"
-        "gradient_accumulation_steps: {type: int, low: 1, high: 4, when: {freeze_encoder: false}}\n"
+        "group_by_length: {type: choice, values: [false, true]}\n"
+        "train_batch_size: {type: choice, values: [16, 32], when: {group_by_length: true}}\n"
+        "gradient_accumulation_steps: {type: int, low: 1, high: 4, when: {group_by_length: false}}\n"
         "max_steps: 10\n"
     )
     storage = Storage.parse(str(tmp_path / "experiments"))
@@ -70,22 +71,14 @@ def test_the_cost_in_words() -> None:
     )
 
 
-def test_what_changed_clips_need_and_switch_off_is_known_before_anything_starts(tmp_path: Path) -> None:
+def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path) -> None:
     def plan(space: str, **settings: object) -> SearchPlan:
         storage = Storage.parse(str(tmp_path / "experiments"))
         return make_plan(SearchRequest(space=space, trials=1, storage=storage, settings=settings))
 
-    def told(made: SearchPlan) -> bool:
-        return any("encoder_cache is off" in line for line in made.describe())
-
-    robust = plan("robust")
-    assert robust.augments and not told(robust)
-    assert told(plan("robust", freeze_encoder=True))
-    assert not told(plan("robust", freeze_encoder=True, encoder_cache=False))
-    assert told(plan("large_model", augment=0.5)), "a trial may freeze the encoder"
+    assert plan("robust").augments
     for settings in ({}, {"augment": 0.5, "augment_strength": 0}):
-        plain = plan("large_model", **settings)
-        assert not plain.augments and not told(plain)
+        assert not plan("large_model", **settings).augments
     folder = tmp_path / "noises"
     with pytest.raises(
         UserError, match=r"^noise_dir='.*/noises': is not a folder; give one with .wav, .flac, "
@@ -94,6 +87,11 @@ def test_what_changed_clips_need_and_switch_off_is_known_before_anything_starts(
     folder.mkdir()
     (folder / "a.wav").touch()
     noisy = plan("robust", noise_dir=str(folder)).base
+    with pytest.raises(
+        UserError, match=r"noises': a.wav: Format not recognised.; remove or replace the file"
+    ):
+        look_at_clips(noisy, augments=True)
+    soundfile.write(folder / "a.wav", [0.1] * 100, 16_000)
     assert len(look_at_clips(noisy, augments=True)[0].splits["train"]) == 800
     kept = SimpleNamespace(folder=tmp_path / "features", waveforms=tmp_path / "waveforms")
     assert shared_folders(noisy, cast(Any, kept)) == [kept.folder, kept.waveforms, folder]

@@ -19,15 +19,15 @@ from tune.space.space import SearchSpace, load_space
 RUNGS = (100, 300, 900)
 SPACE = """\
 learning_rate:
-  - {type: float, low: 1.0e-6, high: 1.0e-3, log: true, when: {freeze_encoder: false}}
-  - {type: float, low: 1.0e-5, high: 1.0e-2, log: true, when: {freeze_encoder: true}}
-freeze_encoder: {type: choice, values: [false, true]}
+  - {type: float, low: 1.0e-6, high: 1.0e-3, log: true, when: {group_by_length: false}}
+  - {type: float, low: 1.0e-5, high: 1.0e-2, log: true, when: {group_by_length: true}}
+group_by_length: {type: choice, values: [false, true]}
 mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true}}
-spec_augment: {type: choice, values: [false, true], when: {freeze_encoder: false}}
+spec_augment: {type: choice, values: [false, true], when: {group_by_length: false}}
 searcher: {startup_trials: 6, gp_trials: 20}
 """
 BEST = {False: 2e-5, True: 1e-3}
-"""Of the learning rate, by `freeze_encoder`."""
+"""Of the learning rate, by `group_by_length`."""
 
 
 def space_of(folder: Path, text: str = SPACE) -> SearchSpace:
@@ -38,9 +38,9 @@ def space_of(folder: Path, text: str = SPACE) -> SearchSpace:
 
 def valley(config: Mapping[str, Any], samples_seen: int, trial_seed: int) -> Mapping[str, float]:
     """Each branch has a best learning rate of its own; masks are worth something where there are any."""
-    off = math.log10(config["learning_rate"] / BEST[config["freeze_encoder"]])
+    off = math.log10(config["learning_rate"] / BEST[config["group_by_length"]])
     masks = 0.0 if "mask_time_prob" not in config else 20 * abs(config["mask_time_prob"] - 0.1) - 1
-    wer = 20 + 5 * config["freeze_encoder"] + 8 * off**2 + masks + 10 * (1 - samples_seen / RUNGS[-1])
+    wer = 20 + 5 * config["group_by_length"] + 8 * off**2 + masks + 10 * (1 - samples_seen / RUNGS[-1])
     return {"wer": wer, "cer": wer / 3, "eval_loss": wer / 50}
 
 
@@ -62,18 +62,18 @@ def test_each_trial_has_what_is_searched_there(space: SearchSpace, search: Simul
     records, study = search.records.all(), search.searcher.study
     assert len(records) == len({repr(record.config) for record in records}) == 32
     kinds = {frozenset(record.config) for record in records}
-    both = {"learning_rate", "freeze_encoder"}
+    both = {"learning_rate", "group_by_length"}
     assert kinds == {frozenset(both), frozenset(both | {"spec_augment"}),
                      frozenset(both | {"spec_augment", "mask_time_prob"})}  # fmt: skip
     for record, trial in zip(records, study.trials, strict=True):
-        frozen = record.config["freeze_encoder"]
+        frozen = record.config["group_by_length"]
         assert space.outside(record.config) == []
         assert ("spec_augment" in record.config) is not frozen
         assert ("mask_time_prob" in record.config) is record.config.get("spec_augment", False)
         assert trial.params == space.named(record.config)
         rates = {name: low for name in trial.params if name.startswith("learning_rate@")
                  for low in [trial.distributions[name].low]}  # fmt: skip
-        assert rates == {f"learning_rate@freeze_encoder={str(frozen).lower()}": 1e-5 if frozen else 1e-6}
+        assert rates == {f"learning_rate@group_by_length={str(frozen).lower()}": 1e-5 if frozen else 1e-6}
 
 
 def test_both_branches_are_learned(search: Simulation) -> None:
@@ -81,7 +81,7 @@ def test_both_branches_are_learned(search: Simulation) -> None:
         rates = [
             record.config["learning_rate"]
             for record in search.records.all()
-            if record.config["freeze_encoder"] is frozen
+            if record.config["group_by_length"] is frozen
         ]
         assert min(abs(math.log10(rate / BEST[frozen])) for rate in rates) < 0.25, rates
     best = min(search.records.all(), key=lambda record: record.best_wer or math.inf)
@@ -109,8 +109,8 @@ def test_a_branch_of_few_points_ends_no_search(tmp_path: Path) -> None:
     """All that is easy to hit was tried soon; a range of real numbers below a rare value is never at its end."""
     text = (
         "train_batch_size: {type: int, low: 4, high: 20}\n"
-        "freeze_encoder: {type: choice, values: [false, true], when: {train_batch_size: 8}}\n"
-        "learning_rate: {type: float, low: 1.0e-6, high: 1.0e-3, log: true, when: {freeze_encoder: true}}\n"
+        "group_by_length: {type: choice, values: [false, true], when: {train_batch_size: 8}}\n"
+        "learning_rate: {type: float, low: 1.0e-6, high: 1.0e-3, log: true, when: {group_by_length: true}}\n"
     )
     space = space_of(tmp_path, text)
     searcher = Searcher(space, experiment="few", seed=0, records=Records())
@@ -123,8 +123,8 @@ def test_a_branch_of_few_points_ends_no_search(tmp_path: Path) -> None:
 def test_a_space_of_few_points_is_tried_to_its_end(tmp_path: Path) -> None:
     text = (
         "learning_rate: {type: choice, values: [1.0e-5, 1.0e-4]}\n"
-        "freeze_encoder: {type: choice, values: [false, true]}\n"
-        "train_batch_size: {type: int, low: 4, high: 6, when: {freeze_encoder: true}}\n"
+        "group_by_length: {type: choice, values: [false, true]}\n"
+        "train_batch_size: {type: int, low: 4, high: 6, when: {group_by_length: true}}\n"
     )
     found = [record.config for record in run(space_of(tmp_path, text), 20).records.all()]
     assert len({repr(config) for config in found}) == len(found) == 2 * (1 + 3)

@@ -106,7 +106,7 @@ def test_the_sampler_need_not_look_for_the_parameters(tmp_path: Path, text: str)
 def test_a_space_that_was_tried_to_its_end_has_no_other_point(tmp_path: Path) -> None:
     space = space_of(
         tmp_path,
-        "train_batch_size: {type: choice, values: [4, 8, 16]}\nfreeze_encoder: {type: choice, values: [false, true]}\n",
+        "train_batch_size: {type: choice, values: [4, 8, 16]}\nlowercase: {type: choice, values: [false, true]}\n",
     )
     study, proposer = optuna.create_study(), Proposer(space, 0)
     for number in itertools.count(1):

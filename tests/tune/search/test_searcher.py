@@ -14,7 +14,7 @@ from tune.search.records import Outcome, Records, TrialRecord
 from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
 
-CHOICES = "train_batch_size: {type: choice, values: [4, 8]}\nfreeze_encoder: {type: choice, values: [false, true]}\n"
+CHOICES = "train_batch_size: {type: choice, values: [4, 8]}\ngroup_by_length: {type: choice, values: [false, true]}\n"
 
 
 def lr_batch() -> SearchSpace:

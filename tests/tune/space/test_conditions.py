@@ -13,7 +13,6 @@ import pytest
 import yaml
 from space_files import LR, Load, space_loader
 
-from trainer.config import TrainConfig
 from tune.search.samplers import gaussian_process, tpe
 from tune.space.parameters import FloatParameter, IntParameter, Prior
 from tune.space.space import SearchSpace
@@ -21,15 +20,15 @@ from tune.util.errors import SpaceError
 
 SPACE = """\
 learning_rate:
-  - {type: float, low: 1e-6, high: 1e-4, log: true, when: {freeze_encoder: false}, prior: auto}
+  - {type: float, low: 1e-6, high: 1e-4, log: true, when: {group_by_length: false}, prior: auto}
   - {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 3}}
 mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true, train_batch_size: [8, 16]}}
-spec_augment: {type: choice, values: [false, true], when: {freeze_encoder: false}}
-freeze_encoder: {type: choice, values: [false, true]}
+spec_augment: {type: choice, values: [false, true], when: {group_by_length: false}}
+group_by_length: {type: choice, values: [false, true]}
 train_batch_size: {type: int, low: 4, high: 16, step: 4}
 """
-FULL = {"learning_rate": 1e-5, "freeze_encoder": False, "spec_augment": False, "train_batch_size": 8}
-FROZEN = {"learning_rate": 1e-5, "freeze_encoder": True, "train_batch_size": 8}
+FULL = {"learning_rate": 1e-5, "group_by_length": False, "spec_augment": False, "train_batch_size": 8}
+FROZEN = {"learning_rate": 1e-5, "group_by_length": True, "train_batch_size": 8}
 AUGMENTED = {**FULL, "spec_augment": True, "mask_time_prob": 0.05}
 
 
@@ -57,21 +56,21 @@ def test_the_usual_settings_take_what_holds_for_them(load: Load) -> None:
 def test_it_is_described_and_named(load: Load) -> None:
     space = load(SPACE).resolve(1e-5)
     assert dict(space.describe()) == {
-        "learning_rate": "1e-06 to 0.0001, log scale, most likely near 1e-05, where freeze_encoder is false; "
+        "learning_rate": "1e-06 to 0.0001, log scale, most likely near 1e-05, where group_by_length is false; "
         "1e-05 to 0.001, log scale, most likely near 0.0001 (factor 3)",
         "mask_time_prob": "0.02 to 0.2, where spec_augment is true and train_batch_size is 8 or 16",
-        "spec_augment": "one of false, true, where freeze_encoder is false",
-        "freeze_encoder": "one of false, true",
+        "spec_augment": "one of false, true, where group_by_length is false",
+        "group_by_length": "one of false, true",
         "train_batch_size": "4 to 16, whole, in steps of 4",
     }
     names = {
-        "learning_rate@freeze_encoder=false": 1e-5,
-        "spec_augment@freeze_encoder=false": True,
+        "learning_rate@group_by_length=false": 1e-5,
+        "spec_augment@group_by_length=false": True,
         "mask_time_prob@spec_augment=true,train_batch_size=8|16": 0.05,
     }
-    assert space.named(AUGMENTED) == {**names, "freeze_encoder": False, "train_batch_size": 8}
+    assert space.named(AUGMENTED) == {**names, "group_by_length": False, "train_batch_size": 8}
     assert space.named(FROZEN) == FROZEN
-    assert set(space.to_optuna()) == {*names, "learning_rate", "freeze_encoder", "train_batch_size"}
+    assert set(space.to_optuna()) == {*names, "learning_rate", "group_by_length", "train_batch_size"}
     assert space.parameters["learning_rate"] == FloatParameter(1e-6, 1e-3, log=True)
 
 
@@ -85,9 +84,9 @@ def test_it_survives_being_written(load: Load) -> None:
 @pytest.mark.parametrize(
     ("overrides", "searched", "first"),
     [
-        ({"freeze_encoder": True}, ["learning_rate", "train_batch_size"], {**FROZEN, "learning_rate": 2e-5}),
-        ({"spec_augment": False}, ["learning_rate", "freeze_encoder", "train_batch_size"], None),
-        ({"train_batch_size": 4}, ["learning_rate", "spec_augment", "freeze_encoder"], None),
+        ({"group_by_length": True}, ["learning_rate", "train_batch_size"], {**FROZEN, "learning_rate": 2e-5}),
+        ({"spec_augment": False}, ["learning_rate", "group_by_length", "train_batch_size"], None),
+        ({"train_batch_size": 4}, ["learning_rate", "spec_augment", "group_by_length"], None),
     ],
 )
 def test_an_option_takes_out_what_depends_on_it(
@@ -102,7 +101,7 @@ def test_an_option_takes_out_what_depends_on_it(
 
 
 def test_a_condition_that_an_option_fulfils_is_none(load: Load) -> None:
-    space = load(SPACE, {"freeze_encoder": False, "spec_augment": True})
+    space = load(SPACE, {"group_by_length": False, "spec_augment": True})
     assert space.named({"learning_rate": 1e-5, "train_batch_size": 8, "mask_time_prob": 0.1}) == {
         **{"learning_rate": 1e-5, "train_batch_size": 8},
         "mask_time_prob@train_batch_size=8|16": 0.1,
@@ -115,9 +114,9 @@ def test_a_condition_that_an_option_fulfils_is_none(load: Load) -> None:
 def test_a_point_of_a_branch_that_an_option_cuts_off_is_none(load: Load, frozen: bool) -> None:
     text = (
         SPACE
-        + "try_first: [{freeze_encoder: true, learning_rate: 1e-3}, {freeze_encoder: false, learning_rate: 3e-6}]"
+        + "try_first: [{group_by_length: true, learning_rate: 1e-3}, {group_by_length: false, learning_rate: 3e-6}]"
     )
-    rates = [point["learning_rate"] for point in load(text, {"freeze_encoder": frozen}).try_first]
+    rates = [point["learning_rate"] for point in load(text, {"group_by_length": frozen}).try_first]
     assert rates == [1e-3 if frozen else 3e-6]
     with pytest.raises(SpaceError, match=r"point 1: learning_rate=0\.001: outside"):
         load(
@@ -281,13 +280,3 @@ def test_a_rate_that_is_searched_for_one_method_only(load: Load) -> None:
         rates: Any
         (rates,) = space.resolve(1e-5, RATES).ranges["learning_rate"]
         assert (rates.low, rates.high) == (1e-6, 1e-4)
-
-
-def test_the_older_name_of_the_decoder_method(load: Load) -> None:
-    text = "learning_rate: {type: float, low: 1e-6, high: 1e-4}\n"
-    for space in (load(text + "freeze_encoder: true"), load(text, {"freeze_encoder": True})):
-        assert space.fixed == {"method": "decoder"}
-    searched = load(text + "freeze_encoder: {type: choice, values: [false, true]}")
-    assert TrainConfig().replace(**searched.draw(lambda name, parameter: parameter.nearest(True))).method == (
-        "decoder"
-    )

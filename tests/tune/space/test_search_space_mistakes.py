@@ -207,8 +207,9 @@ BAD_FILES = {
         "2: dropout: when: workers: is set by the search, so that nothing can depend on it",
     ),
     "when fixed": (
-        LR + "freeze_encoder: true\ndropout: {type: choice, values: [0, 0.1], when: {freeze_encoder: false}}",
-        "3: dropout: is never searched, where freeze_encoder is false: freeze_encoder is true here; search or set it",
+        LR
+        + "group_by_length: true\ndropout: {type: choice, values: [0, 0.1], when: {group_by_length: false}}",
+        "3: dropout: is never searched, where group_by_length is false: group_by_length is true here; search or set it",
     ),
     "when usual": (
         LR + "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}",
@@ -222,13 +223,9 @@ BAD_FILES = {
         LR + "augment: {type: float, low: 0.5, high: 1}\naugment_strength: 0",
         "2: augment: is searched without effect: augment_strength is 0; set it to a number above 0, or leave",
     ),
-    "noises of no folder": (
-        LR + "augment: 0.5\naugment_noise_kind: {type: choice, values: [any, files]}",
-        "3: augment_noise_kind='files': needs noises; set noise_dir, or take any, white, coloured or babble",
-    ),
     "noises searched": (
         LR + "noise_dir: {type: choice, values: [one, two]}",
-        "2: noise_dir: can be fixed but not searched: all trials share the noises; search augment_noise_kind or augme",
+        "2: noise_dir: can be fixed but not searched: all trials share the noises; search augment_noise",
     ),
     "when itself": (
         LR + "dropout: {type: choice, values: [0, 0.1], when: {dropout: 0}}",
@@ -239,10 +236,10 @@ BAD_FILES = {
         "2: spec_augment: type='chioce': must be float, int or choice; did you mean choice?",
     ),
     "when circle": (
-        LR + "spec_augment: {type: choice, values: [false, true], when: {freeze_encoder: true}}\n"
-        "freeze_encoder: {type: choice, values: [false, true], when: {lowercase: true}}\n"
+        LR + "spec_augment: {type: choice, values: [false, true], when: {group_by_length: true}}\n"
+        "group_by_length: {type: choice, values: [false, true], when: {lowercase: true}}\n"
         "lowercase: {type: choice, values: [false, true], when: {spec_augment: true}}\n",
-        "2: spec_augment: when: the conditions run in a circle, spec_augment -> freeze_encoder -> lowercase -> spec_",
+        "2: spec_augment: when: the conditions run in a circle, spec_augment -> group_by_length -> lowercase -> spec_",
     ),
     "range behind": (
         f"{LR}{AUGMENT}dropout:\n- {{type: choice, values: [0, 0.1]}}\n"
@@ -305,10 +302,6 @@ BAD_FILES = {
         LR + "method: {type: choice, values: [full, decoder, lora]}\n"
         "freeze_encoder_layers: {type: int, low: 0, high: 2}",
         "3: freeze_encoder_layers: is searched without effect: method can be decoder; add when: {method: [full, lora]}",
-    ),
-    "method under two names": (
-        LR + "method: {type: choice, values: [full, lora]}\nfreeze_encoder: true",
-        "3: freeze_encoder: is the older name of method: decoder; remove it, and name decoder in method",
     ),
     # Priors
     "prior outside": (

@@ -65,10 +65,10 @@ def test_what_only_the_model_shows_to_be_wrong(load: Load, text: str, message: s
 
 def test_the_usual_settings_are_tried_after_the_points_given(load: Load) -> None:
     text = "train_batch_size: {type: choice, values: [6, 32]}\nwarmup_ratio: {type: float, low: 0.2, high: 0.3}\n"
-    text += "freeze_encoder: {type: choice, values: [true, false]}\n"
+    text += "group_by_length: {type: choice, values: [true, false]}\n"
     text += "learning_rate: {type: float, low: auto, high: auto, log: true}\n"
-    first = {"train_batch_size": 32, "warmup_ratio": 0.25, "freeze_encoder": True, "learning_rate": 1e-5}
-    usual = {"train_batch_size": 6, "warmup_ratio": 0.2, "freeze_encoder": False, "learning_rate": 2e-5}
+    first = {"train_batch_size": 32, "warmup_ratio": 0.25, "group_by_length": True, "learning_rate": 1e-5}
+    usual = {"train_batch_size": 6, "warmup_ratio": 0.2, "group_by_length": False, "learning_rate": 2e-5}
     space = load(text + f"try_first: [{json.dumps(first)}]").resolve(2e-5)
     assert space.try_first == [first]
     assert space.with_recipe(2e-5).try_first == [first, usual]
@@ -85,7 +85,7 @@ warmup_steps: {type: int, low: 1, high: 1000, log: true}
 train_batch_size: {type: int, low: 3, high: 8, step: 2}
 gradient_accumulation_steps: {type: int, low: 1, high: 3}
 max_grad_norm: {type: int, low: 0, high: 2}
-freeze_encoder: {type: choice, values: [true, false]}
+group_by_length: {type: choice, values: [true, false]}
 scheduler_type: {type: choice, values: [linear, cosine]}
 try_first: [{learning_rate: auto, warmup_steps: 1000, train_batch_size: 7, weight_decay: 0.15}]
 """
@@ -116,20 +116,20 @@ def test_ray_and_optuna_sample_what_the_file_says(load: Load) -> None:
         )
         samples = [search.suggest(str(number)) for number in range(400)]
 
-    usual = {"gradient_accumulation_steps": 1, "max_grad_norm": 1, "freeze_encoder": False}
+    usual = {"gradient_accumulation_steps": 1, "max_grad_norm": 1, "group_by_length": False}
     given = {"learning_rate": 1e-4, "warmup_steps": 1000, "train_batch_size": 7, "weight_decay": 0.15}
     assert samples[0] == {**usual, **given, "scheduler_type": "linear"}
     for sample in samples:
         TrainConfig.from_dict(sample)
         assert all(parameter.contains(sample[name]) for name, parameter in space.parameters.items())
         assert type(sample["train_batch_size"]) is int
-        assert type(sample["freeze_encoder"]) is bool
+        assert type(sample["group_by_length"]) is bool
     seen = {name: {sample[name] for sample in samples[1:]} for name in space.parameters}
     assert seen["gradient_accumulation_steps"] == {1, 2, 3}
     assert seen["max_grad_norm"] == {0, 1, 2}
     assert seen["train_batch_size"] == {3, 5, 7}
     assert sorted(seen["weight_decay"]) == pytest.approx([0.05, 0.15, 0.25])
-    assert seen["freeze_encoder"] == {True, False}
+    assert seen["group_by_length"] == {True, False}
     assert seen["scheduler_type"] == {"linear", "cosine"}
     # Half of a log scale lies below its geometric mean; of a linear one, almost nothing.
     below = sum(sample["learning_rate"] < 1e-4 for sample in samples[1:])

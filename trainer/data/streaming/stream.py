@@ -126,7 +126,7 @@ class TrainStream:
         return (
             f"streamed: {len(self.shards):,} training shards, about {self.n_clips:,} clips of "
             f"{self.mean_seconds:.1f} s: {self.cost(self.n_clips)}; lengths are not known beforehand, so nothing is "
-            "planned by them, and there is no encoder_cache"
+            "planned by them"
         )
 
     def cost(self, samples: float) -> str:
