@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from forks import tune_whisper
 from make_data import RATE, tone, write_manifest
+from processes import tune_whisper
 
 from tune.experiments.saved import load_saved
 from tune.experiments.storage import Storage
