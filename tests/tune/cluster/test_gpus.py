@@ -135,7 +135,7 @@ def test_an_evaluation_counts_on_no_more_than_the_trials_share(
     nothing = SimpleNamespace(get_accelerator_ids=dict)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: nothing)  # asked anew, it would start a Ray
     monkeypatch.setenv("TUNE_WHISPER_GPU_SHARE", "0.5")  # of the trial before in this process
-    TrialInputs(config=TrainConfig(), data=data, share=None, cpus=1.0, gpus=gpus).open()
+    TrialInputs(config=TrainConfig(), data=data, copies=None, cpus=1.0, gpus=gpus).open()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
