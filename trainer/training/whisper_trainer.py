@@ -312,9 +312,9 @@ class WhisperTrainer(SavingTrainer):
         return self._collators["evaluation"].pad_token_id
 
     def _error_rates(self, prediction: EvalPrediction) -> dict[str, float]:
-        """WER, CER and the token-mean loss of all clips; keeps their transcripts in the split's order.
+        """The rates and the token-mean loss of all clips; keeps their transcripts in the split's order.
 
-        Of several sources WER and CER are by the objective, and each source's own follow as `wer@NAME`.
+        Of several sources they are by the objective, and each source's own follow as `wer@NAME`.
         """
         clips, losses, counts = (np.asarray(part) for part in prediction.label_ids)
         rows = {int(clip): row for row, clip in enumerate(clips)}

@@ -154,8 +154,8 @@ def test_the_same_transcripts_in_little_memory(
         found = evaluate(config)
     assert seen == parts
     assert found.predictions == whole.predictions
-    assert (found.wer, found.cer) == (whole.wer, whole.cer)
-    assert found.loss == pytest.approx(whole.loss, rel=1e-4)
+    assert (found.rates["wer"], found.rates["cer"]) == (whole.rates["wer"], whole.rates["cer"])
+    assert found.rates["loss"] == pytest.approx(whole.rates["loss"], rel=1e-4)
 
 
 def test_evaluate_and_transcripts_in_little_memory(config: TrainConfig, whole: Evaluation, card: int) -> None:

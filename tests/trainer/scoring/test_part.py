@@ -65,4 +65,4 @@ def test_a_training_that_measures_a_part_is_the_same_training(small_config: Trai
     train(config, lambda row, folder: whole.append(dict(row)) if folder else None, data=data)
     assert [row["loss"] for row in rows] == [row["loss"] for row in whole]
     assert [row["eval_loss"] for row in rows] != [row["eval_loss"] for row in whole]
-    assert evaluate(config, data=data, clips=[1, 4, 6]).clips == 3
+    assert evaluate(config, data=data, clips=[1, 4, 6]).rates["clips"] == 3

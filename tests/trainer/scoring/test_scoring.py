@@ -16,7 +16,7 @@ from trainer.scoring.hallucinations import compression_ratio, find_signs, longes
 from trainer.scoring.intervals import compare, difference_interval, rate_interval
 from trainer.scoring.language_rules import split_characters
 from trainer.scoring.normalizers import Normalizer
-from trainer.scoring.scores import RATES, Reference, Scores, count_rates, score
+from trainer.scoring.scores import Reference, Scores, count_rates, score
 from tune.evaluation.tables import aligned_lines, between, difference_between, p_value, points, verdict
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
@@ -72,7 +72,7 @@ def test_evaluation_of_200_random_pairs_as_jiwer() -> None:
     scores = scored(references, hypotheses)
     assert scores.model.rates["wer"].percent == pytest.approx(100 * jiwer.wer(references, hypotheses))
     assert scores.model.rates["cer"].percent == pytest.approx(100 * jiwer.cer(references, hypotheses))
-    for rate in RATES:
+    for rate in scores.model.rates:
         low, high = scores.model.rates[rate].interval or (0.0, 0.0)
         assert low < scores.model.rates[rate].percent < high
 
@@ -119,7 +119,7 @@ def test_of_characters_the_wer_is_the_cer() -> None:
     characters = Normalizer("none", "characters", "", split_characters)
     counts = count_rates(["你们好。", "日本"], ["你好!", "日本"], characters).counts
     # "!" for "。" and one character left out, of six; spaces between characters are none of the text
-    for rate in RATES:
+    for rate in counts:
         assert (counts[rate].errors.tolist(), counts[rate].lengths.tolist()) == ([2, 0], [4, 2])
 
 

@@ -64,7 +64,7 @@ class Measurer:
         each = [found - 1, found + 1] * 5 if name != "base" else [found] * 10
         rates = dict.fromkeys(("wer", "cer", "wer_orthographic", "cer_orthographic", "loss"), float(found))
         clips = UtteranceErrors(each, [100] * 10)
-        return Evaluation(**rates, clips=10, predictions=[], utterances=clips), "the clips"
+        return Evaluation(rates={**rates, "clips": 10}, predictions=[], utterances=clips), "the clips"
 
     def judge(self, search: Search) -> None:
         """As `SearchStages` does it."""
