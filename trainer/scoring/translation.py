@@ -82,18 +82,22 @@ class ChrfCounts:
 
 
 def count_chrf(references: Sequence[str], translations: Sequence[str]) -> ChrfCounts:
-    """chrF's statistics of each, by sacrebleu; references without text are in no rate.
+    """chrF's statistics of each, of sacrebleu's n-grams; references without text are in no rate.
 
     Args:
         references: what the translations should be, as written.
         translations: as many.
     """
     import numpy as np
-    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
-    found = CHRF()._extract_corpus_statistics(list(translations), [list(references)])
-    statistics = np.asarray(found, float).reshape(-1, _ORDER, 3)
-    statistics[[not text.strip() for text in references]] = 0.0
+    statistics = np.zeros((len(references), _ORDER, 3))
+    for row, texts in enumerate(zip(translations, references, strict=True)):
+        for order, (made, wanted) in enumerate(
+            zip(*(extract_all_char_ngrams(text, _ORDER) for text in texts), strict=True)
+        ):
+            if wanted:  # in an empty reference, and in one shorter than the n-gram, nothing counts
+                statistics[row, order] = made.total(), wanted.total(), (made & wanted).total()
     return ChrfCounts(statistics)
 
 
