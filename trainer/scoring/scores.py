@@ -288,7 +288,7 @@ def _rate(counts: ErrorCounts | ChrfCounts) -> Rate:
 
 def _groups(reference: Reference, mine: ModelScores, other: ModelScores | None) -> dict[str, list[Group]]:
     found = {name: _scored(group_by(cells, name), mine, other) for name, cells in reference.columns.items()}
-    seconds = by_ranges(dict(enumerate(reference.seconds)), 1, " s")
+    seconds = by_ranges(dict(enumerate(reference.seconds)), " s")
     return {**found, LENGTH: _scored(seconds, mine, other)}
 
 
