@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import tempfile
 import time
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from trainer.data.prepared import PreparedData, PreparedSplit
     from trainer.data.streaming.stream import TrainStream
-    from trainer.scoring.alignment import UtteranceErrors
+    from trainer.scoring.alignment import ClipErrors
     from trainer.training.augmented import AugmentedSplit
     from trainer.training.whisper_trainer import WhisperTrainer
 
@@ -67,7 +66,7 @@ class Evaluation:
     rates: dict[str, float]
     """Those of `objectives.RATES` that are known, in percent, with `loss` and `clips`."""
     predictions: list[str]
-    utterances: UtteranceErrors | None = None
+    utterances: ClipErrors | None = None
     """What each clip adds to the objective, where that is known."""
     tokens: Sequence[int] = ()
     """Tokens written for each clip, without the prefix and the end token."""
@@ -81,11 +80,8 @@ class Evaluation:
     def written(self, clips: Sequence[int]) -> Written:
         """What was written for some of the clips."""
         assert self.utterances is not None
-        errors, words = (
-            sum(values[clip] for clip in clips)
-            for values in (self.utterances.word_errors, self.utterances.words)
-        )
-        rate = 100 * errors / words if words else math.nan  # some clips alone may have no words to count
+        rows = list(clips)  # some clips alone may have no words to count
+        rate = ClipErrors(self.utterances.word_errors[rows], self.utterances.words[rows]).rate
         return Written([self.tokens[clip] for clip in clips], self.token_limit, rate)
 
     def describe(self) -> str:

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.scoring.alignment import ErrorCounts, UtteranceErrors
+from trainer.scoring.alignment import ClipErrors, ErrorCounts
 from trainer.scoring.translation import TRANSLATE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Combined:
     """By the objective."""
     sources: Sources
     """Of each source whose texts have words; empty for data without sources."""
-    utterances: UtteranceErrors
+    utterances: ClipErrors
     """Errors and words of each clip, so that their sums have the objective as ratio."""
 
     @property
@@ -130,7 +130,7 @@ def combine(
     }
     if objective == "clips" or not found:
         rates = {rate: each.percent for rate, each in counts.items()}
-        return Combined(rates, found, UtteranceErrors(errors.tolist(), lengths.tolist()))
+        return Combined(rates, found, ClipErrors(errors, lengths))
     together = max if objective == "worst_source" else statistics.fmean
     rates = {rate: together([rates[rate] for rates in found.values()]) for rate in counts}
     worst = max(found, key=lambda name: found[name][decides])
@@ -139,7 +139,7 @@ def combine(
     for name in counting:  # an equal share of the words for each
         factors[of[name]] = lengths.sum() / (len(counting) * lengths[of[name]].sum())
         errors[of[name]] = counts[decides].of(of[name].tolist()).errors
-    return Combined(rates, found, UtteranceErrors((errors * factors).tolist(), (lengths * factors).tolist()))
+    return Combined(rates, found, ClipErrors(errors * factors, lengths * factors))
 
 
 def objective_words(objective: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.scoring.alignment import UtteranceErrors
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import ratio
 
 LEAST_CLIPS, MOST_CLIPS = 500, 2000
@@ -41,13 +41,13 @@ def chosen_clips(sources: Sequence[str], count: int, seed: int) -> list[int]:
     return sorted(chosen)
 
 
-def enough_clips(utterances: UtteranceErrors) -> int | None:
+def enough_clips(utterances: ClipErrors) -> int | None:
     """How many clips give a WER with a standard error of about half a point; None where those are all.
 
     Args:
         utterances: of the base model, on all clips.
     """
-    errors, words = (np.asarray(values, dtype=float) for values in (utterances.word_errors, utterances.words))
+    errors, words = utterances.word_errors, utterances.words
     n_clips = len(words)
     if n_clips <= LEAST_CLIPS or not words.sum():
         return None

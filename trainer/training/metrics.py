@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import datasets
 import evaluate
+import numpy as np
 
-from trainer.scoring.alignment import ErrorCounts, UtteranceErrors
+from trainer.scoring.alignment import ClipErrors, ErrorCounts
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.objectives import CHRF_ERROR, combine
 from trainer.scoring.scores import count_rates
@@ -31,7 +32,7 @@ class ErrorRates(evaluate.Metric):
         self._objective = objective
         self.counts: Mapping[str, ErrorCounts | ChrfCounts] = {}
         """Of every text of the last `compute`, by rate."""
-        self.utterances = UtteranceErrors([], [])
+        self.utterances = ClipErrors(np.zeros(0), np.zeros(0))
         """The same for the objective."""
 
     def _info(self) -> evaluate.MetricInfo:

@@ -24,7 +24,6 @@ from trainer.errors import DivergedError
 from trainer.model.adapters import merged
 from trainer.model.greedy import GreedyDecoder
 from trainer.model.whisper import resolve_precision, with_bf16_decoder
-from trainer.scoring.alignment import UtteranceErrors
 from trainer.scoring.batch_size import BatchSize, clip_bytes
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
@@ -94,7 +93,7 @@ class WhisperTrainer(SavingTrainer):
         )
         self.remove_callback(PrinterCallback)
         self.predictions: list[str] = []
-        self.utterances = UtteranceErrors([], [])
+        self.utterances = self._metric.utterances
         """Of the last evaluation, in the split's order."""
         self.tokens: list[int] = []
         """Tokens that it wrote for each clip, without the prefix and the end token."""

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, objective_name, objective_value
 from trainer.scoring.translation import TRANSLATE
 from tune.experiments.events import (
@@ -33,7 +34,7 @@ from tune.experiments.events import (
     TrialStarted,
     WeightsDropped,
 )
-from tune.search.finalists import DEFAULT_COUNT, ClipErrors, Verdict, choose_finalists
+from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists
 from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
 from tune.search.records import Outcome, Records, TrialRecord, listed, rank, role_of, trial_of
 

@@ -19,13 +19,14 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, objective_name
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import CardFacts, Rates, model_card
-from tune.search.finalists import ClipErrors, objective_interval
+from tune.search.finalists import objective_interval
 from tune.search.records import listed, role_of
 from tune.util.console import say, tell_of
 from tune.util.errors import ConfigError, DataError, ExperimentError
@@ -34,7 +35,6 @@ from tune.util.files import read_object, write_whole, writing
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
     from trainer.data.prepared import PreparedData
-    from trainer.train import Evaluation
     from tune.experiments.storage import Storage
     from tune.search.records import TrialRecord
 
@@ -258,23 +258,13 @@ def _measure(
 
     def rates(config: TrainConfig, split: str) -> dict[str, Any]:
         found = evaluate(config, split, data=data)
-        return found.rates | _interval(_clips(found), objective_name(found.rates))
+        return found.rates | _interval(found.utterances, objective_name(found.rates))
 
     before = rates(base, "validation") if "validation" in changed else baseline
     found: Rates = {"validation": {"before": before, "after": rates(exported, "validation")}}
     if "test" in data.splits:
         found["test"] = {"before": rates(base, "test"), "after": rates(exported, "test")}
     return found
-
-
-def _clips(found: Evaluation) -> ClipErrors | None:
-    import numpy as np
-
-    if found.utterances is None:
-        return None
-    return ClipErrors(
-        np.asarray(found.utterances.word_errors, float), np.asarray(found.utterances.words, float)
-    )
 
 
 def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:

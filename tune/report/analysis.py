@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -18,7 +19,6 @@ from tune.report.costs import Costs, find_costs
 from tune.report.experiment import Experiment
 from tune.search.finalists import (
     PRIOR_FREEDOM,
-    ClipErrors,
     Noise,
     describe_mean,
     gain_interval,

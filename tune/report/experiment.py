@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.opened import LOCK_FILE
@@ -17,7 +18,7 @@ from tune.experiments.results import how_it_ended
 from tune.experiments.saved import SavedExperiment, load_saved
 from tune.experiments.settings_file import DROPPED_FILE, baseline_clips
 from tune.report.scales import Scale, scale_of
-from tune.search.finalists import ClipErrors, Verdict, choose_finalists
+from tune.search.finalists import Verdict, choose_finalists
 from tune.search.records import TrialRecord, trial_of
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError

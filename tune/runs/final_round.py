@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import parse_clips
-from tune.search.finalists import ClipErrors, Repeat, judge_finalists, repeat_settings
+from tune.search.finalists import Repeat, judge_finalists, repeat_settings
 from tune.search.records import trial_of
 from tune.util.cloud_errors import cloud_errors
 

@@ -9,12 +9,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval, difference_interval, rate_interval
 from tune.search.records import trial_of, trial_order
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from tune.search.records import Records, TrialRecord
 
 LEAST_TRIALS = 8
@@ -88,20 +87,6 @@ def describe_repeats(settings: dict[str, dict[str, Any]]) -> str:
     finalists = list(dict.fromkeys(trial_of(name) for name in settings))
     seeds = len(settings) // len(finalists)
     return f"finalists: trials {', '.join(finalists)} once more at full budget, with {seeds} new seeds each"
-
-
-@dataclasses.dataclass(frozen=True)
-class ClipErrors:
-    """What each validation clip adds to a WER, in the split's order: both of shape (clips,)."""
-
-    word_errors: np.ndarray
-    words: np.ndarray
-    """Reference words."""
-
-    @property
-    def rate(self) -> float:
-        """In percent."""
-        return 100.0 * float(self.word_errors.sum() / self.words.sum())
 
 
 @dataclasses.dataclass(frozen=True)

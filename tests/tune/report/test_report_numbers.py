@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from made_experiments import made_trial, write_experiment
 
+from trainer.scoring.alignment import ClipErrors
 from tune.report.advice.results import finalists_tie
 from tune.report.analysis import LEAST_TRIALS, Analysis
 from tune.report.experiment import load_experiment
 from tune.report.scales import number, scale_of, tell, wer_scale
 from tune.report.writer import make_report
-from tune.search.finalists import ClipErrors, gain_interval, objective_interval
+from tune.search.finalists import gain_interval, objective_interval
 from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
 
 
