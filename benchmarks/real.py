@@ -185,14 +185,14 @@ def rates(config: TrainConfig, data: Any, *, as_in_training: bool = False) -> di
     found: dict[str, Any] = {}
     for split in ("validation", "test"):
         one = evaluate(config, split, data=data, as_in_training=as_in_training)
-        texts = [normalize(data.splits[split].text(clip)) for clip in range(one.clips)]
+        texts = [normalize(data.splits[split].text(clip)) for clip in range(int(one.rates["clips"]))]
         written = list(map(normalize, one.predictions))
         firsts = [(text.split()[:1], other.split()[:1]) for text, other in zip(texts, written, strict=True)]
         assert one.utterances is not None
         found[split] = {
-            "wer": one.wer,
-            "cer": one.cer,
-            "loss": one.loss,
+            "wer": one.rates["wer"],
+            "cer": one.rates["cer"],
+            "loss": one.rates["loss"],
             "seconds": one.seconds,
             "tokens": sum(one.tokens),
             "wrong_first_words": sum(text != other for text, other in firsts),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tune.search.records import Records, TrialRecord
-from tune.search.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
+from tune.search.scheduler import TIME_ATTRIBUTE, TRIAL_ID
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
@@ -178,8 +178,8 @@ class SimulatedController:
         if not self._keeps_records:
             trial.record.add_evaluation(result)
         stops = self.scheduler.on_trial_result(None, trial, result) == "STOP"
-        if rung == self._rungs[-1] and math.isfinite(result[METRIC]):
-            self.timeline.append(Found(self.samples(now), trial.record.config, result[METRIC]))
+        if rung == self._rungs[-1] and math.isfinite(result["wer"]):
+            self.timeline.append(Found(self.samples(now), trial.record.config, result["wer"]))
         if self._evaluated == limits.evaluations:
             return
         if not stops:
@@ -191,7 +191,7 @@ class SimulatedController:
 
     def _result(self, trial: _Running, rung: int, rates: Mapping[str, float]) -> dict[str, Any]:
         return {
-            METRIC: float(rates["wer"]),
+            "wer": float(rates["wer"]),
             "cer": float(rates["wer"]) / 3,
             "eval_loss": float(rates["eval_loss"]),
             TIME_ATTRIBUTE: rung,

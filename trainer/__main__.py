@@ -72,7 +72,7 @@ def read_config(path: Path) -> TrainConfig:
 def _run(config: TrainConfig) -> int:
     from trainer.data.prepared import prepare
     from trainer.methods import notes_on_methods
-    from trainer.scoring.translation import describe_rates
+    from trainer.scoring.objectives import describe_rates
     from trainer.train import evaluate, train
     from trainer.training.taught import allowed_note
 
@@ -87,21 +87,21 @@ def _run(config: TrainConfig) -> int:
     for line in notes_on_methods(config.to_dict(), type(config)().to_dict(), [config.method]):
         print(line)
     before = evaluate(config, data=data)
-    print(f"before: {before.describe()} on {before.clips} validation clips", flush=True)
+    print(f"before: {before.describe()} on {before.rates['clips']} validation clips", flush=True)
     result = train(config, _print_report, data=data, output_dir=output)
     data.write_dropped(output / "dropped_clips.jsonl")
-    if result.diverged or result.wer is None:
+    if result.diverged or result.best is None:
         print(f"diverged after {result.samples_seen:,} samples; lower the learning rate")
         return 1
-    print(f"after:  {describe_rates(result.wer, result.cer)} (best checkpoint: {result.checkpoint})")
+    print(f"after:  {describe_rates(result.best)} (best checkpoint: {result.checkpoint})")
     return 0
 
 
 def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-    from trainer.scoring.translation import describe_rates
+    from trainer.scoring.objectives import describe_rates
 
     if checkpoint_dir is not None:
-        told = describe_rates(metrics["wer"], metrics.get("cer"), metrics.get("bleu"))
+        told = describe_rates(metrics)
     else:
         told = f"loss {metrics.get('loss')}, learning rate {metrics.get('learning_rate')}"
     print(f"step {metrics['step']:.0f}, epoch {metrics['epoch']:.2f}: {told}", flush=True)

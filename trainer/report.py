@@ -14,8 +14,8 @@ Kept = Literal["all", "weights", "errors"]
 class Report(Protocol):
     """Receives what training measures.
 
-    With a checkpoint folder it is an evaluation: `wer`, `cer`, `wer_orthographic`, `cer_orthographic` (percent),
-    `eval_loss`, `samples_seen`, `step`, `epoch`, `finished` (1 at the end of the budget), the last training figures,
+    With a checkpoint folder it is an evaluation: those of `objectives.RATES` that are known (percent), `eval_loss`,
+    `samples_seen`, `step`, `epoch`, `finished` (1 at the end of the budget), the last training figures,
     `train_seconds` and `train_samples`. The folder is complete and sealed (see `checkpoints`) and may be copied or
     read before the call returns. With several workers the first one calls it, once all have written their part.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import tempfile
 import time
@@ -20,9 +19,7 @@ from trainer.model.whisper import limit_training, load_model, load_model_config
 from trainer.optimizers import check_installed
 from trainer.report import Keeper, Report, ignore
 from trainer.scoring.normalizers import make_normalizers
-from trainer.scoring.objectives import rates_by_source
-from trainer.scoring.scores import RATES
-from trainer.scoring.translation import describe_rates
+from trainer.scoring.objectives import RATES, describe_rates, objective_value, rates_by_source
 from trainer.training.batches import BatchPlan, Frames, plan_points
 from trainer.training.checkpoints import check_resumable
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
     from trainer.data.prepared import PreparedData, PreparedSplit
     from trainer.data.streaming.stream import TrainStream
-    from trainer.scoring.alignment import UtteranceErrors
+    from trainer.scoring.alignment import ClipErrors
     from trainer.training.augmented import AugmentedSplit
     from trainer.training.whisper_trainer import WhisperTrainer
 
@@ -48,10 +45,8 @@ DEMO_EPOCHS = 4.0
 class TrainResult:
     """What a training came to. Error rates in percent."""
 
-    wer: float | None
-    """WER of the best evaluation; None where none was reached."""
-    cer: float | None
-    """CER of that evaluation."""
+    best: dict[str, float] | None
+    """What was reported of the best evaluation, its rates among it; None where none was reached."""
     samples_seen: int
     """Samples seen at the end."""
     steps: int
@@ -66,22 +61,13 @@ class TrainResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A model's error rates on a split, in percent, with its transcripts in the split's order.
+    """A model's error rates on a split, with its transcripts in the split's order."""
 
-    Of translations `wer` is 100 - chrF, `chrf` and `bleu` are known, and the others are not.
-    """
-
-    wer: float
-    cer: float | None = None
-    wer_orthographic: float | None = None
-    cer_orthographic: float | None = None
-    chrf: float | None = None
-    bleu: float | None = None
-    loss: float
-    clips: int
+    rates: dict[str, float]
+    """Those of `objectives.RATES` that are known, in percent, with `loss` and `clips`."""
     predictions: list[str]
-    utterances: UtteranceErrors | None = None
-    """Word errors of each clip, where they are known."""
+    utterances: ClipErrors | None = None
+    """What each clip adds to the objective, where that is known."""
     tokens: Sequence[int] = ()
     """Tokens written for each clip, without the prefix and the end token."""
     token_limit: int = 0
@@ -91,26 +77,16 @@ class Evaluation:
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """Rates by the source of the clips, where there are several."""
 
-    def rates(self) -> dict[str, float]:
-        """The figures of all clips that are known, without the transcripts and the time."""
-        left_out = ("predictions", "utterances", "tokens", "token_limit", "seconds", "sources")
-        return {
-            name: value for name, value in vars(self).items() if name not in left_out and value is not None
-        }
-
     def written(self, clips: Sequence[int]) -> Written:
         """What was written for some of the clips."""
         assert self.utterances is not None
-        errors, words = (
-            sum(values[clip] for clip in clips)
-            for values in (self.utterances.word_errors, self.utterances.words)
-        )
-        wer = 100 * errors / words if words else math.nan  # some clips alone may have no words to count
-        return Written([self.tokens[clip] for clip in clips], self.token_limit, wer)
+        rows = list(clips)  # some clips alone may have no words to count
+        rate = ClipErrors(self.utterances.word_errors[rows], self.utterances.words[rows]).rate
+        return Written([self.tokens[clip] for clip in clips], self.token_limit, rate)
 
     def describe(self) -> str:
         """`WER 9.19 %, CER 3.02 %`, or what translations have."""
-        return describe_rates(self.wer, self.cer, self.bleu)
+        return describe_rates(self.rates)
 
 
 def budget_samples(config: TrainConfig, n_train: float) -> int:
@@ -241,10 +217,9 @@ def train(
                 trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
         except DivergedError:  # the last step before an evaluation, whose own loss was still a number
             callback.diverge(trainer.state)
-    best = min(callback.rows, key=lambda row: row["wer"], default=None)
+    best = min(callback.rows, key=objective_value, default=None)
     return TrainResult(
-        wer=best["wer"] if best else None,
-        cer=best.get("cer") if best else None,
+        best=best,
         samples_seen=plan.samples_seen(trainer.state.global_step),
         steps=trainer.state.global_step,
         diverged=callback.diverged,
@@ -289,9 +264,11 @@ def evaluate(
         began = time.monotonic()
         metrics = trainer.evaluate()
     return Evaluation(
-        **{name: metrics[f"eval_{name}"] for name in (*RATES, "chrf", "bleu") if f"eval_{name}" in metrics},
-        loss=metrics["eval_loss"],
-        clips=len(chosen),
+        rates={
+            **{name: metrics[f"eval_{name}"] for name in RATES if f"eval_{name}" in metrics},
+            "loss": metrics["eval_loss"],
+            "clips": len(chosen),
+        },
         predictions=trainer.predictions,
         utterances=trainer.utterances,
         tokens=trainer.tokens,

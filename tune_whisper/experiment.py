@@ -117,7 +117,7 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
         ExperimentError: there is no such experiment, nothing of it was measured yet, or a file of it is damaged.
         StorageError: the object store cannot be read.
     """
-    from tune.experiments.results import how_it_ended, named_results, results_of
+    from tune.experiments.results import how_it_ended, results_of
     from tune.experiments.saved import load_saved
     from tune.experiments.storage import DEFAULT_STORAGE, Storage
     from tune.runs.finish import find_finished
@@ -126,34 +126,35 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
     folder = find_finished(name, place)
     saved = load_saved(folder)
     results = results_of(folder, saved.state)
+    rate = results["metric"]
     kinds = ("trials", "repeats", "averages")
-    trials, repeats, averages = ([_trial(row) for row in results[kind]] for kind in kinds)
+    trials, repeats, averages = ([_trial(row, rate) for row in results[kind]] for kind in kinds)
     best, chosen = results["best"], saved.state.best()
     return Experiment(
         name=name,
         storage=place.text,
         folder=folder.path,
         status=how_it_ended(saved.state) or "unfinished",
-        baseline_wer=results["baseline"]["wer"],
+        baseline_wer=results["baseline"][rate],
         trials=trials,
         repeats=repeats,
         averages=averages,
         best=next((run for run in [*trials, *repeats, *averages] if best and run.id == best["run"]), None),
         config=None if chosen is None else saved.config(chosen),
-        wer=best.get("mean_wer", best["wer"]) if best else None,
-        test_wer=results["test"]["wer"] if results["test"] else None,
-        results=named_results(folder, saved.state),
+        wer=best.get(f"mean_{rate}", best[rate]) if best else None,
+        test_wer=results["test"][rate] if results["test"] else None,
+        results=results,
     )
 
 
-def _trial(row: Mapping[str, Any]) -> Trial:
+def _trial(row: Mapping[str, Any], rate: str) -> Trial:
     return Trial(
         id=row["trial_id"],
         status=row["status"],
         config=row["config"],
-        wer=row["best_wer"],
-        cer=row["best_cer"],
-        evaluations=[(each["samples_seen"], each["wer"]) for each in row["evaluations"]],
+        wer=row[f"best_{rate}"],
+        cer=row.get("best_cer"),
+        evaluations=[(each["samples_seen"], each[rate]) for each in row["evaluations"]],
         seconds=row["seconds"],
         checkpoint=row["checkpoint"],
         error=row["error"],

@@ -70,7 +70,9 @@ def whole_training(config: TrainConfig, folder: Path) -> None:
     resume = folder / "resume.json"
     resume_from = Path(json.loads(resume.read_text())) if resume.exists() else None
     result = train(config, report, resume_from=resume_from)
-    (folder / f"rows-{rank}.json").write_text(json.dumps({"rows": rows, "wer": result.wer}))
+    (folder / f"rows-{rank}.json").write_text(
+        json.dumps({"rows": rows, "wer": result.best and result.best["wer"]})
+    )
 
 
 def _write_down(path: Path) -> None:

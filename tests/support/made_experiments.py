@@ -250,13 +250,13 @@ def _finish(plan: SearchPlan, run: TrialRecord, validation: int = CLIPS) -> None
     run.samples_seen = max(run.samples_seen, run.evaluations[-1][0] if run.evaluations else 0)
     run.seconds = 20 + run.samples_seen * SECONDS_PER_SAMPLE
     run.epoch = run.samples_seen / 800
-    if run.best_wer is not None:
+    if run.best_value is not None:
         run.checkpoint = f"trials/{run.trial_id}/checkpoint_000000"
         checkpoint = plan.folder / run.checkpoint
         checkpoint.mkdir(parents=True, exist_ok=True)
         # As after the search: the weights are gone, what was measured is not.
         (checkpoint / "utterances.json").write_text(
-            json.dumps(_clips(run.best_wer, len(run.trial_id), validation))
+            json.dumps(_clips(run.best_value, len(run.trial_id), validation))
         )
 
 
@@ -399,8 +399,8 @@ def simulated(
     plan = make_plan(request)
     curve: LearningCurves = draw_curves(family, seed, RUNGS[-1], float(plan.base.learning_rate or 1e-3))
     records = simulate(plan, curve, trials, seed, curve.baseline)
-    completed = [t for t in records.all() if t.status == "completed" and t.best_wer is not None]
-    best = sorted(completed, key=lambda trial: trial.best_wer or 0.0)[:2]
+    completed = [t for t in records.all() if t.status == "completed" and t.best_value is not None]
+    best = sorted(completed, key=lambda trial: trial.best_value or 0.0)[:2]
     repeats = {
         trial.trial_id: [curve(trial.config, RUNGS[-1], number)["wer"] for number in (7, 8)] for trial in best
     }

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import read_decoding
@@ -19,6 +19,7 @@ from trainer.data.clips import load_clips
 from trainer.errors import DataError
 from trainer.scoring.alignment import count_errors
 from trainer.scoring.normalizers import make_normalizer
+from trainer.scoring.objectives import CHRF_ERROR, WER
 from trainer.scoring.translation import TRANSLATE, count_chrf
 
 if TYPE_CHECKING:
@@ -89,9 +90,11 @@ class FormatCheck:
     clips: int
     words: int
     """Of the normalised references (characters, in languages without spaces)."""
-    wer: float
+    objective: str
+    """The name of the rate."""
+    rate: float
     """Of the converted model, in its own runtime."""
-    hf_wer: float
+    hf_rate: float
     """Of the same model in transformers."""
     same: int
     """Clips with the same normalised transcript in both."""
@@ -103,6 +106,13 @@ class FormatCheck:
     speed: float
     """Seconds of speech transcribed a second, on this machine's CPU, loading included."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, the rates by their name: `wer`, `hf_wer`."""
+        found = dataclasses.asdict(self)
+        name = found.pop("objective")
+        found |= {name: found.pop("rate"), f"hf_{name}": found.pop("hf_rate")}
+        return found
+
     @property
     def problem(self) -> str | None:
         """In one line, where the conversion cost, or changed, more than it may."""
@@ -110,7 +120,7 @@ class FormatCheck:
             return None
         return (
             f"{self.format} ({self.quantization}): in {FORMATS[self.format].runtime} the model has a WER of "
-            f"{self.wer:.2f} % on {self.clips} {self.split} clips, in transformers {self.hf_wer:.2f} %: "
+            f"{self.rate:.2f} % on {self.clips} {self.split} clips, in transformers {self.hf_rate:.2f} %: "
             f"a drift of {self.drift:+.2f} points, over the tolerance of {self.tolerance:.2f}"
         )
 
@@ -137,6 +147,7 @@ class Checker:
         translates = config.task == TRANSLATE
         self._normalize: Callable[[str], str] = str.strip if translates else make_normalizer(config)
         self._count = count_chrf if translates else count_errors
+        self._objective = CHRF_ERROR if translates else WER
         self._decoding = read_decoding(folder)
         self._clips = clips
         self._progress = progress
@@ -185,8 +196,9 @@ class Checker:
             split=split.split,
             clips=len(ours),
             words=words,
-            wer=converted.percent,
-            hf_wer=original.percent,
+            objective=self._objective,
+            rate=converted.percent,
+            hf_rate=original.percent,
             same=sum(a == b for a, b in zip(ours, theirs, strict=True)),
             drift=100.0 * float(change.sum()) / words,
             tolerance=tolerance(target.quantization, words),

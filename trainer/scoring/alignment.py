@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -143,15 +145,25 @@ def count_errors(references: Sequence[str], hypotheses: Sequence[str], level: Le
 
 
 @dataclasses.dataclass(frozen=True)
-class UtteranceErrors:
-    """Errors and reference words (or characters) of each text, in the order given; 0 and 0 for an empty reference.
+class ClipErrors:
+    """Errors and reference words (or characters) of each clip, of shape (clips,); 0 and 0 for an empty reference.
 
-    Of several sources both count by a factor where the WER that decides is not that of all clips (`objectives`).
+    Of several sources both count by a factor where the rate that decides is not that of all clips (`objectives`).
     Of translations what each adds to 100 - chrF (see `translation.ChrfCounts`).
     """
 
-    word_errors: list[int] | list[float]
-    words: list[int] | list[float]
+    word_errors: np.ndarray
+    words: np.ndarray
+
+    @property
+    def rate(self) -> float:
+        """In percent; NaN without words."""
+        words = float(self.words.sum())
+        return 100.0 * float(self.word_errors.sum()) / words if words else math.nan
+
+    def to_json(self) -> str:
+        """The content of a file of them, see `parse_clips` of `tune/experiments/settings_file`."""
+        return json.dumps({name: values.tolist() for name, values in vars(self).items()}) + "\n"
 
 
 def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trainer.data.columns import SPEAKER_NAMES
 
@@ -43,46 +43,32 @@ def group_by(values: Sequence[str], name: str = "") -> dict[str, list[int]]:
     return groups | ({_UNKNOWN: empty} if empty else {})
 
 
-def by_ranges(
-    numbers: Mapping[int, float], decimals: int | None = None, unit: str = ""
-) -> dict[str, list[int]]:
-    """Rows in up to four ranges with about as many each, from the lowest on.
+def by_ranges(numbers: Mapping[int, float], unit: str = "") -> dict[str, list[int]]:
+    """Rows in up to four ranges with about as many each, from the lowest on; equal numbers stay together.
 
     Args:
         numbers: the number of each row that has one.
-        decimals: how many a number has at least; more where ranges would read alike. By default what three digits
-            need, none for whole numbers.
         unit: what is put behind the numbers of a range, as in `1.2 to 3.5 s`.
     """
-    rows = sorted(numbers, key=lambda row: (numbers[row], row))
-    parts: list[list[int]] = []
-    begin = 0
-    for part in range(1, _RANGES + 1):
-        end = round(part * len(rows) / _RANGES)
-        # Equal numbers stay together.
-        while 0 < end < len(rows) and numbers[rows[end]] == numbers[rows[end - 1]]:
-            end += 1
-        if end > begin:
-            parts.append(rows[begin:end])
-            begin = end
-    ends = [(numbers[part[0]], numbers[part[-1]]) for part in parts]
-    least = _usual_decimals(numbers.values()) if decimals is None else decimals
-    return {f"{label}{unit}": sorted(part) for label, part in zip(_labels(ends, least), parts, strict=True)}
+    import numpy as np
+
+    if not numbers:
+        return {}
+    rows, values = np.array([*numbers.keys()]), np.array([*numbers.values()])
+    edges = np.unique(np.quantile(values, np.arange(1, _RANGES) / _RANGES, method="lower"))
+    parts = [part for at in range(_RANGES) if (part := np.searchsorted(edges, values) == at).any()]
+    labels = _labels([(values[part].min(), values[part].max()) for part in parts])
+    return {f"{label}{unit}": sorted(rows[part].tolist()) for label, part in zip(labels, parts, strict=True)}
 
 
-def _usual_decimals(numbers: Collection[float]) -> int:
-    """Decimals that show three digits of the largest number; none where all are whole."""
-    if all(number.is_integer() for number in numbers):
-        return 0
-    return max(0, 2 - math.floor(math.log10(max(map(abs, numbers)))))
-
-
-def _labels(ends: Sequence[tuple[float, float]], decimals: int) -> list[str]:
-    """Ranges in words, with so many decimals or as many more as tell different numbers and ranges apart."""
-    for digits in itertools.count(decimals):
+def _labels(ends: Sequence[tuple[float, float]]) -> list[str]:
+    """Ranges in words: with three digits of the largest number, or as many as tell numbers and ranges apart."""
+    largest = max(abs(end) for pair in ends for end in pair)
+    whole = all(end.is_integer() for pair in ends for end in pair)
+    for digits in itertools.count(0 if whole else max(0, 2 - math.floor(math.log10(largest)))):
         written = [(f"{low:z.{digits}f}", f"{high:z.{digits}f}") for low, high in ends]
         apart = all(
-            low == high or first != last for (low, high), (first, last) in zip(ends, written, strict=True)
+            (low == high) == (first == last) for (low, high), (first, last) in zip(ends, written, strict=True)
         )
         if apart and len(set(written)) == len(ends):
             break

@@ -1,4 +1,4 @@
-"""Signs that a model writes what nobody said: runs of insertions, loops, text for silence.
+"""Signs that a model writes what nobody said: runs of insertions, text over and over, text for silence.
 
 Each has a threshold of its own and none is a proof: the utterances are named so that one can listen to them. What
 the reference does as well (a chorus, a list of numbers) is no sign.
@@ -17,9 +17,6 @@ INSERTED_WORDS = 5
 """Words in a row that nobody said; of characters three times as many, for they are shorter."""
 COMPRESSION_RATIO = 2.4
 """Whisper's own threshold, above which its decoding falls back to another temperature (openai/whisper)."""
-_LOOP_TIMES = 3
-"""How often in a row a phrase comes; a single word once more, since people do say a word three times."""
-_LOOP_LONGEST = 12
 _CHARACTERS_A_WORD = 3
 
 
@@ -30,15 +27,14 @@ class Sign:
     row: int
     """Of the utterance."""
     kind: str
-    """`insertions`, `repetition`, `compression` or `empty reference`."""
+    """`insertions`, `compression` or `empty reference`."""
     detail: str
     """What was found, in words."""
 
 
 SIGNS = {
     "insertions": "a run of words that nobody said",
-    "repetition": "a phrase over and over",
-    "compression": f"text that compresses more than {COMPRESSION_RATIO:g} times",
+    "compression": f"text over and over: it compresses more than {COMPRESSION_RATIO:g} times",
     "empty reference": "text where the reference is empty",
 }
 """The kinds of signs, in words."""
@@ -68,9 +64,6 @@ def find_signs(
             found.append(
                 Sign(row, "insertions", f"{len(run)} {unit}: {_shortened(_plain(' '.join(run), unit))}")
             )
-        phrase, times = loop(hypothesis.split())
-        if times and times > loop(reference.split())[1]:
-            found.append(Sign(row, "repetition", f"{times} times: {_shortened(_plain(phrase, unit))}"))
         ratio = compression_ratio(_plain(hypothesis, unit))
         if ratio > max(COMPRESSION_RATIO, compression_ratio(_plain(reference, unit))):
             found.append(Sign(row, "compression", f"{ratio:.1f} times"))
@@ -91,19 +84,6 @@ def longest_insertion(pieces: Sequence[Piece]) -> tuple[str, ...]:
         elif piece.kind == "insert":
             run += piece.hypothesis
             best = max(best, run, key=len)
-    return best
-
-
-def loop(words: Sequence[str]) -> tuple[str, int]:
-    """The phrase that comes most often in a row, and how often; empty and 0 where none comes often enough."""
-    best: tuple[str, int] = ("", 0)
-    for size in range(1, min(_LOOP_LONGEST, len(words) // _LOOP_TIMES) + 1):
-        run = 0
-        for at in range(size, len(words)):
-            run = run + 1 if words[at] == words[at - size] else 0
-            times = run // size + 1
-            if times >= _LOOP_TIMES + (size == 1) and times > best[1]:
-                best = (" ".join(words[at - size + 1 : at + 1]), times)
     return best
 
 

@@ -82,7 +82,7 @@ def rate_interval(errors: np.ndarray, lengths: np.ndarray) -> Interval | None:
     errors, lengths = errors[used], lengths[used]
     if len(errors) < LEAST:
         return None
-    rate, error, quantile = _ratio(errors, lengths)
+    rate, error, quantile = ratio(errors, lengths)
     is_share = bool((errors <= lengths).all())
     if not error:
         reach = _rule_of_three(lengths)
@@ -115,12 +115,12 @@ def difference_interval(differences: np.ndarray, lengths: np.ndarray) -> Interva
     differences, lengths = differences[used], lengths[used]
     if len(differences) < LEAST:
         return None
-    difference, error, quantile = _ratio(differences, lengths)
+    difference, error, quantile = ratio(differences, lengths)
     reach = quantile * error or _rule_of_three(lengths)
     return 100.0 * (difference - reach), 100.0 * (difference + reach)
 
 
-def _ratio(values: np.ndarray, lengths: np.ndarray) -> tuple[float, float, float]:
+def ratio(values: np.ndarray, lengths: np.ndarray) -> tuple[float, float, float]:
     """Their ratio, its standard error over the utterances, and the quantile of Student's t that goes with it.
 
     The linearised error of a ratio of sums (Cochran, Sampling Techniques, 1977, section 6.4). It is 0.0 where all

@@ -1,21 +1,29 @@
-"""Error rates of data with several sources: of each source, and of all together as `TrainConfig.objective` has it.
+"""What decides between models: the objective, an error rate in percent with a name; lower is better.
 
-Whatever the objective, it is a ratio of sums over the clips once each clip's errors and words count by its factor. So
-intervals, comparisons and standard errors, which know ratios of sums alone, hold for all of them.
+It is the WER, or of translations 100 - chrF. Rates stand under their own names wherever they are kept; `objective_name`
+and `objective_value` tell which of them decides. Of data with several sources `TrainConfig.objective` says how theirs
+make that of all. Whatever it says, it is a ratio of sums over the clips once each clip's errors and words count by its
+factor. So intervals, comparisons and standard errors, which know ratios of sums alone, hold for all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.scoring.alignment import ErrorCounts, UtteranceErrors
+from trainer.scoring.alignment import ClipErrors, ErrorCounts
+from trainer.scoring.translation import TRANSLATE
 
 if TYPE_CHECKING:
     from trainer.scoring.translation import ChrfCounts
 
+WER, CHRF_ERROR = "wer", "chrf_error"
+RATES = (WER, "cer", "wer_orthographic", "cer_orthographic", CHRF_ERROR, "chrf", "bleu")
+"""All that are measured: the first four of transcripts, the others of translations."""
 _OF = "@"
 """Between a rate and a source: `wer@fleurs`."""
 Sources = dict[str, dict[str, float]]
@@ -30,8 +38,8 @@ class Combined:
     """By the objective."""
     sources: Sources
     """Of each source whose texts have words; empty for data without sources."""
-    utterances: UtteranceErrors
-    """Errors and words of each clip, so that their sums have the objective's WER as ratio."""
+    utterances: ClipErrors
+    """Errors and words of each clip, so that their sums have the objective as ratio."""
 
     @property
     def flat(self) -> dict[str, float]:
@@ -44,14 +52,27 @@ class Combined:
         return {**self.rates, **own}
 
 
-def with_chrf(found: Combined) -> Combined:
-    """Rates of translations, whose `wer` is 100 - chrF, with the chrF."""
+def objective_name(rates: Mapping[str, Any]) -> str:
+    """Which of an evaluation's rates, or of what is kept by their names, decides."""
+    return CHRF_ERROR if CHRF_ERROR in rates else WER
 
-    def add(rates: dict[str, float]) -> dict[str, float]:
-        return {**rates, "chrf": 100.0 - rates["wer"]}
 
-    sources = {name: add(rates) for name, rates in found.sources.items()}
-    return dataclasses.replace(found, rates=add(found.rates), sources=sources)
+def objective_value(rates: Mapping[str, Any]) -> float:
+    """The rate that decides, in percent; NaN where none was measured."""
+    value = rates.get(objective_name(rates))
+    return math.nan if value is None else float(value)
+
+
+def describe_rates(rates: Mapping[str, float]) -> str:
+    """`WER 9.19 %, CER 3.02 %`; of translations `chrF error 43.20 % (chrF 56.80), BLEU 31.00`."""
+    if CHRF_ERROR in rates:
+        return f"chrF error {rates[CHRF_ERROR]:.2f} % (chrF {rates['chrf']:.2f}), BLEU {rates['bleu']:.2f}"
+    return f"WER {rates[WER]:.2f} %" + (f", CER {rates['cer']:.2f} %" if "cer" in rates else "")
+
+
+def words(text: str, task: str) -> str:
+    """Text for people about the objective, which it calls WER, with the objective's name for the task."""
+    return text if task != TRANSLATE else re.sub(r"\bWERs?\b", "chrF error", text)
 
 
 def is_of_source(name: str) -> bool:
@@ -60,11 +81,11 @@ def is_of_source(name: str) -> bool:
 
 
 def named_rates(sources: Mapping[str, Mapping[str, float]], before: str = "") -> dict[str, float]:
-    """WER and CER of each source under one name, for trackers: `wer/fleurs`."""
+    """The objective and the CER of each source under one name, for trackers: `wer/fleurs`."""
     return {
         f"{before}{rate}/{name}": rates[rate]
         for name, rates in sources.items()
-        for rate in ("wer", "cer")
+        for rate in (WER, CHRF_ERROR, "cer")
         if rate in rates
     }
 
@@ -94,8 +115,8 @@ def combine(
     """
     import numpy as np
 
-    words = counts["wer"]
-    errors, lengths = words.errors, words.lengths
+    decides = objective_name(counts)
+    errors, lengths = counts[decides].errors, counts[decides].lengths
     names = list(dict.fromkeys(sources))
     of = (
         {name: np.flatnonzero([source == name for source in sources]) for name in names}
@@ -109,16 +130,16 @@ def combine(
     }
     if objective == "clips" or not found:
         rates = {rate: each.percent for rate, each in counts.items()}
-        return Combined(rates, found, UtteranceErrors(errors.tolist(), lengths.tolist()))
+        return Combined(rates, found, ClipErrors(errors, lengths))
     together = max if objective == "worst_source" else statistics.fmean
     rates = {rate: together([rates[rate] for rates in found.values()]) for rate in counts}
-    worst = max(found, key=lambda name: found[name]["wer"])
+    worst = max(found, key=lambda name: found[name][decides])
     counting = [worst] if objective == "worst_source" else list(found)
     factors, errors = np.zeros(len(sources)), np.array(errors)
     for name in counting:  # an equal share of the words for each
         factors[of[name]] = lengths.sum() / (len(counting) * lengths[of[name]].sum())
-        errors[of[name]] = words.of(of[name].tolist()).errors
-    return Combined(rates, found, UtteranceErrors((errors * factors).tolist(), (lengths * factors).tolist()))
+        errors[of[name]] = counts[decides].of(of[name].tolist()).errors
+    return Combined(rates, found, ClipErrors(errors * factors, lengths * factors))
 
 
 def objective_words(objective: str) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.scoring.alignment import UtteranceErrors
+from trainer.scoring.alignment import ClipErrors
+from trainer.scoring.intervals import ratio
 
 LEAST_CLIPS, MOST_CLIPS = 500, 2000
 LEAST_OF_SOURCE = 20
@@ -40,20 +41,19 @@ def chosen_clips(sources: Sequence[str], count: int, seed: int) -> list[int]:
     return sorted(chosen)
 
 
-def enough_clips(utterances: UtteranceErrors) -> int | None:
+def enough_clips(utterances: ClipErrors) -> int | None:
     """How many clips give a WER with a standard error of about half a point; None where those are all.
 
     Args:
         utterances: of the base model, on all clips.
     """
-    errors, words = (np.asarray(values, dtype=float) for values in (utterances.word_errors, utterances.words))
+    errors, words = utterances.word_errors, utterances.words
     n_clips = len(words)
-    if not words.sum():
+    if n_clips <= LEAST_CLIPS or not words.sum():
         return None
-    # The usual error of a ratio (Cochran, Sampling Techniques, 3rd ed., section 6.4); first the clips that an unlimited
-    # set would need, then what the limited one saves of them (section 4.4).
-    rest = errors - words * (errors.sum() / words.sum())
-    spread = math.sqrt(float((rest**2).sum()) / max(1, n_clips - 1))
-    unlimited = (100 * spread / float(words.mean()) / _POINTS) ** 2
+    # First the clips that an unlimited set would need, then what the limited one saves of them (Cochran, Sampling
+    # Techniques, 3rd ed., section 4.4).
+    _, error, _ = ratio(errors, words)
+    unlimited = n_clips * (100 * error / _POINTS) ** 2
     count = min(MOST_CLIPS, max(LEAST_CLIPS, math.ceil(unlimited / (1 + unlimited / n_clips))))
     return count if count < n_clips else None

@@ -12,9 +12,8 @@ from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import Sign, find_signs
 from trainer.scoring.intervals import Comparison, Interval, compare, rate_interval
 from trainer.scoring.normalizers import Normalizer
+from trainer.scoring.objectives import CHRF_ERROR, objective_name
 from trainer.scoring.translation import TRANSLATE, ChrfCounts, bleu, count_chrf
-
-RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Counted:
     """Of each utterance, normalised."""
     counts: Mapping[str, Any]
     """`ErrorCounts` by rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as
-    written; of translations `ChrfCounts` as `wer` alone."""
+    written; of translations `ChrfCounts` as `chrf_error` alone."""
 
 
 def count_rates(
@@ -64,7 +63,8 @@ def count_rates(
         for row, text, pieces in zip(mine, part.normalized, part.alignments, strict=True):
             heard[row], alignments[row] = text, pieces
     counts = {
-        rate: ErrorCounts.together([(mine, part.counts[rate]) for mine, part in parts]) for rate in RATES
+        rate: ErrorCounts.together([(mine, part.counts[rate]) for mine, part in parts])
+        for rate in parts[0][1].counts
     }
     return Counted(heard, alignments, counts)
 
@@ -129,9 +129,14 @@ class ModelScores(Counted):
     signs: list[Sign]
     """Of hallucination."""
 
+    @property
+    def decides(self) -> Any:
+        """`ErrorCounts` or `ChrfCounts` of the objective."""
+        return self.counts[objective_name(self.counts)]
+
     def worst(self, most: int) -> list[int]:
         """Rows of the utterances with most errors."""
-        found: list[int] = self.counts["wer"].worst_first()
+        found: list[int] = self.decides.worst_first()
         return found[:most]
 
     def frequent(self) -> list[tuple[str, str, str, int]]:
@@ -185,7 +190,7 @@ class Scores:
     def shown_rates(self) -> dict[str, str]:
         """The rates that differ from each other, with their names for people."""
         if self.translates:
-            return {"wer": "chrF error"}
+            return {CHRF_ERROR: "chrF error"}
         if self.normalizer.unit == "characters":
             return {"wer": "CER", "wer_orthographic": "CER as written"}
         return {
@@ -196,9 +201,14 @@ class Scores:
         }
 
     @property
+    def objective(self) -> str:
+        """The name of the rate that decides."""
+        return objective_name(self.model.rates)
+
+    @property
     def main_rate(self) -> str:
-        """What `wer` is called: a language without spaces has no words to count."""
-        return self.shown_rates["wer"]
+        """The same for people: a language without spaces has no words to count."""
+        return self.shown_rates[self.objective]
 
     @property
     def empty_references(self) -> int:
@@ -258,7 +268,9 @@ def _score_model(
     counted = count_rates(reference.texts, transcripts.texts, normalizer, reference.normalizers)
     signs = find_signs(normalized, counted.normalized, counted.alignments, normalizer.unit)
     if translates:  # other words than those of the reference are no sign of anything
-        counted = dataclasses.replace(counted, counts={"wer": count_chrf(reference.texts, transcripts.texts)})
+        counted = dataclasses.replace(
+            counted, counts={CHRF_ERROR: count_chrf(reference.texts, transcripts.texts)}
+        )
         signs = []
     return ModelScores(
         **vars(counted),
@@ -276,15 +288,15 @@ def _rate(counts: ErrorCounts | ChrfCounts) -> Rate:
 
 def _groups(reference: Reference, mine: ModelScores, other: ModelScores | None) -> dict[str, list[Group]]:
     found = {name: _scored(group_by(cells, name), mine, other) for name, cells in reference.columns.items()}
-    seconds = by_ranges(dict(enumerate(reference.seconds)), 1, " s")
+    seconds = by_ranges(dict(enumerate(reference.seconds)), " s")
     return {**found, LENGTH: _scored(seconds, mine, other)}
 
 
 def _scored(groups: Mapping[str, list[int]], mine: ModelScores, other: ModelScores | None) -> list[Group]:
     scored = []
     for value, rows in groups.items():
-        counts = mine.counts["wer"].of(rows)
+        counts = mine.decides.of(rows)
         if counts.lengths.sum():
-            theirs = _rate(other.counts["wer"].of(rows)) if other else None
+            theirs = _rate(other.decides.of(rows)) if other else None
             scored.append(Group(value, rows, int(counts.lengths.sum()), _rate(counts), theirs))
     return scored

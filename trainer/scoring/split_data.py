@@ -74,12 +74,7 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
     if is_mix(config.data):
         return _load_sources(config, split)
     if config.streaming:
-        table = load_clips(config)
-        if split not in table.splits:
-            has = " and ".join(table.splits)
-            raise DataError(f"data={config.data!r}: is streamed, and has {has} to measure on, not {split}")
-        clips = [*table.splits[split], *table.without_text.get(split, ())]
-        return SplitClips(split, clips, list(table.notes), [*clips[0].columns])
+        return _as_in_training(config, split)
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}
@@ -88,16 +83,12 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
     if role is not None and (split not in parts or names.get(role) == split):
         split = role
     if split in SPLIT_ALIASES and names.get("train") in parts:
-        table = load_clips(config)
-        if split in table.splits:
-            clips = [*table.splits[split], *table.without_text.get(split, ())]
-            found = list(table.notes)
-            if names.get(split) not in parts and config.splits is None:
-                found.append(
-                    f"measured on the {split} split that a search on this data makes; --split {ALL} takes every clip"
-                )
-            return SplitClips(split, clips, found, columns)
-        raise _no_split(config, split, parts)
+        found = _as_in_training(config, split, columns)
+        if names.get(split) not in parts and config.splits is None:
+            found.notes.append(
+                f"measured on the {split} split that a search on this data makes; --split {ALL} takes every clip"
+            )
+        return found
     if split == ALL:
         chosen = [part for group in parts.values() for part in group]
     else:
@@ -106,6 +97,15 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
             raise _no_split(config, split, parts)
         chosen = parts[str(name)]
     return _taken_as_it_is(config, split, chosen, notes, columns, origin)
+
+
+def _as_in_training(config: TrainConfig, split: str, columns: list[str] | None = None) -> SplitClips:
+    """A split as a training on the data has it."""
+    table = load_clips(config)
+    if split not in table.splits:
+        raise DataError(f"data={config.data!r}: has no {split} split; it has {', '.join(table.splits)}")
+    clips = [*table.splits[split], *table.without_text.get(split, ())]
+    return SplitClips(split, clips, list(table.notes), columns or [*clips[0].columns])
 
 
 def _load_sources(config: TrainConfig, split: str) -> SplitClips:
@@ -123,11 +123,7 @@ def _load_sources(config: TrainConfig, split: str) -> SplitClips:
         raise DataError("\n".join(problems))
     columns = list(dict.fromkeys((SOURCE_COLUMN, *(name for part in parts for name in part.columns))))
     if role in SPLIT_ALIASES:
-        table = load_clips(config)
-        if role not in table.splits:
-            raise DataError(f"data={config.data!r}: has no {role} split; it has {', '.join(table.splits)}")
-        clips = [*table.splits[role], *table.without_text.get(role, ())]
-        return SplitClips(role, clips, list(table.notes), columns)
+        return _as_in_training(config, role, columns)
     notes = [f"WARNING: {problem}" for problem in problems]
     for part in parts:
         notes += told_of(part.clips[0].origin.source, part.notes)

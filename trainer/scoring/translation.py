@@ -1,23 +1,16 @@
-"""How good a translation is: chrF, as the error 100 - chrF that is lower for a better one, and BLEU beside it.
-
-Inside, the rate that decides is called `wer` whatever it is, as it takes the same way; what people and files are told
-has its true name, for which `words` and `renamed` are here.
-"""
+"""How good a translation is: chrF, as the error 100 - chrF that is lower for a better one, and BLEU beside it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
 
 TRANSLATE = "translate"
-CHRF_ERROR = "chrf_error"
-"""Key of 100 - chrF in logs, results and stores."""
 _ORDER, _BETA = 6, 2.0
 """Of sacrebleu's default, chrF2: n-grams of 1 to 6 characters, recall counts twice."""
 
@@ -89,18 +82,22 @@ class ChrfCounts:
 
 
 def count_chrf(references: Sequence[str], translations: Sequence[str]) -> ChrfCounts:
-    """chrF's statistics of each, by sacrebleu; references without text are in no rate.
+    """chrF's statistics of each, of sacrebleu's n-grams; references without text are in no rate.
 
     Args:
         references: what the translations should be, as written.
         translations: as many.
     """
     import numpy as np
-    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
-    found = CHRF()._extract_corpus_statistics(list(translations), [list(references)])
-    statistics = np.asarray(found, float).reshape(-1, _ORDER, 3)
-    statistics[[not text.strip() for text in references]] = 0.0
+    statistics = np.zeros((len(references), _ORDER, 3))
+    for row, texts in enumerate(zip(translations, references, strict=True)):
+        for order, (made, wanted) in enumerate(
+            zip(*(extract_all_char_ngrams(text, _ORDER) for text in texts), strict=True)
+        ):
+            if wanted:  # in an empty reference, and in one shorter than the n-gram, nothing counts
+                statistics[row, order] = made.total(), wanted.total(), (made & wanted).total()
     return ChrfCounts(statistics)
 
 
@@ -113,42 +110,3 @@ def bleu(references: Sequence[str], translations: Sequence[str]) -> float:
         return 0.0
     said, written = map(list, zip(*pairs, strict=True))
     return float(BLEU().corpus_score(written, [said]).score)
-
-
-def words(text: str, task: str) -> str:
-    """Text about the rate that decides, with its true name for the task."""
-    return text if task != TRANSLATE else re.sub(r"\bWERs?\b", "chrF error", text)
-
-
-def true_name(key: str, task: str) -> str:
-    """A key such as `best_wer` with the true name of the rate for the task."""
-    return key if task != TRANSLATE else re.sub(r"(^|_)wer(?=$|s$|[_/])", rf"\1{CHRF_ERROR}", key)
-
-
-def renamed(content: Any, task: str) -> Any:
-    """JSON content with true names for keys; CER, which translations do not have, goes."""
-    if task != TRANSLATE:
-        return content
-    if isinstance(content, Mapping):
-        kept = {key: value for key, value in content.items() if not re.search(r"(^|_)cer($|_)", str(key))}
-        return {true_name(str(key), task): renamed(value, task) for key, value in kept.items()}
-    if isinstance(content, list | tuple):
-        return [renamed(each, task) for each in content]
-    return content
-
-
-def told(rates: Mapping[str, Any]) -> dict[str, Any]:
-    """Rates as the log has them: the one that decides on translations, which have a chrF, by its true name."""
-    return {CHRF_ERROR if key == "wer" and "chrf" in rates else key: rate for key, rate in rates.items()}
-
-
-def judged(rates: Mapping[str, Any]) -> dict[str, Any]:
-    """Rates of the log as they are used: what decides is `wer`."""
-    return {"wer" if key == CHRF_ERROR else key: rate for key, rate in rates.items()}
-
-
-def describe_rates(wer: float, cer: float | None, bleu: float | None = None) -> str:
-    """`WER 9.19 %, CER 3.02 %`; of translations, which have a BLEU, `chrF error 43.20 (chrF 56.80), BLEU 31.00`."""
-    if bleu is not None:
-        return f"chrF error {wer:.2f} % (chrF {100 - wer:.2f}), BLEU {bleu:.2f}"
-    return f"WER {wer:.2f} %" + ("" if cer is None else f", CER {cer:.2f} %")

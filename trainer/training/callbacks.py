@@ -11,8 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from trainer.config import TrainConfig
 from trainer.report import Report
-from trainer.scoring.objectives import is_of_source
-from trainer.scoring.scores import RATES
+from trainer.scoring.objectives import RATES, is_of_source
 from trainer.training.batches import BatchPlan
 from trainer.training.saving import CheckpointSaver
 
@@ -118,7 +117,7 @@ class ReportingCallback(TrainerCallback):
     ) -> TrainerControl:
         """Tell of an evaluation, have its checkpoint saved, and end the training where that was decided."""
         found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
-        names = [name for name in (*RATES, "chrf", "bleu") if name in found]
+        names = [name for name in RATES if name in found]
         rates = {**{name: found[name] for name in names}, "eval_loss": found["loss"]}
         rates |= {name: rate for name, rate in found.items() if is_of_source(name)}
         row = {

@@ -7,7 +7,6 @@ written last, under its name only when it is complete, and lists every other fil
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainer.config import TrainConfig
-    from trainer.scoring.alignment import UtteranceErrors
+    from trainer.scoring.alignment import ClipErrors
 
 MANIFEST = "manifest.json"
 CONFIG_FILE = "train_config.json"
@@ -86,11 +85,11 @@ def flush_all(folder: Path) -> None:
             flush(path)
 
 
-def write_errors(folder: Path, config: TrainConfig, utterances: UtteranceErrors) -> None:
+def write_errors(folder: Path, config: TrainConfig, utterances: ClipErrors) -> None:
     """Write a checkpoint's settings, and the errors of each clip in its own evaluation; the folder is made."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-    (folder / UTTERANCES_FILE).write_text(json.dumps(dataclasses.asdict(utterances)) + "\n")
+    (folder / UTTERANCES_FILE).write_text(utterances.to_json())
 
 
 def problem_of(folder: Path) -> str | None:

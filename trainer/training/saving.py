@@ -32,7 +32,7 @@ from trainer.training.window import hearing
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.scoring.alignment import UtteranceErrors
+    from trainer.scoring.alignment import ClipErrors
 
 _MOST_OF_MEMORY = 0.25
 """Of the free memory, that a copy of weights and moments may take."""
@@ -44,7 +44,7 @@ class SavingTrainer(Seq2SeqTrainer):
 
     full_frames: int
     """Feature frames of the whole window, which belong to the model that is saved."""
-    utterances: UtteranceErrors
+    utterances: ClipErrors
     """Of the last evaluation, in the split's order."""
 
     def write(self, folder: Path, keep: Kept) -> None:

@@ -24,7 +24,6 @@ from trainer.errors import DivergedError
 from trainer.model.adapters import merged
 from trainer.model.greedy import GreedyDecoder
 from trainer.model.whisper import resolve_precision, with_bf16_decoder
-from trainer.scoring.alignment import UtteranceErrors
 from trainer.scoring.batch_size import BatchSize, clip_bytes
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
@@ -94,7 +93,7 @@ class WhisperTrainer(SavingTrainer):
         )
         self.remove_callback(PrinterCallback)
         self.predictions: list[str] = []
-        self.utterances = UtteranceErrors([], [])
+        self.utterances = self._metric.utterances
         """Of the last evaluation, in the split's order."""
         self.tokens: list[int] = []
         """Tokens that it wrote for each clip, without the prefix and the end token."""
@@ -312,9 +311,9 @@ class WhisperTrainer(SavingTrainer):
         return self._collators["evaluation"].pad_token_id
 
     def _error_rates(self, prediction: EvalPrediction) -> dict[str, float]:
-        """WER, CER and the token-mean loss of all clips; keeps their transcripts in the split's order.
+        """The rates and the token-mean loss of all clips; keeps their transcripts in the split's order.
 
-        Of several sources WER and CER are by the objective, and each source's own follow as `wer@NAME`.
+        Of several sources they are by the objective, and each source's own follow as `wer@NAME`.
         """
         clips, losses, counts = (np.asarray(part) for part in prediction.label_ids)
         rows = {int(clip): row for row, clip in enumerate(clips)}

@@ -111,8 +111,8 @@ class Written:
     """Of each clip, without the prefix and the end token."""
     limit: int
     """Most tokens that it may write for a clip."""
-    wer: float
-    """In percent."""
+    rate: float
+    """The objective, in percent."""
 
 
 def window_problem(whole: Written, short: Written) -> str | None:
@@ -127,9 +127,9 @@ def window_problem(whole: Written, short: Written) -> str | None:
     cut, before = (sum(count >= each.limit for count in each.tokens) for each in (short, whole))
     if cut > before:
         return f"{cut} transcripts do not end, {before} in the whole one"
-    allowed = whole.wer + max(_MORE_POINTS, _MORE_SHARE * whole.wer)
-    if whole.wer < _UNUSABLE and short.wer > allowed:
-        return f"its WER is {short.wer:.2f} % in place of {whole.wer:.2f} %"
+    allowed = whole.rate + max(_MORE_POINTS, _MORE_SHARE * whole.rate)
+    if whole.rate < _UNUSABLE and short.rate > allowed:
+        return f"its WER is {short.rate:.2f} % in place of {whole.rate:.2f} %"
     return None
 
 

@@ -118,10 +118,7 @@ def experiment_table(lines: list[ExperimentLine]) -> Table:
             escape(line.name),
             f"[{_STYLES[line.state]}]{kind}{line.state}[/]",
             "" if asked is None else str(asked) if ended == asked else f"{ended} of {asked}",
-            *(
-                "" if rate is None else f"{rate:.2f}"
-                for rate in (line.baseline_wer, line.best_wer, line.wer_gain)
-            ),
+            *("" if rate is None else f"{rate:.2f}" for rate in (line.baseline, line.best, line.gain)),
             "" if line.seconds is None else clock(line.seconds),
             f"{began:%Y-%m-%d %H:%M}" if began else "",
         )

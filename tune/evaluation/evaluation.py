@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from trainer.scoring.translation import ChrfCounts, renamed
+from trainer.scoring.objectives import CHRF_ERROR
+from trainer.scoring.translation import ChrfCounts
 from tune.evaluation.plan import EvaluationPlan, check_columns
 from tune.util.console import ProgressBar, say_notes
 from tune.util.errors import DataError
@@ -36,10 +37,6 @@ class EvaluationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `evaluation.json`; rates in percent, plain values only."""
-        found: dict[str, Any] = renamed(self._content(), self.plan.config.task)
-        return found
-
-    def _content(self) -> dict[str, Any]:
         scores, config = self.scores, self.plan.config
         unit = scores.normalizer.unit
         return {
@@ -76,7 +73,8 @@ class EvaluationResult:
                 for rate, found in scores.comparisons.items()
             },
             "breakdown": {
-                column: [_group_dict(group) for group in groups] for column, groups in scores.groups.items()
+                column: [_group_dict(scores, group) for group in groups]
+                for column, groups in scores.groups.items()
             },
             "utterances": [_utterance_dict(scores, row) for row in range(len(scores.reference))],
         }
@@ -90,7 +88,11 @@ def _model_dict(found: ModelScores) -> dict[str, Any]:
     transcripts = found.transcripts
     return {
         "rates": {name: dataclasses.asdict(rate) for name, rate in found.rates.items()},
-        **({} if found.bleu is None else {"bleu": found.bleu, "chrf": 100.0 - found.rates["wer"].percent}),
+        **(
+            {}
+            if found.bleu is None
+            else {"bleu": found.bleu, "chrf": 100.0 - found.rates[CHRF_ERROR].percent}
+        ),
         "errors": {name: counts.totals() for name, counts in found.counts.items()},
         "speed": {
             "real_time_factor": transcripts.real_time_factor,
@@ -109,20 +111,20 @@ def _model_dict(found: ModelScores) -> dict[str, Any]:
     }
 
 
-def _group_dict(group: Group) -> dict[str, Any]:
+def _group_dict(scores: Scores, group: Group) -> dict[str, Any]:
     return {
         "value": group.value,
         "clips": len(group.rows),
         "reference": group.length,
-        "wer": dataclasses.asdict(group.rate),
-        "baseline_wer": dataclasses.asdict(group.baseline) if group.baseline else None,
+        scores.objective: dataclasses.asdict(group.rate),
+        f"baseline_{scores.objective}": dataclasses.asdict(group.baseline) if group.baseline else None,
     }
 
 
 def _utterance_dict(scores: Scores, row: int) -> dict[str, Any]:
-    counts = scores.model.counts["wer"]
+    counts = scores.model.decides
     if isinstance(counts, ChrfCounts):
-        errors: dict[str, Any] = {"wer": counts.of([row]).percent if counts.lengths[row] else None}
+        errors: dict[str, Any] = {CHRF_ERROR: counts.of([row]).percent if counts.lengths[row] else None}
     else:
         errors = {
             kind: int(getattr(counts, kind)[row]) for kind in ("substitutions", "deletions", "insertions")
@@ -140,9 +142,9 @@ def _utterance_dict(scores: Scores, row: int) -> dict[str, Any]:
     }
     if scores.baseline is not None:
         found["baseline_hypothesis"] = scores.baseline.transcripts.texts[row]
-        other = scores.baseline.counts["wer"]
+        other = scores.baseline.decides
         if isinstance(other, ChrfCounts):
-            found["baseline_wer"] = other.of([row]).percent if other.lengths[row] else None
+            found[f"baseline_{CHRF_ERROR}"] = other.of([row]).percent if other.lengths[row] else None
         else:
             found["baseline_errors"] = int(other.errors[row])
     return found

@@ -98,7 +98,7 @@ def _tiles(scores: Scores) -> list[tuple[str, str]]:
         if "orthographic" not in rate
     ]
     if scores.baseline is not None:
-        found = scores.comparisons["wer"]
+        found = scores.comparisons[scores.objective]
         shown = "" if found.shown else ": no difference shown"
         told = f"points to {scores.baseline.model}, {p_sentence(found.p_value)}{shown}"
         tiles.append((points(found.difference), told))
@@ -170,7 +170,7 @@ def draw_spread(scores: Scores) -> Picture:
     )
     without = []
     for model, colour in zip(scores.models, _COLOURS, strict=False):
-        counts = model.counts["wer"]
+        counts = model.decides
         errors = [min(int(number), _MOST_ERRORS) for number in counts.errors[counts.lengths > 0]]
         shares = [100.0 * errors.count(size) / len(errors) for size in range(max(errors, default=0) + 1)]
         without.append(shares[0])
@@ -193,7 +193,7 @@ def draw_spread(scores: Scores) -> Picture:
 
 def draw_groups(column: str, groups: Sequence[Group], scores: Scores) -> Picture:
     """The main rate of each group with its interval."""
-    shown, overall = groups[:_MOST_GROUPS], scores.model.rates["wer"].percent
+    shown, overall = groups[:_MOST_GROUPS], scores.model.rates[scores.objective].percent
     figure = new_figure(
         xaxis={"title": {"text": f"{scores.main_rate}, %"}, "rangemode": "tozero"},
         yaxis=rows_axis([f"{label(group.value, _LABEL_LETTERS)} ({len(group.rows):,})" for group in shown]),

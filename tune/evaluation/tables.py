@@ -65,7 +65,7 @@ def p_sentence(p: float) -> str:
 def verdict(scores: Scores) -> str:
     """The comparison in a sentence, by the main rate."""
     assert scores.baseline is not None
-    found, rate = scores.comparisons["wer"], scores.main_rate
+    found, rate = scores.comparisons[scores.objective], scores.main_rate
     model, other = scores.model.model, scores.baseline.model
     if not found.shown:
         return (
@@ -73,7 +73,7 @@ def verdict(scores: Scores) -> str:
             f"{_interval_sentence(found)}, {p_sentence(found.p_value)}"
         )
     below, fewer = ("below", "fewer") if found.difference < 0 else ("above", "more")
-    before = scores.baseline.rates["wer"].percent
+    before = scores.baseline.rates[scores.objective].percent
     share = f" ({100.0 * abs(found.difference) / before:.0f} % {fewer} errors)" if before else ""
     return (
         f"{rate} of {model} is {abs(found.difference):.2f} points {below} that of {other}{share}: "
@@ -97,7 +97,7 @@ def _all_alike(found: Comparison) -> bool:
 
 def errors_in(scores: Scores, row: int) -> str:
     """Of an utterance: `3 errors in 4 words`, `1 error in 1 word`."""
-    counts, unit = scores.model.counts["wer"], scores.normalizer.unit
+    counts, unit = scores.model.decides, scores.normalizer.unit
     if isinstance(counts, ChrfCounts):
         return f"chrF error {counts.of([row]).percent:.1f} %"
     errors, length = int(counts.errors[row]), int(counts.lengths[row])
@@ -106,7 +106,7 @@ def errors_in(scores: Scores, row: int) -> str:
 
 def without_error(model: ModelScores) -> int:
     """Clips of which every word was heard."""
-    counts = model.counts["wer"]
+    counts = model.decides
     return int(((counts.errors == 0) & (counts.lengths > 0)).sum())
 
 
@@ -123,7 +123,7 @@ def rate_rows(scores: Scores) -> list[list[str]]:
         rows.append(cells)
     if scores.translates:
         for name, figures in (
-            ("chrF", [100.0 - model.rates["wer"].percent for model in scores.models]),
+            ("chrF", [100.0 - model.rates[scores.objective].percent for model in scores.models]),
             ("BLEU", [model.bleu or 0.0 for model in scores.models]),
         ):
             cells = [cell for figure in figures for cell in (percent(figure), "")]
@@ -139,7 +139,7 @@ def error_rows(scores: Scores) -> list[list[str]]:
     if scores.translates:
         return []
     kinds = ("reference", "substitutions", "deletions", "insertions")
-    totals = [(model.model, model.counts["wer"].totals()) for model in scores.models]
+    totals = [(model.model, model.decides.totals()) for model in scores.models]
     return [[model, *(f"{found[kind]:,}" for kind in kinds)] for model, found in totals]
 
 
@@ -212,7 +212,7 @@ def _print_head(result: EvaluationResult, console: Console) -> None:
     against = f" against {scores.baseline.model}" if scores.baseline else ""
     say(console, f"{model.model}{against} on {config.data}, split {result.split}, language {config.language}")
     clips, seconds = len(scores.reference), sum(scores.reference.seconds)
-    words = f"{int(model.counts['wer'].lengths.sum()):,} {scores.unit}"
+    words = f"{int(model.decides.lengths.sum()):,} {scores.unit}"
     say(console, f"data        {clips:,} clips, {clock(seconds)} of audio, {words}")
     if scores.translates:
         say(console, f"judged by   {rates_note(config)}")

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trainer.report import Kept
-from trainer.scoring.translation import judged, told
+from trainer.scoring import objectives
 from tune.search.budgets import Budgets, EndReason
 from tune.search.finalists import Verdict
 from tune.search.guards import Guard, Traded
@@ -26,10 +26,8 @@ from tune.util.plain import restored
 VERSION = 1
 SearchStatus = Literal["completed", "failed", "interrupted"]
 _SUM = b', "sum": "'
-RATES = ("wer", "cer", "wer_orthographic", "cer_orthographic", "chrf", "bleu", "eval_loss")
+RATES = (*objectives.RATES, "eval_loss")
 """What an evaluation measures; with it stands in `Evaluated` what the training reports of itself."""
-_RATES, _RATES_BY_SOURCE = {"rates", "trial_rates", "metrics", "baseline"}, {"sources", "baseline_sources"}
-"""Fields with rates. The one that decides is called `wer` here, and in the log by its true name (`told`, `judged`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +88,7 @@ class BaselineMeasured(Event):
     """The untouched base model on the validation split."""
 
     rates: dict[str, float]
-    """`wer`, `cer`, ... in percent, `loss`, `clips`."""
+    """Those of `RATES` that are known, in percent, `loss`, `clips`."""
     trial_rates: dict[str, float] = dataclasses.field(default_factory=dict)
     """The same as trials are measured, in their window on their clips; empty where that is as here."""
     trial_clips: int | None = None
@@ -137,7 +135,8 @@ class Evaluated(Event):
     samples_seen: int
     epoch: float
     metrics: dict[str, float | None]
-    """`wer`, `cer`, ... in percent, `eval_loss` and what the training reported with them; None for no finite number."""
+    """Those of `RATES` that are known, in percent, and what the training reported with them; None for no finite number.
+    """
     finished: bool
     """Whether this was the full budget."""
     stop: Stop | None = None
@@ -146,8 +145,6 @@ class Evaluated(Event):
     """What the trial was told to save of it; `CheckpointSaved` says that it has."""
     checkpoint: str | None = None
     """Its checkpoint, relative to the experiment, in logs of before `keep`, where it was saved first."""
-    objective: str = "wer"
-    """The metric that decides; lower is better."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """Rates by the source of the clips, where there are several."""
 
@@ -337,7 +334,7 @@ def encode(entry: Entry) -> bytes:
     Raises:
         ValueError: a number in it is not finite.
     """
-    kind, data = type(entry.event).__name__, _with_rates(vars(entry.event), told)
+    kind, data = type(entry.event).__name__, vars(entry.event)
     content = {"n": entry.number, "time": entry.time, "event": kind, "v": VERSION, "data": data}
     # Not `asdict` of all, which would copy every container.
     body = json.dumps(content, allow_nan=False, default=dataclasses.asdict).encode()[:-1]
@@ -365,17 +362,5 @@ def _event(name: str, version: int, data: Mapping[str, Any]) -> Event:
     kind = _CLASSES.get(name)
     if kind is None or version > VERSION:
         return UnknownEvent(name=name, version=version)
-    event: Event = restored(kind, _with_rates(data, judged))
+    event: Event = restored(kind, data)
     return event
-
-
-def _with_rates(
-    data: Mapping[str, Any], named: Callable[[Mapping[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    """Fields of an event, all rates in them named anew."""
-    found = dict(data)
-    for name in _RATES & data.keys():
-        found[name] = named(data[name])
-    for name in _RATES_BY_SOURCE & data.keys():
-        found[name] = {source: named(rates) for source, rates in data[name].items()}
-    return found

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainer.scoring.translation import renamed
+from trainer.scoring.objectives import WER
 from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.opened import LOCK_FILE
@@ -33,17 +33,18 @@ State = Literal["starting", "running", "interrupted", "finished", "failed", "dam
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentLine:
-    """One experiment. Error rates in percent, times in seconds."""
+    """One experiment. The objective in percent, times in seconds."""
 
     name: str
     state: State
     kind: Literal["search", "training"] | None = None
     trials_ended: int | None = None
     trials_asked: int | None = None
-    baseline_wer: float | None = None
-    best_wer: float | None = None
+    objective: str = WER
+    """Its name."""
+    baseline: float | None = None
+    best: float | None = None
     task: str = "transcribe"
-    """Of translations the rates are 100 - chrF."""
     seconds: float | None = None
     """Wall time over all its sessions."""
     started: str | None = None
@@ -55,16 +56,16 @@ class ExperimentLine:
     """What is damaged, or what ended it before all its trials."""
 
     @property
-    def wer_gain(self) -> float | None:
-        """Points of WER below the untouched base model; negative where nothing beat it."""
-        if self.baseline_wer is None or self.best_wer is None:
-            return None
-        return self.baseline_wer - self.best_wer
+    def gain(self) -> float | None:
+        """Points below the untouched base model; negative where nothing beat it."""
+        return None if self.baseline is None or self.best is None else self.baseline - self.best
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        found: dict[str, Any] = renamed({**dataclasses.asdict(self), "wer_gain": self.wer_gain}, self.task)
-        return found
+        found, name = dataclasses.asdict(self), self.objective
+        del found["objective"]
+        rates = {f"baseline_{name}": found.pop("baseline"), f"best_{name}": found.pop("best")}
+        return {**found, **rates, f"{name}_gain": self.gain}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,8 +166,9 @@ def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
         kind=settings.kind,
         trials_ended=sum(trial.status != "running" for trial in state.records.all()),
         trials_asked=asked.trials if asked else None,
-        baseline_wer=state.comparable_base_wer if state.base_rates else None,
-        best_wer=state.wer,
+        objective=state.objective,
+        baseline=state.comparable_base if state.base_rates else None,
+        best=state.value,
         task=state.task,
         seconds=state.seconds_at(time.time()) if running else state.seconds,
         started=settings.created,

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.bounds import WEIGHT_OF
-from trainer.scoring.translation import CHRF_ERROR, renamed
+from trainer.scoring.objectives import CHRF_ERROR, WER
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
-from tune.search.scheduler import METRIC
 from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
@@ -24,27 +23,27 @@ REPORT_FOLDER = "report"
 TRACKING_FILE = "tracking/mlflow.json"
 """Ids of MLflow's runs."""
 _BUDGETS = ("time_budget", "gpu_hours")
+_BESIDE = {WER: ("cer",), CHRF_ERROR: ("chrf", "bleu")}
+"""Rates that stand beside the objective."""
 
 
 def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
-    """The content of `results.json`, as the log stands; trials that have not ended are called interrupted.
-
-    The rate that decides is called `wer` (see `named_results`).
-    """
-    best, verdict, end = state.best(), state.verdict, state.end
+    """The content of `results.json`, as the log stands; trials that have not ended are called interrupted."""
+    best, end = state.best(), state.end
+    rates = _BESIDE[state.objective]
     runs = run_ids(folder.path)
     return {
         "experiment": folder.name,
-        "metric": METRIC,
-        "baseline": {name: state.base_rates.get(name) for name in ("wer", "cer")},
-        "trial_baseline": {name: state.trial_base_rates.get(name) for name in ("wer", "cer")},
+        "metric": state.objective,
+        "baseline": {name: state.base_rates.get(name) for name in (state.objective, *rates)},
+        "trial_baseline": {name: state.trial_base_rates.get(name) for name in (state.objective, *rates)},
         "objective": state.baseline.objective if state.baseline else None,
         "sources": sources_of(state),
         "best": None if best is None else _best(folder, state, best),
-        "trials": [_entry(folder, run, runs) for run in state.records.all()],
-        "repeats": [_entry(folder, run, runs) for run in state.repeats.all()],
-        "averages": [_entry(folder, run, runs) for run in state.averages.all()],
-        "finalists": _plain(verdict),
+        "trials": [_entry(folder, state, run, runs) for run in state.records.all()],
+        "repeats": [_entry(folder, state, run, runs) for run in state.repeats.all()],
+        "averages": [_entry(folder, state, run, runs) for run in state.averages.all()],
+        "finalists": _finalists(state),
         "not_compared": state.not_compared or None,
         "guards": _guards(state),
         "test": _test(state),
@@ -68,7 +67,7 @@ def sources_of(state: SearchState) -> dict[str, dict[str, Any]]:
         own = {
             f"{which}{rate}": by_source[name][rate]
             for which, by_source in rates.items()
-            for rate in ("wer", "cer")
+            for rate in (state.objective, "cer")
             if rate in by_source.get(name, {})
         }
         searched = best.config.get(f"{WEIGHT_OF}{name}") if best else None
@@ -81,12 +80,12 @@ def source_table(state: SearchState, language: str) -> tuple[list[str], list[lis
 
     `language` is that of sources without one of their own.
     """
-    sources = sources_of(state)
+    sources, rate = sources_of(state), state.objective
     names = {
-        "wer": "WER %",
-        "baseline_wer": "base %",
-        "test_wer": "test %",
-        "baseline_test_wer": "test, base %",
+        rate: "WER %",
+        f"baseline_{rate}": "base %",
+        f"test_{rate}": "test %",
+        f"baseline_test_{rate}": "test, base %",
     }
     names = {rate: name for rate, name in names.items() if any(rate in facts for facts in sources.values())}
     rows = [
@@ -101,23 +100,13 @@ def source_table(state: SearchState, language: str) -> tuple[list[str], list[lis
     return (["source", "language", "weight", *names.values()], rows) if rows else None
 
 
-def named_results(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
-    """The same with the true name of the rate that decides: those of translations have `chrf_error` for `wer`."""
-    found = results_of(folder, state)
-    if state.task == "transcribe":
-        return found
-    beside = {name: state.base_rates.get(name) for name in ("chrf", "bleu")}
-    named: dict[str, Any] = renamed(found, state.task)
-    return {**named, "metric": CHRF_ERROR, "baseline": {**named["baseline"], **beside}}
-
-
 def write_results(folder: ExperimentFolder, state: SearchState) -> None:
     """Write `results.json` anew; whoever reads it meanwhile sees the old one or the new one.
 
     Raises:
         OSError: it cannot be written.
     """
-    text = json.dumps(named_results(folder, state), indent=2, allow_nan=False)
+    text = json.dumps(results_of(folder, state), indent=2, allow_nan=False)
     write_whole(folder.path / RESULTS_FILE, text + "\n")
 
 
@@ -149,20 +138,28 @@ def _checkpoint(folder: ExperimentFolder, run: TrialRecord) -> str | None:
 
 
 def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> dict[str, Any]:
-    standing, verdict = {}, state.verdict
+    standing, verdict, name = {}, state.verdict, state.objective
     if verdict is not None:
         won = verdict.standing
-        standing = {"mean_wer": won.mean, "mean_interval": won.mean_interval}
+        standing = {f"mean_{name}": won.mean, "mean_interval": won.mean_interval}
     return {
         "trial_id": trial_of(best.trial_id),
         "run": best.trial_id,
         **standing,
-        "wer": best.best_wer,
-        "cer": best.best_cer,
+        name: best.best_value,
+        **({"cer": best.best_cer} if name == WER else {}),
         "config": best.config,
         "checkpoint": _checkpoint(folder, best),
         "samples_seen": best.best_samples_seen,
     }
+
+
+def _finalists(state: SearchState) -> dict[str, Any] | None:
+    """What the repeats came to; None where the finalists were not compared."""
+    found = _plain(state.verdict)
+    for standing in found["standings"] if found else ():
+        standing[f"{state.objective}s"] = standing.pop("values")
+    return found
 
 
 def _guards(state: SearchState) -> dict[str, Any] | None:
@@ -182,7 +179,7 @@ def _test(state: SearchState) -> dict[str, Any] | None:
     found = state.tested
     if found is None:
         return None
-    names = ("wer", "cer", "chrf", "bleu")
+    names = (state.objective, *_BESIDE[state.objective])
     return {
         **{name: found.rates[name] for name in names if name in found.rates},
         "clips": int(found.rates["clips"]),
@@ -190,16 +187,19 @@ def _test(state: SearchState) -> dict[str, Any] | None:
     }
 
 
-def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) -> dict[str, Any]:
+def _entry(
+    folder: ExperimentFolder, state: SearchState, run: TrialRecord, runs: Mapping[str, str]
+) -> dict[str, Any]:
+    name = state.objective
     return {
         "trial_id": run.trial_id,
         "status": status_of(run),
         "config": run.config,
         **({"members": list(run.members)} if run.members else {}),
         "effective_batch_size": run.effective_batch,
-        "wer": run.wer,
-        "best_wer": run.best_wer,
-        "best_cer": run.best_cer,
+        name: run.value,
+        f"best_{name}": run.best_value,
+        **({"best_cer": run.best_cer} if name == WER else {}),
         "best_samples_seen": run.best_samples_seen,
         **({"sources": run.best_sources} if run.best_sources else {}),
         "samples_seen": run.samples_seen,
@@ -207,7 +207,7 @@ def _entry(folder: ExperimentFolder, run: TrialRecord, runs: Mapping[str, str]) 
         "samples_per_second": run.samples_per_second,
         "mlflow_run_id": runs.get(run.trial_id),
         "checkpoint": _checkpoint(folder, run),
-        "evaluations": [{"samples_seen": seen, "wer": wer} for seen, wer in run.evaluations],
+        "evaluations": [{"samples_seen": seen, name: value} for seen, value in run.evaluations],
         "stop": _plain(run.stop),
         "error": run.error,
     }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.alignment import ClipErrors
 from tune.experiments.settings import ExperimentSettings
 from tune.search.budgets import describe_duration
-from tune.search.finalists import ClipErrors
 from tune.util.environment import package_versions
 from tune.util.redact import without_password
 
@@ -89,8 +88,7 @@ def _write(plan: Plan, base: TrainConfig, data: PreparedData, *, rungs: tuple[in
 def write_baseline_clips(folder: Path, baseline: Evaluation) -> None:
     """Write the base model's errors on each clip, from which reports take its interval."""
     if baseline.utterances is not None:
-        text = json.dumps(dataclasses.asdict(baseline.utterances)) + "\n"
-        (folder / BASELINE_CLIPS_FILE).write_text(text, encoding="utf-8")
+        (folder / BASELINE_CLIPS_FILE).write_text(baseline.utterances.to_json(), encoding="utf-8")
 
 
 def _command(plan: SearchPlan) -> str:

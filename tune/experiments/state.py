@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from trainer.scoring.alignment import ClipErrors
+from trainer.scoring.objectives import CHRF_ERROR, objective_name, objective_value
 from trainer.scoring.translation import TRANSLATE
 from tune.experiments.events import (
     BaselineMeasured,
@@ -32,7 +34,7 @@ from tune.experiments.events import (
     TrialStarted,
     WeightsDropped,
 )
-from tune.search.finalists import DEFAULT_COUNT, ClipErrors, Verdict, choose_finalists
+from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists
 from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
 from tune.search.records import Outcome, Records, TrialRecord, listed, rank, role_of, trial_of
 
@@ -112,8 +114,13 @@ class SearchState:
 
     @property
     def task(self) -> str:
-        """What was measured: a translation has a chrF."""
-        return TRANSLATE if "chrf" in self.base_rates else "transcribe"
+        """What was measured."""
+        return TRANSLATE if self.objective == CHRF_ERROR else "transcribe"
+
+    @property
+    def objective(self) -> str:
+        """The name of the rate that decides."""
+        return objective_name(self.base_rates)
 
     @property
     def base_rates(self) -> dict[str, float]:
@@ -201,10 +208,10 @@ class SearchState:
         if not found:
             return ""
         average, best = found[-1], min((self.run(name) for name in found[-1].members), key=rank)
-        told = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_wer:.2f} %"
+        told = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_value:.2f} %"
         if rank(average) <= rank(best):
-            return f"{told}, no higher than theirs ({best.best_wer:.2f} %)"
-        return f"{told}, left out for {best.trial_id} with {best.best_wer:.2f} %"
+            return f"{told}, no higher than theirs ({best.best_value:.2f} %)"
+        return f"{told}, left out for {best.trial_id} with {best.best_value:.2f} %"
 
     @property
     def all_trained(self) -> bool:
@@ -245,7 +252,7 @@ class SearchState:
         if found is None or not found.rates:
             return None
         clips = ClipErrors(np.asarray(found.errors, float), np.asarray(found.words, float))
-        return Measured(found.rates["wer"], clips)
+        return Measured(objective_value(found.rates), clips)
 
     def traded(self, run: str) -> list[Traded]:
         """What a run has lost on the session's guards."""
@@ -322,7 +329,7 @@ class SearchState:
             if runs:  # of equal ones the mean, which stands for no seed
                 return min(measured_alike, key=lambda run: (rank(run), not run.members), default=runs[0])
         for trial in sorted(
-            (record for record in self.records.all() if record.best_wer is not None), key=rank
+            (record for record in self.records.all() if record.best_value is not None), key=rank
         ):
             if trial.trial_id in self.beaten:
                 continue
@@ -359,28 +366,28 @@ class SearchState:
         return self.compared.text if self.compared and self.compared.verdict is None else ""
 
     @property
-    def wer(self) -> float | None:
-        """What the search came to, in percent: the winner's mean over its seeds, else the WER of the best run."""
+    def value(self) -> float | None:
+        """What the search came to, in percent: the winner's mean over its seeds, else the objective of the best run."""
         if self.verdict is not None:
             return self.verdict.standing.mean
         best = self.best()
-        return best.best_wer if best else None
+        return best.best_value if best else None
 
     @property
-    def comparable_base_wer(self) -> float:
-        """The untouched base model's WER in percent, measured as `wer` was."""
+    def comparable_base(self) -> float:
+        """The untouched base model's objective in percent, measured as `value` was."""
         best = self.best() if self.verdict is None else None
-        return (self.base_rates_for(best) if best else self.base_rates)["wer"]
+        return objective_value(self.base_rates_for(best) if best else self.base_rates)
 
     @property
     def no_gain(self) -> str | None:
         """The first line about a model that is no better than the untouched one; else None."""
-        wer, base = self.wer, self.comparable_base_wer
-        if wer is None or wer < base or self.something_is_left:
+        value, base = self.value, self.comparable_base
+        if value is None or value < base or self.something_is_left:
             return None
         what = "what is exported for the guards" if self.passed_over else "the best model"
         return (
-            f"no gain: {what} does not beat the untouched base model (WER {base:.2f} %; {wer:.2f} % here); keep "
+            f"no gain: {what} does not beat the untouched base model (WER {base:.2f} %; {value:.2f} % here); keep "
             "that one, or try lower learning rates, LoRA (--space lora), more epochs or more data"
         )
 
@@ -451,9 +458,9 @@ def _fold_run(event: Event, run: TrialRecord, state: SearchState, now: float) ->
         case Evaluated(samples_seen=seen):
             known = {"samples_seen": seen, "epoch": event.epoch, "finished": event.finished}
             run.add_evaluation({**event.metrics, **known}, event.stop, event.keep, event.sources)
-            if run.wer is not None:
-                run.first_heard.setdefault((seen, run.wer), now)
-            if event.checkpoint is not None and event.metrics.get("wer") is not None:
+            if run.value is not None:
+                run.first_heard.setdefault((seen, run.value), now)
+            if event.checkpoint is not None and run.value is not None:
                 run.add_saved(seen, event.checkpoint, "all")
         case CheckpointSaved():
             run.add_saved(event.samples_seen, event.checkpoint, event.keep)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.objectives import objective_value
 from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.searcher import EarlierTrial
 from tune.util.errors import ExperimentError
@@ -122,7 +123,7 @@ def read_warm_start(
             wrong.append("method")  # it has learning rates of its own
         outside.update(wrong)
         if not wrong and trial.evaluations:
-            value = trial.best_wer if trial.status == "completed" else None
+            value = trial.best_value if trial.status == "completed" else None
             trials.append(EarlierTrial(params, trial.evaluations, value, _budget(trial, saved.settings)))
     if not trials:
         raise ExperimentError(
@@ -130,7 +131,9 @@ def read_warm_start(
             + "".join(f"; {key} is outside in {count}" for key, count in outside.items())
         )
     notes = _notes(saved, len(trials), outside, space, ours)
-    return WarmStart(name, trials, saved.state.trial_base_rates["wer"], saved.settings.budget_samples, notes)
+    return WarmStart(
+        name, trials, objective_value(saved.state.trial_base_rates), saved.settings.budget_samples, notes
+    )
 
 
 def _budget(trial: TrialRecord, settings: ExperimentSettings) -> int:

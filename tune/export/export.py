@@ -19,13 +19,14 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
-from trainer.scoring.translation import renamed
+from trainer.scoring.alignment import ClipErrors
+from trainer.scoring.objectives import CHRF_ERROR, objective_name
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import CardFacts, Rates, model_card
-from tune.search.finalists import ClipErrors, wer_interval
+from tune.search.finalists import objective_interval
 from tune.search.records import listed, role_of
 from tune.util.console import say, tell_of
 from tune.util.errors import ConfigError, DataError, ExperimentError
@@ -34,7 +35,6 @@ from tune.util.files import read_object, write_whole, writing
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
     from trainer.data.prepared import PreparedData
-    from trainer.train import Evaluation
     from tune.experiments.storage import Storage
     from tune.search.records import TrialRecord
 
@@ -114,18 +114,18 @@ def export_trial(
             "trial_id": trial.trial_id,
             **({"average_of": list(trial.members)} if trial.members else {}),
             **({} if point is None else {"point": point}),
-            "reported_validation_wer": trial.best_wer if point is None else None,
+            f"reported_validation_{saved.state.objective}": trial.best_value if point is None else None,
             "evaluations": measured.rates,
             "changed_since_search": list(measured.changed),
             "formats": outcome.made,
         }
-        _write_json(partial / EVALUATION_FILE, renamed(summary, config.task))
+        _write_json(partial / EVALUATION_FILE, summary)
         write_exported_settings(config, partial)
         facts = CardFacts(measured.changed, outcome.made, ADAPTER_FOLDER if adapter else None, point)
         card = model_card(saved, trial, measured.rates, read_decoding(partial).window_seconds, facts)
         write_whole(partial / CARD_FILE, f"{card}\n")
     on_all = saved.state.base_rates_for(trial)["clips"] == saved.state.base_rates["clips"]
-    reported = trial.best_wer if point is None and on_all else None
+    reported = trial.best_value if point is None and on_all else None
     _print(console, output, trial, measured, point, reported)
     print_formats(outcome, console, str(output))
     return outcome
@@ -182,10 +182,10 @@ def new_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _interval(clips: ClipErrors | None) -> dict[str, Any]:
-    """The WER's 95 % interval, to go with the rates; empty where it is not known."""
-    found = None if clips is None else wer_interval([clips])
-    return {} if found is None else {"wer_interval": list(found)}
+def _interval(clips: ClipErrors | None, objective: str) -> dict[str, Any]:
+    """The objective's 95 % interval, to go with the rates; empty where it is not known."""
+    found = None if clips is None else objective_interval([clips])
+    return {} if found is None else {f"{objective}_interval": list(found)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +206,9 @@ def _measured(
     """
     from trainer.data.prepared import prepare
 
-    baseline = _whole(saved.state.base_rates) | _interval(baseline_clips(saved.folder.path))
+    baseline = _whole(saved.state.base_rates) | _interval(
+        baseline_clips(saved.folder.path), saved.state.objective
+    )
     try:
         data = prepare(saved.base)
         changed = _changed(saved, data)
@@ -217,7 +219,8 @@ def _measured(
         say(console, f"warning: not measured again, the figures are those of the search: {error}")
     before = _whole(saved.state.base_rates_for(trial))
     before = baseline if before["clips"] == baseline["clips"] else before
-    after = {"wer": trial.best_wer, "cer": trial.best_cer, "clips": before["clips"]}
+    after = {saved.state.objective: trial.best_value, "clips": before["clips"]}
+    after |= {} if trial.best_cer is None else {"cer": trial.best_cer}
     rates: Rates = {"validation": {"before": before, "after": after}}
     held = saved.state.held_out
     if held is not None and held.run == trial.trial_id:
@@ -255,23 +258,13 @@ def _measure(
 
     def rates(config: TrainConfig, split: str) -> dict[str, Any]:
         found = evaluate(config, split, data=data)
-        return found.rates() | _interval(_clips(found))
+        return found.rates | _interval(found.utterances, objective_name(found.rates))
 
     before = rates(base, "validation") if "validation" in changed else baseline
     found: Rates = {"validation": {"before": before, "after": rates(exported, "validation")}}
     if "test" in data.splits:
         found["test"] = {"before": rates(base, "test"), "after": rates(exported, "test")}
     return found
-
-
-def _clips(found: Evaluation) -> ClipErrors | None:
-    import numpy as np
-
-    if found.utterances is None:
-        return None
-    return ClipErrors(
-        np.asarray(found.utterances.word_errors, float), np.asarray(found.utterances.words, float)
-    )
 
 
 def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
@@ -302,13 +295,14 @@ def _print(
     reported: float | None,
 ) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    translates = any("chrf" in rates for pair in measured.rates.values() for rates in pair.values())
+    objective = objective_name(measured.rates["validation"]["after"])
+    translates = objective == CHRF_ERROR
     second = "bleu" if translates else "cer"
     heads = [f"{name} {when}" for name in ("WER", second.upper()) for when in ("before", "after")]
     for name in ("split", "clips", *heads):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split, pair in measured.rates.items():
-        figures = [pair[when].get(rate) for rate in ("wer", second) for when in ("before", "after")]
+        figures = [pair[when].get(rate) for rate in (objective, second) for when in ("before", "after")]
         units = [" %", " %", *([""] * 2 if translates else [" %"] * 2)]
         told = [
             "" if figure is None else f"{figure:.2f}{unit}"
@@ -325,7 +319,7 @@ def _print(
             f"warning: the {split} clips, texts or audio have changed since the search; both models were measured on "
             f"the {measured.rates[split]['after']['clips']:,} that are left of it",
         )
-    drift = 0.0 if reported is None else abs(measured.rates["validation"]["after"]["wer"] - reported)
+    drift = 0.0 if reported is None else abs(measured.rates["validation"]["after"][objective] - reported)
     if drift > TOLERANCE and "validation" not in measured.changed:
         say(
             console,

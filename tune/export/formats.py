@@ -109,7 +109,7 @@ def _add(folder: Path, target: Target, checker: Checker | None, outcome: Formats
             partial.rename(folder / target.name)
             outcome.made[target.name] = {
                 "quantization": target.quantization,
-                "checks": [dataclasses.asdict(found) for found in checks],
+                "checks": [found.to_dict() for found in checks],
             }
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -160,7 +160,7 @@ def print_formats(outcome: FormatsOutcome, console: Console, where: str) -> None
         for found in outcome.checks:
             table.add_row(
                 *(found.format, found.quantization, FORMATS[found.format].runtime, found.split),
-                *(str(found.clips), f"{found.wer:.2f} %", f"{found.hf_wer:.2f} %"),
+                *(str(found.clips), f"{found.rate:.2f} %", f"{found.hf_rate:.2f} %"),
                 *(f"{found.same}/{found.clips}", f"{found.drift:+.2f}", f"± {found.tolerance:.2f}"),
                 f"{found.speed:.1f}x",
                 style="red" if found.problem else None,

@@ -17,7 +17,8 @@ from trainer.config import TrainConfig
 from trainer.conversion.formats import CONVERTED, FORMATS
 from trainer.languages import language_name
 from trainer.scoring.normalizers import describe_normalizer, unit_note
-from trainer.scoring.translation import TRANSLATE, words
+from trainer.scoring.objectives import objective_name, words
+from trainer.scoring.translation import TRANSLATE
 from tune.experiments.results import source_table
 from tune.search.records import listed
 from tune.util.console import short_source
@@ -33,7 +34,7 @@ PLACE = "PATH_OF_THIS_FOLDER"
 """Stands in the examples for the folder that they are in: only its reader knows where it lies."""
 
 Rates: TypeAlias = dict[str, dict[str, dict[str, Any]]]
-"""Error rates in percent by split, `before` and `after`, with `wer_interval` and `cer_interval` where they are known:
+"""Rates in percent by split, `before` and `after`, with `wer_interval` or `chrf_error_interval` where that is known:
 the low and the high end, of 95 %."""
 
 _LICENSES = {
@@ -84,6 +85,7 @@ def model_card(
     source = config.model_source
     verdict = state.verdict
     standings = verdict.standings if verdict else []
+    objective = objective_name(next(iter(rates.values()))["after"])
     card: ModelCard = ModelCard.from_template(
         _metadata(config, rates, saved.name, _languages(saved, config)),
         template_path=str(_TEMPLATE),
@@ -108,7 +110,8 @@ def model_card(
         is_best=state.best() is trial,
         normalizer_text=describe_normalizer(config)[1],
         unit=unit_note(config),
-        intervals=any("wer_interval" in found for pair in rates.values() for found in pair.values()),
+        objective=objective,
+        intervals=any(f"{objective}_interval" in found for pair in rates.values() for found in pair.values()),
         judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
         place=PLACE,
         converted={name: FORMATS[name].runtime for name in CONVERTED},

@@ -6,7 +6,7 @@ import functools
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.scoring.translation import words
+from trainer.scoring.objectives import words
 from tune.pages.figures import THEMES
 
 if TYPE_CHECKING:

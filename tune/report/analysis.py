@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -18,12 +19,11 @@ from tune.report.costs import Costs, find_costs
 from tune.report.experiment import Experiment
 from tune.search.finalists import (
     PRIOR_FREEDOM,
-    ClipErrors,
     Noise,
     describe_mean,
     gain_interval,
+    objective_interval,
     seed_noise,
-    wer_interval,
 )
 from tune.search.projections import Curve, best_so_far, expected_ends
 from tune.search.records import TrialRecord
@@ -43,14 +43,14 @@ _LEAST_WER = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """One model beside others: its WER with what is known of its uncertainty. In percent."""
+    """One model beside others: its objective with what is known of its uncertainty. In percent."""
 
     name: str
-    wer: float
-    """The mean of several seeds where there are any."""
+    value: float
+    """The objective; the mean of several seeds where there are any."""
     interval: Interval | None
     """95 %; None where the clips' own errors are not known."""
-    wers: tuple[float, ...]
+    values: tuple[float, ...]
     """Of each training; empty for the base model."""
     kind: Literal["winner", "finalist", "average", "recipe", "base"]
     trial_id: str | None = None
@@ -59,7 +59,7 @@ class Contender:
 
     def describe(self) -> str:
         """What the WER is the mean of, and how sure it is."""
-        return describe_mean(len(self.wers), self.interval)
+        return describe_mean(len(self.values), self.interval)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Analysis:
         measured = [t for t in trials if t.evaluations and t.status not in ("failed", "diverged")]
         ends = expected_ends([_curve(trial, self.experiment) for trial in measured])
         expected = {
-            trial.trial_id: trial.best_wer
-            if trial.status == "completed" and trial.best_wer is not None
+            trial.trial_id: trial.best_value
+            if trial.status == "completed" and trial.best_value is not None
             else math.exp(end)
             for trial, end in zip(measured, ends, strict=True)
         }
@@ -142,38 +142,38 @@ class Analysis:
             kind = "winner" if verdict and standing.trial_id == verdict.winner else "finalist"
             runs = experiment.runs(standing.runs)
             found.append(
-                self._contender(kind, standing.trial_id, runs, standing.wers, standing.mean_interval)
+                self._contender(kind, standing.trial_id, runs, standing.values, standing.mean_interval)
             )
         winner, recipe = experiment.winner, self.recipe
-        if verdict is None and winner is not None and winner.best_wer is not None:
-            found.append(self._contender("winner", winner.trial_id, [winner], [winner.best_wer]))
+        if verdict is None and winner is not None and winner.best_value is not None:
+            found.append(self._contender("winner", winner.trial_id, [winner], [winner.best_value]))
         if recipe is not None and all(one.trial_id != recipe.trial_id for one in found):
-            found.append(self._contender("recipe", recipe.trial_id, [recipe], [recipe.best_wer or 0.0]))
+            found.append(self._contender("recipe", recipe.trial_id, [recipe], [recipe.best_value or 0.0]))
         best = experiment.state.best()
-        if best is not None and best.members and best.best_wer is not None:
+        if best is not None and best.members and best.best_value is not None:
             known = self._clips([best])  # a model as it is: seeds are no noise of it
-            interval = wer_interval(known) if known else None
+            interval = objective_interval(known) if known else None
             name = f"{best.trial_id} of {len(best.members)} runs"
-            found.append(Contender(name, best.best_wer, interval, (best.best_wer,), "average"))
+            found.append(Contender(name, best.best_value, interval, (best.best_value,), "average"))
         clips = experiment.baseline_clips
-        interval = None if clips is None else wer_interval([clips])
-        base = Contender(experiment.model, experiment.base_wer, interval, (), "base")
-        return [*sorted(found, key=lambda one: one.wer), base]
+        interval = None if clips is None else objective_interval([clips])
+        base = Contender(experiment.model, experiment.base_value, interval, (), "base")
+        return [*sorted(found, key=lambda one: one.value), base]
 
     def _contender(
         self,
         kind: Literal["winner", "finalist", "average", "recipe"],
         trial_id: str,
         runs: Sequence[TrialRecord],
-        wers: Sequence[float],
+        values: Sequence[float],
         interval: Interval | None = None,
     ) -> Contender:
         if interval is None:
             clips = self._clips(runs)
-            interval = wer_interval(clips, self.seeds) if clips else None
+            interval = objective_interval(clips, self.seeds) if clips else None
         unfinished = any(run.status != "completed" for run in runs)
-        mean = sum(wers) / len(wers)
-        return Contender(f"trial {trial_id}", mean, interval, tuple(wers), kind, trial_id, unfinished)
+        mean = sum(values) / len(values)
+        return Contender(f"trial {trial_id}", mean, interval, tuple(values), kind, trial_id, unfinished)
 
     def _clips(self, runs: Sequence[TrialRecord]) -> list[ClipErrors]:
         """The errors by clip of the runs' best checkpoints; none where those of any are gone, or cannot be read."""
@@ -236,7 +236,7 @@ class Analysis:
     def recipe(self) -> TrialRecord | None:
         """The trial with the usual settings, if it was measured."""
         trial = self.experiment.recipe_trial
-        return trial if trial is not None and trial.best_wer is not None else None
+        return trial if trial is not None and trial.best_value is not None else None
 
     @functools.cached_property
     def ranked(self) -> list[TrialRecord]:
@@ -276,11 +276,11 @@ def _curve(trial: TrialRecord, experiment: Experiment) -> Curve:
     """
     import numpy as np
 
-    completed = trial.status == "completed" and trial.best_wer is not None
+    completed = trial.status == "completed" and trial.best_value is not None
     seen = [samples for samples, _ in trial.evaluations]
     wers = best_so_far([wer for _, wer in trial.evaluations])
     if completed:
-        wers[-1] = trial.best_wer or 0.0
+        wers[-1] = trial.best_value or 0.0
     budget = seen[-1] if completed else max(seen[-1], experiment.budget_of(trial))
     scales = experiment.scales.values()
     sides = [

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.scoring.alignment import ClipErrors
+from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
 from tune.experiments.saved import SavedExperiment, load_saved
 from tune.experiments.settings_file import DROPPED_FILE, baseline_clips
 from tune.report.scales import Scale, scale_of
-from tune.search.finalists import ClipErrors, Verdict, choose_finalists
+from tune.search.finalists import Verdict, choose_finalists
 from tune.search.records import TrialRecord, trial_of
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError
@@ -88,19 +90,19 @@ class Experiment(SavedExperiment):
         return int(steps) * trial.effective_batch if steps and trial.effective_batch else self.budget
 
     @property
-    def base_wer(self) -> float:
+    def base_value(self) -> float:
         """WER of the untouched base model, in the window in which the winner was measured."""
-        return self.state.comparable_base_wer
+        return self.state.comparable_base
 
     @property
-    def trial_base_wer(self) -> float:
+    def trial_base_value(self) -> float:
         """The same in the window in which the trials were."""
-        return self.state.trial_base_rates["wer"]
+        return objective_value(self.state.trial_base_rates)
 
     @property
     def baseline_clips(self) -> ClipErrors | None:
         """Its errors by clip; None where they are not known, or are of another window than the winner's."""
-        if self.base_wer != self.state.base_rates["wer"]:
+        if self.base_value != objective_value(self.state.base_rates):
             return None
         return baseline_clips(self.folder.path)
 

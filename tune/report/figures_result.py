@@ -49,14 +49,14 @@ _ROW = 46
 
 def describe_trial(trial: TrialRecord) -> str:
     """A trial in one line, for who points at it."""
-    wer = "" if trial.best_wer is None else f", best WER {trial.best_wer:.2f} %"
+    wer = "" if trial.best_value is None else f", best WER {trial.best_value:.2f} %"
     return f"trial {trial.trial_id}: {OUTCOMES[trial.status]}{wer}; {key_settings(trial.config)}"
 
 
-def draw_base_line(figure: Figure, wer: float) -> None:
+def draw_base_line(figure: Figure, value: float) -> None:
     """The base model's WER across a figure."""
-    line, name = {"color": MUTED, "dash": "dash", "width": 1.2}, f"base model {wer:.1f} %"
-    figure.add_hline(y=wer, line=line, name=name, showlegend=True, layer="below")
+    line, name = {"color": MUTED, "dash": "dash", "width": 1.2}, f"base model {value:.1f} %"
+    figure.add_hline(y=value, line=line, name=name, showlegend=True, layer="below")
 
 
 def _draw_marks(figure: Figure, marks: Iterable[tuple[float, float, TrialRecord]]) -> None:
@@ -80,24 +80,24 @@ def _draw_marks(figure: Figure, marks: Iterable[tuple[float, float, TrialRecord]
 def draw_history(experiment: Experiment) -> Picture | None:
     """The best WER of each trial in the order of their start; None where nothing was measured."""
     trials = experiment.trials
-    measured = [trial.best_wer for trial in trials if trial.best_wer is not None]
+    measured = [trial.best_value for trial in trials if trial.best_value is not None]
     if not measured:
         return None
-    highest, count = max(*measured, experiment.trial_base_wer), len(trials)
+    highest, count = max(*measured, experiment.trial_base_value), len(trials)
     figure = new_figure(
         xaxis={"title": {"text": "trial"}, "range": [0.4, count + 0.6], "tickformat": "d", "nticks": 8},
-        yaxis=wer_axis([*measured, experiment.trial_base_wer], "best WER %"),
+        yaxis=wer_axis([*measured, experiment.trial_base_value], "best WER %"),
         showlegend=True,
     )
-    whole = [math.inf if t.best_wer is None else t.best_wer for t in trials]
+    whole = [math.inf if t.best_value is None else t.best_value for t in trials]
     steps = [(x, wer) for x, wer in enumerate(itertools.accumulate(whole, min), 1) if wer < math.inf]
     if steps:
         best = steps[-1][1]
         xs, ys = zip(*steps, (count + 0.4, best), strict=True)
         line = {"color": GREEN, "shape": "hv"}
         figure.add_scatter(x=xs, y=ys, mode="lines", line=line, name=f"best {best:.1f} %", hoverinfo="skip")
-    draw_base_line(figure, experiment.trial_base_wer)
-    heights = [highest if trial.best_wer is None else trial.best_wer for trial in trials]
+    draw_base_line(figure, experiment.trial_base_value)
+    heights = [highest if trial.best_value is None else trial.best_value for trial in trials]
     _draw_marks(figure, zip(range(1, count + 1), heights, trials, strict=True))
     caption = (
         "The lowest WER of each trial. Those that were stopped early had less training, so their marks compare only "
@@ -111,7 +111,7 @@ def draw_curves(experiment: Experiment) -> Picture | None:
     measured = [trial for trial in experiment.trials if trial.evaluations]
     if not measured:
         return None
-    base, winner, recipe = experiment.trial_base_wer, experiment.winner, experiment.recipe_trial
+    base, winner, recipe = experiment.trial_base_value, experiment.winner, experiment.recipe_trial
     highest = max(wer for trial in measured for _, wer in trial.evaluations)
     ceiling = min(highest, _CUT * max(base, 1.0))
     cut = [min(wer, ceiling) for trial in measured for _, wer in trial.evaluations]
@@ -170,13 +170,13 @@ def draw_training(experiment: Experiment) -> Picture | None:
     if not experiment.trials or not experiment.trials[0].evaluations:
         return None
     trial = experiment.trials[0]
-    points = [(0, experiment.trial_base_wer), *trial.evaluations]
+    points = [(0, experiment.trial_base_value), *trial.evaluations]
     figure = new_figure(
         xaxis={"title": {"text": "samples seen"}, "range": [0, 1.03 * experiment.budget], "tickformat": ",d"},
         yaxis=wer_axis([wer for _, wer in points]),
         showlegend=True,
     )
-    draw_base_line(figure, experiment.trial_base_wer)
+    draw_base_line(figure, experiment.trial_base_value)
     figure.add_scatter(
         x=[seen for seen, _ in points],
         y=[wer for _, wer in points],
@@ -213,31 +213,31 @@ def draw_contenders(found: Sequence[Contender], *, won: bool) -> Picture:
     figure = new_figure(xaxis={"title": {"text": "WER %"}, "rangemode": "tozero"}, yaxis=rows_axis(names))
     for row, contender in enumerate(found):
         marker = {"color": kinds[contender.kind][0]}
-        told = f"{contender.name}: WER {contender.wer:.2f} %"
+        told = f"{contender.name}: WER {contender.value:.2f} %"
         if contender.interval is not None:
             low, high = contender.interval
             told += f", 95 % interval {low:.2f} to {high:.2f}"
-        if len(contender.wers) > 1:
+        if len(contender.values) > 1:
             figure.add_scatter(
-                x=contender.wers,
-                y=[row] * len(contender.wers),
+                x=contender.values,
+                y=[row] * len(contender.values),
                 mode="markers",
                 marker=marker | {"size": 6, "opacity": 0.6},
-                **pointed([f"{contender.name}, one seed: WER {wer:.2f} %" for wer in contender.wers]),
+                **pointed([f"{contender.name}, one seed: WER {wer:.2f} %" for wer in contender.values]),
             )
         figure.add_scatter(
-            x=[contender.wer],
+            x=[contender.value],
             y=[row],
             mode="markers+text",
             marker=marker | {"symbol": "diamond", "size": 10},
-            error_x=whiskers([contender.wer], [contender.interval or (contender.wer, contender.wer)]),
-            text=f"{contender.wer:.2f} %",
+            error_x=whiskers([contender.value], [contender.interval or (contender.value, contender.value)]),
+            text=f"{contender.value:.2f} %",
             textposition="top center",
             cliponaxis=False,
             **pointed([told]),
         )
     text = "WER on the validation clips; less is better."
-    if any(len(contender.wers) > 1 for contender in found):
+    if any(len(contender.values) > 1 for contender in found):
         text += " A diamond is the mean of all seeds, a dot each of them."
     if any(contender.interval for contender in found):
         text += " A bar is a 95 % interval: noise of the clips, for trained models also that of the seeds."

@@ -124,8 +124,8 @@ def draw_slices(analysis: Analysis) -> list[Picture]:
             continue
         best = trials[: max(3, len(trials) // 10)]
         figure = new_figure(xaxis=scale.axis(), yaxis=wer_axis(wers))
-        if min(wers) <= experiment.trial_base_wer <= max(wers):
-            draw_base_line(figure, experiment.trial_base_wer)
+        if min(wers) <= experiment.trial_base_value <= max(wers):
+            draw_base_line(figure, experiment.trial_base_value)
         places = {trial.trial_id: (_place(trial, scale), expected[trial.trial_id]) for trial in trials}
         _draw_trials(figure, analysis, places)
         values = [trial.config[name] for trial in best]

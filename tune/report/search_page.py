@@ -98,20 +98,20 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
 
 def _tiles(analysis: Analysis) -> list[tuple[str, str]]:
     experiment, winner = analysis.experiment, analysis.winner
-    base = (f"{experiment.base_wer:.2f} %", f"WER of the base model, {experiment.model}")
+    base = (f"{experiment.base_value:.2f} %", f"WER of the base model, {experiment.model}")
     if winner is None:
         return [("none", "trained model yet"), base]
     spent, unit = analysis.costs.tell(analysis.costs.total).split(" ")
-    found = [(f"{winner.wer:.2f} %", _winner_words(experiment, winner)), base]
-    found.append(gain_tile(experiment.base_wer, winner.wer))
+    found = [(f"{winner.value:.2f} %", _winner_words(experiment, winner)), base]
+    found.append(gain_tile(experiment.base_value, winner.value))
     best = experiment.state.best()
     if best is not None and best.members:
         what = f"WER of {best.trial_id}, the mean of {listed(best.members)}, which is exported"
-        found.append((f"{best.best_wer:.2f} %", what))
+        found.append((f"{best.best_value:.2f} %", what))
     found += test_tiles(experiment)
     recipe = analysis.recipe
     if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
-        found.append((f"{recipe.best_wer:.2f} %", f"WER of the usual settings, trial {recipe.trial_id}"))
+        found.append((f"{recipe.best_value:.2f} %", f"WER of the usual settings, trial {recipe.trial_id}"))
     return [*found, (spent, f"{unit} spent, in {clock(experiment.state.seconds)}")]
 
 
@@ -131,7 +131,9 @@ def _winner_words(experiment: Experiment, winner: Contender) -> str:
         return f"WER of the winner, {winner.name}, {winner.describe()}"
     if not experiment.has_ended:
         return f"lowest WER so far, {winner.name}"
-    luck = describe_lowest(trial.best_wer for trial in experiment.trials if not experiment.state.passed_over)
+    luck = describe_lowest(
+        trial.best_value for trial in experiment.trials if not experiment.state.passed_over
+    )
     return ", ".join(filter(None, ["WER of the best", winner.name, luck]))
 
 
@@ -153,7 +155,7 @@ def _usual_outcome(experiment: Experiment) -> str:
     if recipe is winner and not experiment.has_ended and recipe.status not in ("diverged", "failed"):
         return "They lead so far."
     if recipe.status == "completed":
-        if sum(trial.best_wer is not None for trial in experiment.trials) == 1:
+        if sum(trial.best_value is not None for trial in experiment.trials) == 1:
             return "No others were measured."
         return "They won." if recipe is winner else ""
     outcomes = {
@@ -161,7 +163,7 @@ def _usual_outcome(experiment: Experiment) -> str:
         "running": "still runs",
         "interrupted": "was broken off",
     }
-    at = f" at {recipe.best_wer:.2f} %" if recipe.best_wer is not None else ""
+    at = f" at {recipe.best_value:.2f} %" if recipe.best_value is not None else ""
     return f"Trial {recipe.trial_id} had them; it {outcomes.get(recipe.status, OUTCOMES[recipe.status])}{at}."
 
 
@@ -185,7 +187,7 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
         rows.append(
             [
                 standing.trial_id,
-                str(len(standing.wers)),
+                str(len(standing.values)),
                 f"{standing.mean:.2f}",
                 "" if standing.sd is None else f"{standing.sd:.2f}",
                 "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
@@ -212,7 +214,7 @@ def _guards(experiment: Experiment) -> dict[str, Any] | None:
     names, strong = guard_names(state.asked_guards), []
     rows: list[list[Cell | str]] = []
     for run, traded in judged.models.items():
-        wer = state.run(run).best_wer
+        wer = state.run(run).best_value
         strong += [len(rows)] if run == judged.run else []
         for each in traded:
             kept = "kept" if each.kept else "lost"
@@ -262,8 +264,8 @@ def _trials(experiment: Experiment) -> dict[str, Any]:
     """All trials; of many the best ones too, which come first."""
     trials = experiment.trials
     many = len(trials) > _MOST_ROWS
-    measured = [trial for trial in trials if many and trial.best_wer is not None]
-    measured.sort(key=lambda trial: (trial.best_wer, trial_order(trial.trial_id)))
+    measured = [trial for trial in trials if many and trial.best_value is not None]
+    measured.sort(key=lambda trial: (trial.best_value, trial_order(trial.trial_id)))
     tables = {"best": measured[:_BEST_ROWS], "all": trials}
     return {"count": len(trials), "many": many} | {
         name: _trial_table(experiment, shown) for name, shown in tables.items()
@@ -291,7 +293,7 @@ def _trial_row(trial: TrialRecord, names: Sequence[str], with_cer: bool) -> list
         Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),
         *(tell(trial.config.get(name, "")) for name in names),
         str(trial.effective_batch or ""),
-        "" if trial.best_wer is None else f"{trial.best_wer:.2f}",
+        "" if trial.best_value is None else f"{trial.best_value:.2f}",
         *([cer] if with_cer else []),
         f"{trial.epoch:.2f}",
         clock(trial.elapsed),

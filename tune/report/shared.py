@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.scoring.normalizers import rates_note
-from trainer.scoring.objectives import objective_words
+from trainer.scoring.objectives import objective_value, objective_words
 from tune.experiments.results import source_table
 from tune.report.experiment import Experiment
 from tune.util.console import clock
@@ -32,9 +32,9 @@ def state_text(experiment: Experiment) -> str:
     return text
 
 
-def gain_tile(base: float, wer: float) -> tuple[str, str]:
+def gain_tile(base: float, value: float) -> tuple[str, str]:
     """What was gained over the base model: a figure and what it is."""
-    gain = base - wer
+    gain = base - value
     if gain <= 0:
         return f"{gain:.2f}", "points of WER: no gain over the base model"
     return f"{gain:.2f}", f"points of WER gained: {100 * gain / base:.0f} % fewer errors"
@@ -45,10 +45,10 @@ def test_tiles(experiment: Experiment) -> list[tuple[str, str]]:
     held = experiment.state.tested
     if held is None:
         return []
-    before = f", {held.baseline['wer']:.2f} % before" if "wer" in held.baseline else ""
+    before = f", {objective_value(held.baseline):.2f} % before" if held.baseline else ""
     return [
         (
-            f"{held.rates['wer']:.2f} %",
+            f"{objective_value(held.rates):.2f} %",
             f"WER of run {held.run} on the test split, which chose nothing{before}",
         )
     ]

@@ -19,7 +19,7 @@ def training_page(experiment: Experiment, trained: Contender | None) -> str:
         experiment: the training.
         trained: the trained model; None where nothing was measured.
     """
-    config, base = experiment.train_config, experiment.base_wer
+    config, base = experiment.train_config, experiment.base_value
     trial = experiment.trials[0] if experiment.trials else None
     outcome = experiment.stage if trial is None else OUTCOMES[trial.status]
     lead = f"Training of {experiment.model} on {experiment.data}, {config.get('language')} · {outcome}"
@@ -30,8 +30,8 @@ def training_page(experiment: Experiment, trained: Contender | None) -> str:
         interval = ""
         if trained.interval is not None:
             interval = f", 95 % interval {trained.interval[0]:.2f} to {trained.interval[1]:.2f}"
-        tiles.insert(0, (f"{trained.wer:.2f} %", f"WER after training{interval}"))
-        tiles += [gain_tile(base, trained.wer), *test_tiles(experiment)]
+        tiles.insert(0, (f"{trained.value:.2f} %", f"WER after training{interval}"))
+        tiles += [gain_tile(base, trained.value), *test_tiles(experiment)]
     epoch = max(1, experiment.epoch_samples)
     rows: list[list[str]] = []
     best: list[int] = []

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.scoring.translation import words
+from trainer.scoring.objectives import words
 from tune.experiments.results import REPORT_FOLDER
 from tune.report.analysis import Analysis, Contender
 from tune.report.experiment import Experiment, load_experiment
@@ -36,13 +36,13 @@ class Report:
         known = self.experiment
         lines = [
             f"{'state':<9} {state_text(known)}",
-            f"{'baseline':<9} WER {known.base_wer:.2f} %  {known.model} untouched",
+            f"{'baseline':<9} WER {known.base_value:.2f} %  {known.model} untouched",
         ]
         if self.winner is not None:
             word, seeds = "best", ""
             if known.verdict is not None:
                 word, seeds = "winner", f", {self.winner.describe()}"
-            lines.append(f"{word:<9} WER {self.winner.wer:.2f} %  {self.winner.name}{seeds}")
+            lines.append(f"{word:<9} WER {self.winner.value:.2f} %  {self.winner.name}{seeds}")
         lines += [
             f"{marks[found.change]:<9} {found.seen} {found.follows}".rstrip().replace("`", "")
             for found in self.advice

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray.exceptions
 
-from trainer.scoring.translation import CHRF_ERROR
+from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import CheckpointSaved, Evaluated, TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.folder import TRIALS_FOLDER
@@ -51,8 +51,8 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
     path = CheckpointFiles(experiment.folder).name(f"{TRIALS_FOLDER}/{record.folder}", seen)
     try:
         checkpoints = [str(run.checkpoint) for run in runs]
-        found = measure(record.config, checkpoints, path, runs[0].best_wer or 0.0)
-        if not math.isfinite(found.rates["wer"]):
+        found = measure(record.config, checkpoints, path, runs[0].best_value or 0.0)
+        if not math.isfinite(objective_value(found.rates)):
             raise UserError("its WER is no finite number")
     except measuring_failures() as error:
         log.append(TrialEnded(trial_id=name, status="failed", error=str(error)))
@@ -69,7 +69,6 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
             samples_seen=seen,
             epoch=runs[0].epoch,
             metrics=metrics,
-            objective=CHRF_ERROR if "chrf" in metrics else "wer",
             finished=True,
             keep="weights" if found.kept else None,
             sources=found.sources,

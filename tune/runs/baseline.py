@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.model.whisper import load_model_config
-from trainer.scoring.objectives import objective_words
+from trainer.scoring.objectives import objective_value, objective_words
 from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -40,14 +40,16 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
     else:
         problem = _choose_window(session, None)
         found = _measure(session, session.plan.base, "validation")
-    session.say(f"baseline: {base.model} untouched has {found.describe()} on {found.clips} validation clips")
+    session.say(
+        f"baseline: {base.model} untouched has {found.describe()} on {found.rates['clips']} validation clips"
+    )
     if found.sources:
         how = objective_words(base.objective) or "all clips together"
-        own = ", ".join(f"{name} {rates['wer']:.2f} %" for name, rates in found.sources.items())
+        own = ", ".join(f"{name} {objective_value(rates):.2f} %" for name, rates in found.sources.items())
         session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
     usual = None
     if session.plan.rates_depend_on_baseline:
-        session.plan = session.plan.after_baseline(found.wer)
+        session.plan = session.plan.after_baseline(objective_value(found.rates))
         usual = session.plan.base.learning_rate
         searched = f"; searched: {text}" if (text := session.plan.searched_rates) else ""
         session.say(f"the usual learning rate of a model with such a WER is {usual:g}{searched}")
@@ -55,7 +57,7 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
     if session.plan.kind == "search" and base.max_eval_clips is None and found.utterances:
         part = enough_clips(found.utterances)
     session.baseline = BaselineMeasured(
-        rates=finite(found.rates()),
+        rates=finite(found.rates),
         trial_rates=_rates_of_trials(session, part),
         trial_clips=part,
         window_problem=problem,
@@ -120,7 +122,7 @@ def _rates_of_trials(session: Session[Any], part: int | None) -> dict[str, float
         return {}
     clips = part and chosen_clips(session.data.splits["validation"].origins.sources, part, base.data_seed)
     measured = base if whole else base.replace(full_window_evaluation=False)
-    return finite(_measure(session, measured, "validation", clips or None).rates())
+    return finite(_measure(session, measured, "validation", clips or None).rates)
 
 
 def _frames(session: Session[Any]) -> tuple[int, int]:

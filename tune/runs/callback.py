@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 from rich.markup import escape
 
-from trainer.scoring.objectives import rates_by_source
-from trainer.scoring.translation import CHRF_ERROR
+from trainer.scoring.objectives import objective_value, rates_by_source
 from trainer.training.checkpoints import is_only_for_resume
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -189,7 +188,7 @@ class SearchCallback(Listener, ray.tune.Callback):
         stop = self._judge.judge(record, result)
         keep = self._kept(record, result, goes_on=stop is None and not result.get("finished"))
         self._log.append(evaluation(trial_id, result, stop, keep))
-        if math.isfinite(float(result["wer"])):
+        if math.isfinite(objective_value(result)):
             self._tell(record, before, result)
 
     def _kept(self, record: TrialRecord, result: Mapping[str, Any], *, goes_on: bool) -> Kept | None:
@@ -200,20 +199,20 @@ class SearchCallback(Listener, ray.tune.Callback):
         that had its whole budget, and so could be a finalist, only others that had it too are: those that still run may
         end otherwise.
         """
-        wer = float(result["wer"])
-        if not math.isfinite(wer):
+        value = objective_value(result)
+        if not math.isfinite(value):
             return None
         repeat = role_of(record.trial_id) == "repeat"
         if goes_on and not (repeat and int(result["samples_seen"]) in self._passed_by):
             return "all"
-        if not record.would_be_best(wer):
+        if not record.would_be_best(value):
             return None
         asked = self._log.state.session
         if asked is None or asked.keep_checkpoints == "all" or repeat:
             return "weights"
         wanted = max(asked.finalists, DEFAULT_COUNT if asked.guards else 0)  # guards may pass over some
         ahead = sum(
-            rank(other) < wer
+            rank(other) < value
             for other in self._records.all()
             if other is not record and other.has_weights
             if not (wanted and result.get("finished")) or other.status == "completed"
@@ -226,8 +225,10 @@ class SearchCallback(Listener, ray.tune.Callback):
         super()._saved(record, told)
 
     def _tell(self, record: TrialRecord, before: TrialRecord | None, result: Mapping[str, Any]) -> None:
-        news = ", best so far" if before is None or float(result["wer"]) <= rank(before) else ""
-        self.display.event(f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.wer:.2f} %{news}")
+        news = ", best so far" if before is None or objective_value(result) <= rank(before) else ""
+        self.display.event(
+            f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.value:.2f} %{news}"
+        )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Close the trial as what was decided on its last evaluation."""
@@ -306,7 +307,6 @@ def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep
         samples_seen=int(result["samples_seen"]),
         epoch=float(result.get("epoch", 0.0)),
         metrics={key: value if math.isfinite(value) else None for key, value in metrics.items()},
-        objective=CHRF_ERROR if "chrf" in metrics else "wer",
         finished=bool(result.get("finished")),
         stop=stop,
         keep=keep,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.settings_file import parse_clips
-from tune.search.finalists import ClipErrors, Repeat, judge_finalists, repeat_settings
+from tune.search.finalists import Repeat, judge_finalists, repeat_settings
 from tune.search.records import trial_of
 from tune.util.cloud_errors import cloud_errors
 
@@ -133,10 +134,12 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
     found: dict[str, list[Repeat]] = {}
     for run in state.repeats.all():
         trial = trial_of(run.trial_id)
-        if trial in contenders and run.status == "completed" and run.best_wer is not None:
+        if trial in contenders and run.status == "completed" and run.best_value is not None:
             # Where the clips' errors cannot be read, the interval comes from the seeds alone.
             clips, speed = clips_of(run, files), run.samples_per_second
-            found.setdefault(trial, []).append(Repeat(run.trial_id, run.best_wer, run.seconds, clips, speed))
+            found.setdefault(trial, []).append(
+                Repeat(run.trial_id, run.best_value, run.seconds, clips, speed)
+            )
     without = [name for name in names if name not in found]
     if without:
         told = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"

@@ -52,9 +52,11 @@ def judge_guards(
         event = GuardMeasured(guard=guard.data, run=name, rates={})
         try:
             found, digest = measure(guard, run)
-            event = dataclasses.replace(event, rates=finite(found.rates()), clips_digest=digest)
+            event = dataclasses.replace(event, rates=finite(found.rates), clips_digest=digest)
             if (clips := found.utterances) is not None:
-                event = dataclasses.replace(event, errors=list(clips.word_errors), words=list(clips.words))
+                event = dataclasses.replace(
+                    event, errors=clips.word_errors.tolist(), words=clips.words.tolist()
+                )
         except measuring_failures() as error:  # it keeps no guard
             event = dataclasses.replace(event, text=error_line(str(error)))
             say(

@@ -40,7 +40,7 @@ class Outcome(Generic[PlanT]):
     @property
     def gained(self) -> bool:
         """Whether the winner beats the untouched base model."""
-        return self.state.wer is not None and self.state.wer < self.state.comparable_base_wer
+        return self.state.value is not None and self.state.value < self.state.comparable_base
 
 
 def _closed(run: TrialRecord) -> TrialRecord:

@@ -10,7 +10,7 @@ import ray.tune
 import ray.tune.schedulers
 import ray.tune.search
 
-from tune.search.scheduler import METRIC, TRIAL_ID
+from tune.search.scheduler import TRIAL_ID
 
 if TYPE_CHECKING:
     from tune.experiments.events import FinalRoundCut, TrialsOver
@@ -34,7 +34,7 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
     """Hands out what a source proposes, until it is `over`."""
 
     def __init__(self, source: Source, over: Callable[[], bool] = lambda: False) -> None:
-        super().__init__(metric=METRIC, mode="min")
+        super().__init__()  # what decides is up to the source
         self._source, self._over = source, over
 
     def suggest(self, trial_id: str) -> Any:

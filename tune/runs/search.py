@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.settings_file import write_search_file
@@ -166,12 +167,10 @@ class SearchStages:
             measure_average(session.experiment, self._mean, session.say)
             judge_guards(session.experiment, self._on_guard, session.say, bar.show)
 
-    def _mean(
-        self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
-    ) -> Measured:
+    def _mean(self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most: float) -> Measured:
         inputs = self.session.inputs(self.base).with_settings(config)
         files = CheckpointFiles(self.session.experiment.folder)
-        return in_worker(self.session, measure_mean, inputs, files, checkpoints, name, most_wer)
+        return in_worker(self.session, measure_mean, inputs, files, checkpoints, name, most)
 
     def _on_guard(self, guard: Guard, run: TrialRecord | None) -> tuple[Evaluation, str]:
         session, config = self.session, guard_config(self.base, guard)
@@ -193,7 +192,7 @@ class SearchStages:
         run = state.run(chosen)
         found = measure_held_out(session, self.base.replace(**run.config), run)
         if found is not None:
-            rates, baseline = (finite(each.rates()) for each in found)
+            rates, baseline = (finite(each.rates) for each in found)
             session.experiment.log.append(
                 HeldOutMeasured(
                     run=chosen,
@@ -209,9 +208,8 @@ class SearchStages:
         warm_start = self.session.plan.warm_start
         if warm_start is None:
             return []
-        return warm_start.adapted(
-            self.session.state.trial_base_rates["wer"], (self.base.evaluate_at or (1,))[-1]
-        )
+        baseline = objective_value(self.session.state.trial_base_rates)
+        return warm_start.adapted(baseline, (self.base.evaluate_at or (1,))[-1])
 
     @property
     def _trial_clips(self) -> int | None:
@@ -233,7 +231,7 @@ class SearchStages:
 
     def _display(self, records: Records, trials: int, noun: str) -> SearchDisplay:
         state = self.session.state
-        whole, same = state.base_rates["wer"], state.trial_base_rates["wer"]
+        whole, same = objective_value(state.base_rates), objective_value(state.trial_base_rates)
         baseline = f"baseline {whole:.2f} %"
         if records is state.records and same != whole:
             baseline = f"baseline {same:.2f} % as trials are measured"

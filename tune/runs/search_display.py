@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER
 from tune.runs.outcome import Outcome, print_no_gain, print_sources
@@ -62,8 +63,8 @@ class SearchDisplay(LiveDisplay):
         ended = sum(trial.status != "running" for trial in trials)
         left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
-        if best and best.best_wer is not None:
-            parts.append(f"best WER {best.best_wer:.2f} % (trial {best.trial_id}), {self._baseline}")
+        if best and best.best_value is not None:
+            parts.append(f"best WER {best.best_value:.2f} % (trial {best.trial_id}), {self._baseline}")
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
         return " · ".join([*parts, *filter(None, [self._trouble()])])
@@ -108,8 +109,8 @@ def trial_table(trials: list[TrialRecord], best: TrialRecord | None) -> Table:
             *(short_value(trial.config.get(name, "")) for name in names),
             *([str(trial.effective_batch)] if effective else []),
             f"{trial.epoch_now:.2f}",
-            "" if trial.wer is None else f"{trial.wer:.2f}",
-            "" if trial.best_wer is None else f"{trial.best_wer:.2f}" + (" *" if chosen else ""),
+            "" if trial.value is None else f"{trial.value:.2f}",
+            "" if trial.best_value is None else f"{trial.best_value:.2f}" + (" *" if chosen else ""),
             clock(trial.elapsed),
             style="bold" if chosen else None,
         )
@@ -152,7 +153,7 @@ def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
         asked += f" of {plan.request.trials}"
     counts = [f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)]
     console.print(f"trials    {asked} in {clock(state.seconds)}: {', '.join(counts)}")
-    found = best is not None and best.best_wer is not None
+    found = best is not None and best.best_value is not None
     if best is not None and found:
         _print_result(outcome, best, console)
         say(console, f"results   {plan.where}/{RESULTS_FILE}")
@@ -183,13 +184,13 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
     partly their luck, and only told as the WER of the weights that are there.
     """
-    verdict, baseline, wer = outcome.state.verdict, outcome.state.comparable_base_wer, outcome.state.wer
+    verdict, baseline, wer = outcome.state.verdict, outcome.state.comparable_base, outcome.state.value
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
         if outcome.state.not_compared:
             say(console, f"no verdict {outcome.state.not_compared}; the weights of all finalists stay")
-        _print_winner(f"best      WER {best.best_wer:6.2f} %  trial {best.trial_id}", best, console)
-        luck = describe_lowest(trial.best_wer for trial in outcome.trials)
+        _print_winner(f"best      WER {best.best_value:6.2f} %  trial {best.trial_id}", best, console)
+        luck = describe_lowest(trial.best_value for trial in outcome.trials)
         if luck and not outcome.state.passed_over:
             console.print(f"          {luck}")
     else:
@@ -199,10 +200,10 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         _print_winner(told, trials.get(won.trial_id, best), console)
         if len(verdict.standings) > 1:
             say(console, f"verdict   trial {verdict.describe()}")
-    where = "" if baseline == outcome.state.base_rates["wer"] else " as trials are measured"
+    where = "" if baseline == objective_value(outcome.state.base_rates) else " as trials are measured"
     say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched{where}")
     if test := outcome.state.tested:
-        told = f"WER {test.rates['wer']:6.2f} % (base {test.baseline['wer']:.2f} %)"
+        told = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
         console.print(f"test      {told}  on {test.rates['clips']:,.0f} clips that chose nothing")
     print_sources(outcome, console)
     if outcome.gained and wer is not None:
@@ -214,12 +215,12 @@ def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Cons
         of = listed(best.members)
         say(
             console,
-            f"best      WER {best.best_wer:6.2f} %  {best.trial_id}, the mean of {of}, to be exported",
+            f"best      WER {best.best_value:6.2f} %  {best.trial_id}, the mean of {of}, to be exported",
         )
     elif verdict is not None:
-        seeds = len(verdict.standing.wers)
+        seeds = len(verdict.standing.values)
         luck = f": the lowest of {seeds} seeds on the clips that chose it" if seeds > 1 else ""
-        say(console, f"best      WER {best.best_wer:6.2f} %  repeat {best.trial_id}, to be exported{luck}")
+        say(console, f"best      WER {best.best_value:6.2f} %  repeat {best.trial_id}, to be exported{luck}")
 
 
 def _print_winner(told: str, trial: TrialRecord, console: Console) -> None:
@@ -239,7 +240,7 @@ def _print_finalists(verdict: Verdict, console: Console) -> None:
         low, high = found.interval
         table.add_row(
             found.trial_id,
-            str(len(found.wers)),
+            str(len(found.values)),
             f"{found.mean:.2f}",
             "" if found.sd is None else f"{found.sd:.2f}",
             *((f"{found.difference:.2f}", f"{low:.2f} to {high:.2f}") if place else ("", "")),

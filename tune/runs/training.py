@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from trainer.report import Decision
+from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import ProgressReader
 from tune.experiments.events import TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.settings_file import write_training_file
@@ -99,7 +100,7 @@ def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
     with TrainDisplay(
         session.console,
         budget=points[-1],
-        baseline=state.base_rates["wer"],
+        baseline=objective_value(state.base_rates),
         trouble=lambda: session.tracking.problem,
     ) as display:
         watch = TrainingWatch(session, display)
@@ -165,14 +166,14 @@ class TrainingWatch(Listener):
         self._display.restart()
 
     def _evaluated(self, metrics: dict[str, float]) -> None:
-        record, wer = self.record, float(metrics["wer"])
-        is_best = record.would_be_best(wer)
+        record, value = self.record, objective_value(metrics)
+        is_best = record.would_be_best(value)
         keep: Kept | None = "all" if not metrics["finished"] else "weights" if is_best else None
-        self._log.append(evaluation(TRIAL, metrics, None, keep if math.isfinite(wer) else None))
-        if not math.isfinite(wer):
+        self._log.append(evaluation(TRIAL, metrics, None, keep if math.isfinite(value) else None))
+        if not math.isfinite(value):
             return
         best = ", best so far" if is_best else ""
-        self._display.event(f"epoch {record.epoch:.2f}: WER {record.wer:.2f} %{best}")
+        self._display.event(f"epoch {record.epoch:.2f}: WER {record.value:.2f} %{best}")
         self._display.update(record, metrics)
         if not metrics["finished"]:
             self._display.told()

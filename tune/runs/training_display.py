@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.training_plan import TRIAL, TrainPlan
 from tune.runs.outcome import Outcome, print_no_gain, print_sources
@@ -71,9 +72,9 @@ class TrainDisplay(LiveDisplay):
             parts.append(f"loss {record.progress['loss']:.4f}")
         if self._learning_rate is not None:
             parts.append(f"lr {self._learning_rate:.3g}")
-        if record.wer is not None:  # the best may be one whose checkpoint is still being written
+        if record.value is not None:  # the best may be one whose checkpoint is still being written
             best = min(wer for _, wer in record.evaluations)
-            parts.append(f"WER {record.wer:.2f} %, best {best:.2f} %, baseline {self._baseline:.2f} %")
+            parts.append(f"WER {record.value:.2f} %, best {best:.2f} %, baseline {self._baseline:.2f} %")
         left = self._left(record)
         if left is not None:
             parts.append(f"about {clock(left)} left")
@@ -89,7 +90,7 @@ class TrainDisplay(LiveDisplay):
 
 def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> None:
     """Print how it ended, WER before and after, and the commands that come next."""
-    plan, record, baseline = outcome.plan, outcome.trials[0], outcome.state.base_rates["wer"]
+    plan, record, baseline = outcome.plan, outcome.trials[0], objective_value(outcome.state.base_rates)
     name, storage = plan.name, plan.request.storage.option
     console.print()
     print_no_gain(outcome.state, console)
@@ -112,7 +113,7 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
             console,
             f"trained   {record.epoch:.2f} epochs, {record.samples_seen:,} samples in {clock(outcome.state.seconds)}",
         )
-    if record.best_wer is None:
+    if record.best_value is None:
         console.print("[red]no evaluation was reached[/]")
         return
     settings = ", ".join(f"{key} {short_value(value)}" for key, value in record.config.items())
@@ -122,10 +123,10 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
             "measured  on the test split, by which nothing was chosen; trained on train and validation",
         )
     say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} untouched")
-    console.print(f"[bold]after     WER {record.best_wer:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
+    console.print(f"[bold]after     WER {record.best_value:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
     print_sources(outcome, console)
     if outcome.gained:
-        gain = baseline - record.best_wer
+        gain = baseline - record.best_value
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
     say(console, f"results   {plan.where}/{RESULTS_FILE}")
     say(console, f"compare   tune-whisper ui {name}{storage}")

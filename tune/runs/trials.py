@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import ray.tune
 from rich.markup import escape
 
+from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import ProgressReader
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
@@ -56,7 +57,7 @@ class TrialRunner:
         plan, log, state = self.session.plan, self.session.experiment.log, self.session.state
         records, n_train = state.records, self.session.data.train.epoch_samples
         rates, rungs = state.trial_base_rates, self.config.evaluate_at or ()
-        judge = Judge(plan.space.scheduler, rungs, records, rates.get("wer"), rates.get("loss"))
+        judge = Judge(plan.space.scheduler, rungs, records, objective_value(rates), rates.get("loss"))
         left = plan.request.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:

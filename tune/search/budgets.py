@@ -130,10 +130,10 @@ def _plateau(budgets: Budgets, spent: Spent, trials: Records) -> End | None:
     )
     best, since = float("inf"), 0
     for record in ended:
-        if record.best_wer is None:
+        if record.best_value is None:
             continue
-        better = record.best_wer < best - points
-        best, since = (record.best_wer, 0) if better else (best, since + 1)
+        better = record.best_value < best - points
+        best, since = (record.best_value, 0) if better else (best, since + 1)
         if record.ended <= spent.plateau_since:
             since = 0
     if since < wanted:

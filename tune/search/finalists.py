@@ -9,12 +9,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval, difference_interval, rate_interval
 from tune.search.records import trial_of, trial_order
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from tune.search.records import Records, TrialRecord
 
 LEAST_TRIALS = 8
@@ -43,9 +42,9 @@ Noise = tuple[float, int]
 def choose_finalists(records: Records, count: int) -> list[TrialRecord]:
     """The best of the trials that had their whole budget."""
     completed = [
-        record for record in records.all() if record.status == "completed" and record.best_wer is not None
+        record for record in records.all() if record.status == "completed" and record.best_value is not None
     ]
-    return sorted(completed, key=lambda record: (record.best_wer, trial_order(record.trial_id)))[:count]
+    return sorted(completed, key=lambda record: (record.best_value, trial_order(record.trial_id)))[:count]
 
 
 def resumable_rungs(rungs: Sequence[int]) -> frozenset[int]:
@@ -91,26 +90,12 @@ def describe_repeats(settings: dict[str, dict[str, Any]]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClipErrors:
-    """What each validation clip adds to a WER, in the split's order: both of shape (clips,)."""
-
-    word_errors: np.ndarray
-    words: np.ndarray
-    """Reference words."""
-
-    @property
-    def rate(self) -> float:
-        """In percent."""
-        return 100.0 * float(self.word_errors.sum() / self.words.sum())
-
-
-@dataclasses.dataclass(frozen=True)
 class Repeat:
     """One training with a seed of its own."""
 
     run: str
-    wer: float
-    """Best WER in percent."""
+    value: float
+    """Best objective in percent."""
     seconds: float
     """Wall time, to be shown: it holds a process's start, evaluations and waiting, so it says little of cost."""
     clips: ClipErrors | None = None
@@ -125,7 +110,8 @@ class Standing:
 
     trial_id: str
     runs: list[str]
-    wers: list[float]
+    values: list[float]
+    """The objective of each run, in percent."""
     mean: float
     sd: float | None
     """Standard deviation between seeds (n - 1); None for one repeat."""
@@ -144,7 +130,7 @@ class Standing:
 
     def describe(self) -> str:
         """What the mean is of, and how sure: `mean of 2 seeds, 95 % interval 8.10 to 10.20`."""
-        return describe_mean(len(self.wers), self.mean_interval)
+        return describe_mean(len(self.values), self.mean_interval)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,14 +217,14 @@ def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
 
 
 def _standing(trial_id: str, repeats: Sequence[Repeat]) -> Standing:
-    wers = [repeat.wer for repeat in repeats]
+    values = [repeat.value for repeat in repeats]
     speeds = [repeat.samples_per_second for repeat in repeats if repeat.samples_per_second]
     return Standing(
         trial_id=trial_id,
         runs=[repeat.run for repeat in repeats],
-        wers=wers,
-        mean=statistics.fmean(wers),
-        sd=statistics.stdev(wers) if len(wers) > 1 else None,
+        values=values,
+        mean=statistics.fmean(values),
+        sd=statistics.stdev(values) if len(values) > 1 else None,
         seconds=statistics.fmean(repeat.seconds for repeat in repeats),
         samples_per_second=statistics.median(speeds) if speeds else None,
     )
@@ -275,7 +261,7 @@ def seed_noise(standings: Sequence[Standing]) -> Noise:
     Args:
         standings: may be empty: then it is the usual deviation.
     """
-    spread = [(found.sd, len(found.wers) - 1) for found in standings if found.sd is not None]
+    spread = [(found.sd, len(found.values) - 1) for found in standings if found.sd is not None]
     freedom = PRIOR_FREEDOM + sum(number for _, number in spread)
     squares = PRIOR_FREEDOM * PRIOR_SD**2 + sum(number * sd**2 for sd, number in spread)
     return math.sqrt(squares / freedom), freedom
@@ -289,7 +275,7 @@ def mean_interval(repeats: Sequence[Repeat], noise: Noise) -> Interval:
         noise: see `seed_noise`.
     """
     clips = _mean(_known_clips(repeats))
-    mean = statistics.fmean(repeat.wer for repeat in repeats)
+    mean = statistics.fmean(repeat.value for repeat in repeats)
     low, high = _with_seeds(mean, _reach(clips), noise, 1 / len(repeats))
     return max(0.0, low), high
 
@@ -300,13 +286,13 @@ def describe_mean(seeds: int, interval: Interval | None) -> str:
     return told if interval is None else f"{told}, 95 % interval {interval[0]:.2f} to {interval[1]:.2f}"
 
 
-def describe_lowest(wers: Iterable[float | None]) -> str:
-    """What to add to the lowest WER of trials that were not repeated; nothing where there is only one."""
-    measured = sum(wer is not None for wer in wers)
+def describe_lowest(values: Iterable[float | None]) -> str:
+    """What to add to the lowest objective of trials that were not repeated; nothing where there is only one."""
+    measured = sum(value is not None for value in values)
     return f"the lowest of {measured} trials on the clips that chose it" if measured > 1 else ""
 
 
-def wer_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -> Interval | None:
+def objective_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -> Interval | None:
     """95 % interval of the mean WER of trainings with the same settings, in percent, by their clips.
 
     Args:
@@ -338,7 +324,7 @@ def gain_interval(runs: Sequence[ClipErrors], base: ClipErrors, noise: Noise) ->
 def _difference_interval(lead: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> Interval:
     """95 % interval of `other`'s mean WER minus `lead`'s, in points."""
     more = _difference(_mean(_known_clips(lead)), _mean(_known_clips(other)))
-    difference = statistics.fmean(run.wer for run in other) - statistics.fmean(run.wer for run in lead)
+    difference = statistics.fmean(run.value for run in other) - statistics.fmean(run.value for run in lead)
     reach = _reach(more, difference=True)
     return _with_seeds(difference, reach, noise, 1 / len(lead) + 1 / len(other))
 

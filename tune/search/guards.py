@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from trainer.errors import ConfigError
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval, difference_interval
-from tune.search.finalists import ClipErrors
 from tune.search.records import listed
 
 DEFAULT_MAX_LOSS = 1.0

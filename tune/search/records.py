@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from trainer.report import Kept
+from trainer.scoring.objectives import objective_value
 
 Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
 Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
@@ -30,9 +31,9 @@ class Stop:
     samples_seen: int
     """The rung, or wherever a loss or WER was no finite number."""
     value: float | None = None
-    """The trial's WER there, in percent; None where it was no number."""
+    """The trial's objective there, in percent; None where it was no number."""
     cutoff: float | None = None
-    """The WER, in percent, that it would have had to reach; None where there is no such number."""
+    """The objective, in percent, that it would have had to reach; None where there is no such number."""
     population: int = 0
     """Trials that had reached the rung, itself included."""
 
@@ -56,7 +57,8 @@ class Rates:
 
     samples_seen: int
     epoch: float
-    wer: float
+    value: float
+    """The objective."""
     cer: float | None
     keep: Kept | None = None
     """What of it is to be saved."""
@@ -74,18 +76,18 @@ class TrialRecord:
     effective_batch: int = 0
     """Clips in one optimiser step: micro-batch x accumulation x workers."""
     status: Status = "running"
-    wer: float | None = None
-    """WER of the last evaluation."""
-    best_wer: float | None = None
+    value: float | None = None
+    """The objective at the last evaluation: the WER, or of translations the chrF error."""
+    best_value: float | None = None
     best_cer: float | None = None
     best_samples_seen: int = 0
     samples_seen: int = 0
     """At the last evaluation."""
     epoch: float = 0.0
     evaluations: list[tuple[int, float]] = dataclasses.field(default_factory=list)
-    """Samples seen and WER of every evaluation."""
+    """Samples seen and objective of every evaluation."""
     first_heard: dict[tuple[int, float | None], float] = dataclasses.field(default_factory=dict)
-    """When an evaluation with these samples seen and this WER was first in the log, in seconds since the epoch."""
+    """When an evaluation with these samples seen and this value was first in the log, in seconds since the epoch."""
     losses: list[float] = dataclasses.field(default_factory=list)
     """Evaluation loss of each of them."""
     finished: bool = False
@@ -141,35 +143,35 @@ class TrialRecord:
     ) -> None:
         """Take in one evaluation, what was decided on it, and what is to be saved of it.
 
-        A WER that is not a number leaves no rate. Where something is to be saved, the evaluation can be the trial's
-        best only once that is done.
+        One without a number leaves no rate. Where something is to be saved, the evaluation can be the trial's best only
+        once that is done.
         """
         self.samples_seen = int(metrics["samples_seen"])
         self.stop = stop
         self.stop_again = stop or self.stop_again
-        wer = _number(metrics.get("wer"))
-        if wer is None:
+        value = objective_value(metrics)
+        if not math.isfinite(value):
             return
         self.finished = bool(metrics.get("finished"))
         self.epoch = float(metrics["epoch"])
-        self.wer = wer
+        self.value = value
         loss = _number(metrics.get("eval_loss")) or 0.0
         if not self.evaluations or self.evaluations[-1][0] < self.samples_seen:
-            self.evaluations.append((self.samples_seen, wer))
+            self.evaluations.append((self.samples_seen, value))
             self.losses.append(loss)
         else:
             # A trial whose checkpoint was lost comes by the same rungs again; at those behind it nothing is forgotten.
             found = {
                 seen: (old, before) for (seen, old), before in zip(self.evaluations, self.losses, strict=True)
             }
-            found[self.samples_seen] = (wer, loss)
+            found[self.samples_seen] = (value, loss)
             self.evaluations = [(seen, found[seen][0]) for seen in sorted(found)]
             self.losses = [found[seen][1] for seen in sorted(found)]
         if metrics.get("train_seconds"):
             self.samples_per_second = float(metrics["train_samples"]) / float(metrics["train_seconds"])
             self.train_seconds = self.samples_seen / max(self.samples_per_second, 1e-9)
         cer = _number(metrics.get("cer"))
-        rates = Rates(self.samples_seen, self.epoch, wer, cer, keep, sources or {})
+        rates = Rates(self.samples_seen, self.epoch, value, cer, keep, sources or {})
         if keep is None:
             self._take_as_best(rates)
         else:
@@ -177,21 +179,25 @@ class TrialRecord:
 
     def _take_as_best(self, rates: Rates) -> bool:
         """Whether these are the trial's best so far. Of equal ones the later count."""
-        is_best = self.would_be_best(rates.wer)
+        is_best = self.would_be_best(rates.value)
         if is_best:
-            self.best_wer, self.best_cer, self.best_samples_seen = rates.wer, rates.cer, rates.samples_seen
+            self.best_value, self.best_cer, self.best_samples_seen = (
+                rates.value,
+                rates.cer,
+                rates.samples_seen,
+            )
             self.best_sources = rates.sources
         return is_best
 
-    def would_be_best(self, wer: float) -> bool:
-        """Whether an evaluation with this WER would be the trial's best."""
-        return self.best_wer is None or wer <= self.best_wer
+    def would_be_best(self, value: float) -> bool:
+        """Whether an evaluation with this objective would be the trial's best."""
+        return self.best_value is None or value <= self.best_value
 
     def add_saved(self, samples_seen: int, path: str, keep: Kept) -> None:
         """Take in that what was to be kept of an evaluation is on the storage."""
         rates = self.unsaved.pop(samples_seen, None)
         if rates and path == self.checkpoint:
-            self.best_wer = None  # the best one was damaged, and this one has taken its place
+            self.best_value = None  # the best one was damaged, and this one has taken its place
         is_best = self._take_as_best(rates) if rates else self.best_samples_seen == samples_seen
         if is_best:
             self.checkpoint, self.weights_dropped = path, keep == "errors"
@@ -320,13 +326,13 @@ class Records:
         return [record for record in self.all() if record.status == "running"]
 
     def best(self) -> TrialRecord | None:
-        """The trial with the lowest WER at any of its evaluations, also where it failed or diverged later."""
-        return min((record for record in self.all() if record.best_wer is not None), key=rank, default=None)
+        """The trial with the lowest objective at any of its evaluations, also where it failed or diverged later."""
+        return min((record for record in self.all() if record.best_value is not None), key=rank, default=None)
 
 
 def rank(record: TrialRecord) -> float:
     """Sorts runs that were evaluated from the best on."""
-    return math.inf if record.best_wer is None else record.best_wer
+    return math.inf if record.best_value is None else record.best_value
 
 
 def _number(value: Any) -> float | None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trainer.scoring.objectives import objective_value
 from tune.search.records import Stop
 from tune.space.settings import SchedulerSettings
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from tune.search.records import Records, TrialRecord
 
 TIME_ATTRIBUTE = "samples_seen"
-METRIC = "wer"
 LEAST_STEPS = 2
 """Optimiser steps with the largest effective batch of the space before the first rung; after one, cut short by a
 warm-up, settings cannot be told apart."""
@@ -84,7 +84,7 @@ class Judge:
         settings: of ASHA and of the limits on a trial's own curve.
         rungs: samples seen; the last one is the full budget, where nothing is decided.
         records: all trials.
-        baseline: WER of the untouched base model in percent.
+        baseline: objective of the untouched base model in percent.
         baseline_loss: its evaluation loss; None where it is not known.
         """
         self._settings = settings
@@ -97,15 +97,12 @@ class Judge:
 
         Args:
             record: the trial as it was before.
-            result: `samples_seen`, `wer` and, where known, `eval_loss` of the evaluation.
+            result: `samples_seen`, the rates and, where known, `eval_loss` of the evaluation.
         """
-        seen, wer, loss = (
-            int(result["samples_seen"]),
-            float(result["wer"]),
-            float(result.get("eval_loss", 0.0)),
-        )
-        if not math.isfinite(wer) or not math.isfinite(loss):
-            return Stop("diverged", seen, wer if math.isfinite(wer) else None)
+        seen, value = int(result["samples_seen"]), objective_value(result)
+        loss = float(result.get("eval_loss", 0.0))
+        if not math.isfinite(value) or not math.isfinite(loss):
+            return Stop("diverged", seen, value if math.isfinite(value) else None)
         if record.stop_again is not None and record.stop_again.samples_seen == seen:
             return record.stop_again
         # At the full budget there is nothing left to save; and a trial that went past a rung before its process
@@ -113,16 +110,16 @@ class Judge:
         if seen >= self._rungs[-1] or (record.evaluations and record.evaluations[-1][0] >= seen):
             return None
         return (
-            self._above_baseline(seen, wer)
-            or self._rising(record, seen, (wer, loss))
-            or self._asha(record, seen, wer)
+            self._above_baseline(seen, value)
+            or self._rising(record, seen, (value, loss))
+            or self._asha(record, seen, value)
         )
 
-    def _above_baseline(self, seen: int, wer: float) -> Stop | None:
+    def _above_baseline(self, seen: int, value: float) -> Stop | None:
         times = self._settings.max_wer_to_baseline
-        if not times or self._baseline is None or wer <= times * self._baseline:
+        if not times or self._baseline is None or not value > times * self._baseline:
             return None
-        return Stop("above_baseline", seen, wer, times * self._baseline)
+        return Stop("above_baseline", seen, value, times * self._baseline)
 
     def _rising(self, record: TrialRecord, seen: int, now: tuple[float, float]) -> Stop | None:
         """A model that learns to repeat itself: its loss falls at every rung while its WER rises.
@@ -132,7 +129,7 @@ class Judge:
         """
         rises = self._settings.rising_rungs
         curve: list[tuple[float, float | None]] = [
-            (wer, loss) for (_, wer), loss in zip(record.evaluations, record.losses, strict=True)
+            (value, loss) for (_, value), loss in zip(record.evaluations, record.losses, strict=True)
         ]
         if self._baseline is not None:
             curve.insert(0, (self._baseline, self._baseline_loss))
@@ -146,7 +143,7 @@ class Judge:
             return None
         return Stop("rising_wer", seen, now[0], curve[-2][0])
 
-    def _asha(self, record: TrialRecord, seen: int, wer: float) -> Stop | None:
+    def _asha(self, record: TrialRecord, seen: int, value: float) -> Stop | None:
         if seen not in self._rungs:
             return None
         others = [
@@ -161,4 +158,4 @@ class Judge:
         population = len(others) + 1
         going_on = max(1, math.floor(population / self._settings.reduction_factor))
         cutoff = sorted(others)[going_on - 1]
-        return Stop("asha", seen, wer, cutoff, population) if wer > cutoff else None
+        return Stop("asha", seen, value, cutoff, population) if value > cutoff else None

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from trainer.scoring.objectives import objective_value
 from tune.search.proposals import EARLIER, Proposer
 from tune.search.records import TrialRecord
 from tune.search.samplers import BUDGET, load_gaussian_process
-from tune.search.scheduler import METRIC, TIME_ATTRIBUTE, TRIAL_ID
+from tune.search.scheduler import TIME_ATTRIBUTE, TRIAL_ID
 
 if TYPE_CHECKING:
     from optuna.trial import Trial, TrialState
@@ -117,15 +118,12 @@ class Searcher:
         return {**params, TRIAL_ID: number}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Report the WER at the samples seen, once."""
-        trial, seen, wer = (
-            self._trials[self._open[trial_id]],
-            int(result[TIME_ATTRIBUTE]),
-            float(result[METRIC]),
-        )
+        """Report the objective at the samples seen, once."""
+        trial, seen = self._trials[self._open[trial_id]], int(result[TIME_ATTRIBUTE])
+        value = objective_value(result)
         known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-        if math.isfinite(wer) and seen not in known:
-            trial.report(wer, seen)
+        if math.isfinite(value) and seen not in known:
+            trial.report(value, seen)
         if trial.number < self._space.searcher.gp_trials:
             load_gaussian_process()  # while trials run: the next proposals are its
 
@@ -142,7 +140,7 @@ class Searcher:
             self.study.tell(self._trials[number], state=trial_state("failed"))
             return
         record = self._records[number]
-        value = record.best_wer if record.outcome == "completed" else None
+        value = record.best_value if record.outcome == "completed" else None
         self.study.tell(self._trials[number], value, state=trial_state(record.outcome))
 
     def _next_number(self) -> int:
@@ -155,8 +153,8 @@ class Searcher:
         """Put a trial of ours into the study, and keep Optuna's handle to it."""
         from optuna.trial import Trial
 
-        # The objective is the best WER of a trial that had its whole budget, which is what its export would have.
-        value = record.best_wer if record.status == "completed" else None
+        # A trial that had its whole budget is worth its best evaluation, which is what its export would have.
+        value = record.best_value if record.status == "completed" else None
         trial = EarlierTrial(record.config, record.evaluations, value, self._budget(record.config))
         self._add(trial, record.status, TRIAL_ID, record.trial_id)
         stored = self.study.get_trials(deepcopy=False)[-1]

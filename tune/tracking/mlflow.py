@@ -7,12 +7,11 @@ everything can be sent twice. How far the store is, is a tag of the search's run
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.scoring.translation import TRANSLATE, true_name, words
+from trainer.scoring.objectives import words
 from tune.experiments.events import ResultsWritten
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
@@ -177,7 +176,7 @@ class MlflowStore(Store):
         if content.params:
             self._log(run.run_id, [("params", pair) for pair in content.params.items()])
         found = dict.fromkeys([*points, *([] if same else content.metrics)])
-        items: list[_Item] = [("metrics", (true_name(key, task), *rest)) for key, *rest in found]
+        items: list[_Item] = [("metrics", point) for point in found]
         self._log(run.run_id, [*items, *(("tags", pair) for pair in tags.items())])
         if content.end_ms is not None and (run.status, run.end_ms) != (content.status, content.end_ms):
             self._attempt(self._store.set_status, run.run_id, content.status, content.end_ms)
@@ -213,9 +212,9 @@ class MlflowStore(Store):
         """Let the page of the experiment show what is searched."""
         session, trials, space = saved.state.session, saved.state.records.all(), saved.space
         settings = list(space.parameters) if space else [name for trial in trials for name in trial.config]
-        view = trials_view(settings, gpus=session is not None and session.gpus_per_trial > 0)
-        if saved.state.task == TRANSLATE:
-            view = re.sub(r"\b(best_)?wer(_gain)?\b", lambda found: true_name(found[0], TRANSLATE), view)
+        view = trials_view(
+            settings, saved.state.objective, gpus=session is not None and session.gpus_per_trial > 0
+        )
         if view != self._view:
             self._attempt(self._store.tag_experiment, TRIALS_VIEW_TAG, view)
             self._view = view

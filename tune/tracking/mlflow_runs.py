@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.scoring.objectives import named_rates
+from trainer.scoring.objectives import named_rates, objective_name, objective_value
 from tune.experiments.events import (
     RATES,
     BaselineMeasured,
@@ -48,7 +48,7 @@ MEMBERS = "members"
 """Tag of an average: the runs whose weights it is the mean of."""
 WINNER, BEST = "winner", "best"
 """Tags of the trial whose settings won, and of the run whose weights are exported."""
-WER, LOSS = "wer", "loss"
+LOSS = "loss"
 TRAINING = {
     LOSS: LOSS,
     "learning_rate": "learning_rate",
@@ -57,8 +57,6 @@ TRAINING = {
     "step": "optimizer_step",
 }
 """What a training reports of itself, and what MLflow calls it: `step` is an axis there."""
-BASELINE_WER, BEST_WER, WER_GAIN, WINNER_MEAN = "baseline_wer", "best_wer", "wer_gain", "winner_mean_wer"
-TEST_WER, BASELINE_TEST_WER = "test_wer", "baseline_test_wer"
 SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
 _RUN_STATUS: dict[str, RunStatus] = {
     "running": "RUNNING",
@@ -145,11 +143,11 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
     if ended is None:
         run.tags[NOTE] = training_begins(saved.base) if saved.is_training else search_begins(saved)
         return run
-    wer, baseline, step = state.wer, saved.state.base_rates.get("wer"), len(state.records)
+    value, name, step = state.value, state.objective, len(state.records)
     metrics = {
-        BASELINE_WER: baseline,
-        BEST_WER: None if best is None or best.best_wer is None else round(best.best_wer, 4),
-        WER_GAIN: None if wer is None or baseline is None else round(state.comparable_base_wer - wer, 4),
+        f"baseline_{name}": state.base_rates.get(name),
+        f"best_{name}": None if best is None or best.best_value is None else round(best.best_value, 4),
+        f"{name}_gain": None if value is None else round(state.comparable_base - value, 4),
     }
     if saved.is_training:
         (record,) = state.records.all() or [TrialRecord(TRIAL, {})]
@@ -160,7 +158,7 @@ def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
     else:
         metrics[SECONDS] = round(state.seconds, 1)
         if state.verdict is not None:
-            metrics[WINNER_MEAN] = state.verdict.standing.mean
+            metrics[f"winner_mean_{name}"] = state.verdict.standing.mean
             run.tags["tie"] = str(state.verdict.tie).lower()
         if state.guards_judged is not None:
             kept = all(each.kept for each in state.guards_judged.models[state.guards_judged.run])
@@ -190,12 +188,12 @@ def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
 
 def _results(record: TrialRecord, saved: SavedExperiment) -> list[Metric]:
     session, state = saved.state.session, saved.state
-    baseline = state.base_rates_for(record).get("wer")
-    seconds, best = round(record.seconds, 1), record.best_wer
+    baseline, name = objective_value(state.base_rates_for(record)), state.objective
+    seconds, best = round(record.seconds, 1), record.best_value
     metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: seconds}
     if best is not None:
-        metrics[BEST_WER] = round(best, 4)
-        metrics[WER_GAIN] = None if baseline is None else round(baseline - round(best, 4), 4)
+        metrics[f"best_{name}"] = round(best, 4)
+        metrics[f"{name}_gain"] = round(baseline - round(best, 4), 4)
     if session is not None and session.gpus_per_trial:
         metrics[GPU_HOURS] = round(session.gpus_per_trial * seconds / 3600, 4)
     return points(metrics, record.samples_seen, record.ended)
@@ -222,6 +220,7 @@ def event_points(
     """
     found: dict[str | None, list[Metric]] = {}
     records, trials, best = saved.state.records, 0, math.inf
+    objective = saved.state.objective
 
     def log(trial_id: str | None, metrics: Mapping[str, float | None], step: int) -> None:
         if entry.number > after:
@@ -229,11 +228,12 @@ def event_points(
             found.setdefault(key, []).extend(points(metrics, step, time))
 
     def log_guard(event: GuardMeasured) -> None:
-        name, wer = f"guard_{_metric_part(event.guard, saved)}_{WER}", event.rates.get(WER)
+        objective = objective_name(event.rates)
+        name, value = f"guard_{_metric_part(event.guard, saved)}_{objective}", event.rates.get(objective)
         if event.run is None:
-            log(None, {f"baseline_{name}": wer}, 0)
+            log(None, {f"baseline_{name}": value}, 0)
         else:
-            log(event.run, {name: wer}, saved.state.run(event.run).best_samples_seen)
+            log(event.run, {name: value}, saved.state.run(event.run).best_samples_seen)
 
     for entry in entries:
         event, time = entry.event, entry.time
@@ -245,21 +245,21 @@ def event_points(
         elif isinstance(event, TrialProposed):
             trials += event.kind == "trial"
         elif isinstance(event, HeldOutMeasured):
-            tested = {TEST_WER: event.rates, BASELINE_TEST_WER: event.baseline}
-            log(None, {name: rates.get(WER) for name, rates in tested.items()}, trials)
+            tested = {"test": event.rates, "baseline_test": event.baseline}
+            log(None, {f"{what}_{objective}": objective_value(tested[what]) for what in tested}, trials)
             log(None, named_rates(event.sources, "test_"), trials)
             log(None, named_rates(event.baseline_sources, "baseline_test_"), trials)
-        elif isinstance(event, Evaluated) and event.metrics.get(WER) is not None:
-            reported, wer = {**event.metrics, "epoch": event.epoch}, event.metrics[WER]
+        elif isinstance(event, Evaluated) and math.isfinite(value := objective_value(event.metrics)):
+            reported = {**event.metrics, "epoch": event.epoch}
             values = {name: reported[name] for name in RATES if name in reported}
             values |= named_rates(event.sources)
             # What was measured again, as its process had ended before its weights were saved, is the same point.
-            time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, wer), time)
+            time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, value), time)
             log(event.trial_id, values | _of_training(reported), event.samples_seen)
             is_trial = event.trial_id in records and not saved.is_training
-            if is_trial and wer is not None and wer <= best:
-                best = wer
-                log(None, {BEST_WER: wer}, trials)
+            if is_trial and value <= best:
+                best = value
+                log(None, {f"best_{objective}": value}, trials)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.scoring.normalizers import rates_note
+from trainer.scoring.objectives import objective_value
 from tune.search.budgets import describe_duration
 from tune.search.finalists import Verdict, describe_lowest, describe_mean
 from tune.search.records import listed
@@ -64,13 +65,13 @@ def training_begins(base: TrainConfig) -> str:
 
 def training_ended(saved: SavedExperiment, option: str) -> str:
     """The description of a single training that has ended, or was interrupted; arguments as of `search_ended`."""
-    base, baseline = saved.base, saved.state.base_rates.get("wer")
+    base, baseline = saved.base, saved.state.base_rates.get(saved.state.objective)
     lines = [f"One training of {_what(base)}, outside a search.", ""]
     for record in saved.state.records.all():
-        if record.best_wer is not None:
+        if record.best_value is not None:
             lines += ["| | WER % |", "| --- | --: |"]
             lines += [] if baseline is None else [f"| {_model(base)} untouched | {baseline:.2f} |"]
-            lines += [f"| **after {record.best_samples_seen:,} samples** | **{record.best_wer:.2f}** |", ""]
+            lines += [f"| **after {record.best_samples_seen:,} samples** | **{record.best_value:.2f}** |", ""]
         status = "interrupted" if interrupted(saved) else record.status.replace("_", " ")
         seconds = clock(saved.state.seconds)
         lines += [f"{status.capitalize()} after {seconds}, {record.samples_seen:,} samples.", ""]
@@ -91,14 +92,14 @@ def trial_note(record: TrialRecord) -> str:
         word = "Diverged" if record.status == "diverged" else "Stopped early"
         return f"{word}: {record.stop.describe()}."
     word = "Completed" if record.status == "completed" else "Interrupted"
-    if record.members and record.best_wer is not None:
-        return f"The mean of {listed(record.members)}: WER {record.best_wer:.2f} %."
-    if record.wer is None or record.best_wer is None:
+    if record.members and record.best_value is not None:
+        return f"The mean of {listed(record.members)}: WER {record.best_value:.2f} %."
+    if record.value is None or record.best_value is None:
         return f"{word} after {record.samples_seen:,} samples, before any evaluation."
     best = ""
-    if record.best_wer < record.wer:
-        best = f"; the best was {record.best_wer:.2f} % at {record.best_samples_seen:,}"
-    return f"{word}: WER {record.wer:.2f} % at {record.samples_seen:,} samples{best}."
+    if record.best_value < record.value:
+        best = f"; the best was {record.best_value:.2f} % at {record.best_samples_seen:,}"
+    return f"{word}: WER {record.value:.2f} % at {record.samples_seen:,} samples{best}."
 
 
 def interrupted(saved: SavedExperiment) -> bool:
@@ -108,8 +109,8 @@ def interrupted(saved: SavedExperiment) -> bool:
 
 def _headline(saved: SavedExperiment) -> list[str]:
     state, model = saved.state, _model(saved.base)
-    baseline = state.comparable_base_wer if "wer" in state.base_rates else None
-    best, wer = state.best(), state.wer
+    baseline = state.comparable_base if state.base_rates else None
+    best, wer = state.best(), state.value
     if best is None or wer is None:
         trials = state.records.all()
         diverged = trials and all(trial.status == "diverged" for trial in trials)
@@ -133,14 +134,15 @@ def _headline(saved: SavedExperiment) -> list[str]:
         ]
     if held := state.tested:
         lines.append(
-            f"On the test split, which chose nothing: {held.rates['wer']:.2f} %, {held.baseline['wer']:.2f} % before."
+            f"On the test split, which chose nothing: {objective_value(held.rates):.2f} %, "
+            f"{objective_value(held.baseline):.2f} % before."
         )
     if told := state.average_text:
         lines.append(f"Mean of the repeats: {told}.")
     if told := state.guards_text:
         lines.append(f"Guards: {told}.")
     if verdict is not None:
-        lines.append(f"Run {best.trial_id} is the one to be exported, with {best.best_wer:.2f} %.")
+        lines.append(f"Run {best.trial_id} is the one to be exported, with {best.best_value:.2f} %.")
     return lines
 
 
@@ -149,26 +151,26 @@ def _which(saved: SavedExperiment, verdict: Verdict | None) -> str:
     if verdict is not None:
         return f"{verdict.standing.describe()}, trial {verdict.winner}"
     lowest = [] if saved.state.passed_over else saved.state.records.all()
-    luck = describe_lowest(trial.best_wer for trial in lowest)
+    luck = describe_lowest(trial.best_value for trial in lowest)
     return ", ".join(filter(None, [f"trial {saved.state.winner}", luck]))
 
 
 def _contenders(saved: SavedExperiment) -> list[str]:
     """The base model, the usual settings and the winner, one below the other."""
     rows = ["| | WER % | settings |", "| --- | --: | --- |"]
-    if "wer" in saved.state.base_rates:
-        rows.append(f"| {_model(saved.base)} untouched | {saved.state.base_rates['wer']:.2f} | |")
+    if saved.state.base_rates:
+        rows.append(f"| {_model(saved.base)} untouched | {objective_value(saved.state.base_rates):.2f} | |")
     winner, usual = saved.state.winner, _usual(saved)
-    if usual is not None and usual.best_wer is not None and usual.trial_id != winner:
+    if usual is not None and usual.best_value is not None and usual.trial_id != winner:
         rows.append(
-            f"| the usual settings: trial {usual.trial_id} | {usual.best_wer:.2f} | {_settings(usual)} |"
+            f"| the usual settings: trial {usual.trial_id} | {usual.best_value:.2f} | {_settings(usual)} |"
         )
     if winner is not None and winner in saved.state.records:
         trial = saved.state.records[winner]
-        told, mean = "best trial", f"{trial.best_wer:.2f}"
+        told, mean = "best trial", f"{trial.best_value:.2f}"
         if saved.state.verdict is not None:
             standing = saved.state.verdict.standing
-            told = f"winner, {describe_mean(len(standing.wers), None)}"
+            told = f"winner, {describe_mean(len(standing.values), None)}"
             mean = f"{standing.mean:.2f}" + ("" if standing.sd is None else f" ± {standing.sd:.2f}")
         also = " with the usual settings" if usual is trial else ""
         rows.append(f"| **{told}: trial {winner}{also}** | **{mean}** | {_settings(trial)} |")
@@ -198,7 +200,7 @@ def _finalists(saved: SavedExperiment) -> list[str]:
         name = f"**{found.trial_id}**" if found.trial_id == verdict.winner else found.trial_id
         sd = "" if found.sd is None else f"{found.sd:.2f}"
         behind = f"{found.difference:.2f} | {low:.2f} to {high:.2f}" if place else "|"
-        rows.append(f"| {name} | {len(found.wers)} | {found.mean:.2f} | {sd} | {behind} |")
+        rows.append(f"| {name} | {len(found.values)} | {found.mean:.2f} | {sd} | {behind} |")
     return [*rows, "", f"Trial {verdict.describe()}.", ""]
 
 

@@ -10,20 +10,22 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tune.tracking.mlflow_runs import BEST_WER, GPU_HOURS, LOSS, ROLE, SAMPLES, STATUS, WER, WER_GAIN, WINNER
+from tune.tracking.mlflow_runs import GPU_HOURS, LOSS, ROLE, SAMPLES, STATUS, WINNER
 
 _SECTION = "the-search"
 _NAME_WIDTH, _FIGURE_WIDTH, _SETTING_WIDTH, _NOTE_WIDTH = 330, 110, 130, 620
 
 
-def trials_view(settings: Sequence[str], *, gpus: bool = False) -> str:
+def trials_view(settings: Sequence[str], objective: str, *, gpus: bool = False) -> str:
     """The view of the trials: best first, WER and searched settings side by side, and how each ended.
 
     Args:
         settings: the searched ones.
+        objective: its name.
         gpus: whether trials take GPUs, so that their GPU-hours are worth a column.
     """
-    figures = [BEST_WER, WER_GAIN, SAMPLES, *([GPU_HOURS] if gpus else [])]
+    best = f"best_{objective}"
+    figures = [best, f"{objective}_gain", SAMPLES, *([GPU_HOURS] if gpus else [])]
     always = {_column("attributes", "Run Name"): _NAME_WIDTH, "duration": _FIGURE_WIDTH}
     chosen = {
         **{_column("metrics", name): _FIGURE_WIDTH for name in figures},
@@ -33,13 +35,13 @@ def trials_view(settings: Sequence[str], *, gpus: bool = False) -> str:
     }
     view: dict[str, Any] = {
         "searchFilter": f'tags.{ROLE} = "trial"',
-        "orderByKey": _column("metrics", BEST_WER),
+        "orderByKey": _column("metrics", best),
         "orderByAsc": True,
         "selectedColumns": list(chosen),
         "columnOrder": [*always, *chosen],
         "columnWidths": always | chosen,
         "runsHiddenMode": "FIRST_20_RUNS",
-        "compareRunCharts": _charts(settings),
+        "compareRunCharts": _charts(settings, objective),
         "compareRunSections": [
             {
                 "uuid": _SECTION,
@@ -54,17 +56,17 @@ def trials_view(settings: Sequence[str], *, gpus: bool = False) -> str:
     return json.dumps(view)
 
 
-def _charts(settings: Sequence[str]) -> list[dict[str, Any]]:
+def _charts(settings: Sequence[str], objective: str) -> list[dict[str, Any]]:
     """Settings against WER, the WER of each trial, and how it came about over the samples seen."""
-    charts: list[dict[str, Any]] = []
+    best, charts = f"best_{objective}", list[dict[str, Any]]()
     if settings:
         charts.append(
-            _chart("PARALLEL", selectedParams=list(settings), selectedMetrics=[BEST_WER], showAllRuns=True)
+            _chart("PARALLEL", selectedParams=list(settings), selectedMetrics=[best], showAllRuns=True)
         )
         first = {"key": settings[0], "type": "PARAM"}
-        charts.append(_chart("SCATTER", xaxis=first, yaxis={"key": BEST_WER, "type": "METRIC"}))
-    charts.append(_line(WER))
-    charts.append(_chart("BAR", metricKey=BEST_WER, displayName=BEST_WER, runsCountToCompare=20))
+        charts.append(_chart("SCATTER", xaxis=first, yaxis={"key": best, "type": "METRIC"}))
+    charts.append(_line(objective))
+    charts.append(_chart("BAR", metricKey=best, displayName=best, runsCountToCompare=20))
     charts.append(_line(LOSS))
     return charts
 

@@ -120,7 +120,7 @@ class OptunaStore(Store):
         kind = trial_state(run.outcome if state.ended else run.status)
         if state.ended and kind == TrialState.RUNNING:
             kind = TrialState.FAIL
-        value = run.best_wer if kind == TrialState.COMPLETE else None
+        value = run.best_value if kind == TrialState.COMPLETE else None
         if kind == TrialState.PRUNED and run.evaluations:
             value = run.evaluations[-1][1]  # as Optuna does where it is told of one
         end = run.ended or state.heard

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer.scoring.objectives import named_rates
-from trainer.scoring.translation import true_name
 from tune.experiments.events import BaselineMeasured, Evaluated, TrialProposed
 from tune.space.parameters import show
 from tune.tracking.sync import Log, Store, Target
@@ -40,18 +39,16 @@ class TensorBoardStore(Store):
             str, int
         ] = {}  # samples seen at the last of what was reported between evaluations
         self._ended: set[str] = set()
-        self._task = ""  # which names the rate that decides
 
     def sync(self, log: Log) -> None:
         """See `Store.sync`."""
         if not self.delivered:
             self._empty()
         saved, best = log.saved, {}
-        self._task = saved.state.task
         for entry in log.entries[self.delivered :]:
             event = entry.event
             if isinstance(event, BaselineMeasured):
-                rates = {name: event.rates.get(name) for name in ("wer", "chrf", "bleu")}
+                rates = {name: event.rates.get(name) for name in (saved.state.objective, "chrf", "bleu")}
                 self._scalars("baseline", entry.time, 0, rates)
             elif isinstance(event, TrialProposed):
                 self._settings(event, entry.time, saved.base.seed)
@@ -62,7 +59,7 @@ class TensorBoardStore(Store):
                 best[event.trial_id] = entry.time
         for name, moment in best.items():
             run = saved.state.run(name)
-            self._scalars(name, moment, run.samples_seen, {"best_wer": run.best_wer})
+            self._scalars(name, moment, run.samples_seen, {f"best_{saved.state.objective}": run.best_value})
         for run in saved.state.runs:
             if run.status != "running" and run.trial_id not in self._ended:
                 self._ended.add(run.trial_id)
@@ -92,7 +89,7 @@ class TensorBoardStore(Store):
 
     def _scalars(self, run: str, moment: float, step: int, values: Mapping[str, float | None]) -> None:
         found = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        points = [{"tag": true_name(name, self._task), "simple_value": found[name]} for name in found]
+        points = [{"tag": name, "simple_value": found[name]} for name in found]
         if points:
             self._add(run, moment, step=step, summary={"value": points})
 

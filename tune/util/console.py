@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from trainer.scoring.translation import words
+from trainer.scoring.objectives import words
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -29,7 +29,7 @@ class Measured:
 
 
 def measure_mean(
-    inputs: TrialInputs, files: CheckpointFiles, checkpoints: Sequence[str], name: str, most_wer: float
+    inputs: TrialInputs, files: CheckpointFiles, checkpoints: Sequence[str], name: str, most: float
 ) -> Measured:
     """Average checkpoints, measure that on the validation split, and keep it where its WER is low enough.
 
@@ -38,13 +38,14 @@ def measure_mean(
         files: the experiment's checkpoints.
         checkpoints: to average, with equal shares; paths within the experiment.
         name: of the mean's own checkpoint, which is complete or absent.
-        most_wer: in percent; of a mean with a higher WER nothing is kept.
+        most: in percent; of a mean with a higher objective nothing is kept.
 
     Raises:
         ModelError: they cannot be averaged.
         DivergedError: the mean's loss is no finite number.
         DiskFullError: there is no room for it.
     """
+    from trainer.scoring.objectives import objective_value
     from trainer.train import evaluate
     from trainer.training.checkpoints import write_errors
 
@@ -54,7 +55,7 @@ def measure_mean(
     _write_mean(config, files, checkpoints, place)
     try:
         found = evaluate(config.replace(model=str(place)), data=data, as_in_training=True)
-        kept = found.wer <= most_wer
+        kept = objective_value(found.rates) <= most
         if kept:
             assert found.utterances is not None
             write_errors(place, config, found.utterances)
@@ -64,7 +65,7 @@ def measure_mean(
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
-    return Measured(found.rates(), kept, found.sources)
+    return Measured(found.rates, kept, found.sources)
 
 
 def measure_guard(inputs: TrialInputs, files: CheckpointFiles, checkpoint: str) -> Evaluation:

@@ -129,9 +129,7 @@ def make_trainable(
             tell=functools.partial(post, channel, trial_id),
         )
         if result.diverged:
-            ray.tune.report(
-                {"wer": float("nan"), "samples_seen": result.samples_seen, "diverged": 1.0, "finished": 0.0}
-            )
+            ray.tune.report({"samples_seen": result.samples_seen, "diverged": 1.0, "finished": 0.0})
 
     return ray.tune.with_resources(whisper_trial, resources.request())
 

@@ -118,7 +118,11 @@ def test_signs_of_the_training_texts_may_be_written(config: TrainConfig, base: P
     assert found["begin_suppress_tokens"] == [*ids(base, "a"), generation(base)["eos_token_id"]]
     after = evaluate(config.replace(model=str(checkpoint)))
     assert after.predictions == ["(" * 8] * 4
-    assert (rates["wer"], rates["cer"]) == (after.wer, after.cer) != (before.wer, before.cer)
+    assert (
+        (rates["wer"], rates["cer"])
+        == (after.rates["wer"], after.rates["cer"])
+        != (before.rates["wer"], before.rates["cer"])
+    )
     assert evaluate(config).predictions == before.predictions  # the untouched model as it is
     mean, _ = load_mean(config, [(str(base), 0.5), (str(checkpoint), 0.5)])
     assert mean.generation_config.suppress_tokens == found["suppress_tokens"]
@@ -128,7 +132,7 @@ def test_the_list_can_be_kept(config: TrainConfig, base: Path, tmp_path: Path) -
     checkpoint, rates = trained(config.replace(keep_suppress_tokens=True), tmp_path / "run")
     for name in ("suppress_tokens", "begin_suppress_tokens"):
         assert generation(checkpoint)[name] == generation(base)[name]
-    assert rates["cer"] == evaluate(config).cer
+    assert rates["cer"] == evaluate(config).rates["cer"]
 
 
 def test_texts_are_those_that_the_settings_make(config: TrainConfig, base: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,14 +13,14 @@ from distributed_run import little_memory
 from processes import run_workers
 
 from trainer import memory
-from trainer.config import ConfigError, TrainConfig, check_value
+from trainer.config import ConfigError, TrainConfig
 from trainer.data.prepared import prepare
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.scoring import batch_size
 from trainer.scoring.batch_size import CPU_CLIPS, GPU_CLIPS, BatchSize, clip_bytes
 from trainer.scoring.decoding import Decoder
-from trainer.train import Evaluation, evaluate, train
+from trainer.train import Evaluation, evaluate
 
 CLIP = 1000
 """Bytes of a clip in the made-up measures."""
@@ -39,13 +38,6 @@ def with_card(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: held)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: kept)
-
-
-@pytest.mark.parametrize("written", ["auto", None])
-def test_auto_is_the_default_and_can_be_written(written: Any) -> None:
-    assert TrainConfig().eval_batch_size is None
-    assert check_value("eval_batch_size", written) is None
-    assert TrainConfig.from_dict(TrainConfig(eval_batch_size=written).to_dict()) == TrainConfig()
 
 
 @pytest.mark.parametrize(
@@ -121,13 +113,6 @@ def test_other_errors_and_processes_in_step_are_not_halved() -> None:
         assert tried == [slice(0, 8)]
 
 
-def test_in_step_auto_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_room(monkeypatch, 10**9)
-    size = BatchSize(None, CLIP, same_everywhere=True)
-    size.start()
-    assert (size.loaded, size.at_once) == (CPU_CLIPS, CPU_CLIPS)
-
-
 @pytest.fixture(scope="module")
 def config(small_config: TrainConfig) -> TrainConfig:
     return small_config.replace(max_eval_clips=48)
@@ -154,8 +139,8 @@ def test_the_same_transcripts_in_little_memory(
         found = evaluate(config)
     assert seen == parts
     assert found.predictions == whole.predictions
-    assert (found.wer, found.cer) == (whole.wer, whole.cer)
-    assert found.loss == pytest.approx(whole.loss, rel=1e-4)
+    assert (found.rates["wer"], found.rates["cer"]) == (whole.rates["wer"], whole.rates["cer"])
+    assert found.rates["loss"] == pytest.approx(whole.rates["loss"], rel=1e-4)
 
 
 def test_evaluate_and_transcripts_in_little_memory(config: TrainConfig, whole: Evaluation, card: int) -> None:
@@ -169,25 +154,6 @@ def test_evaluate_and_transcripts_in_little_memory(config: TrainConfig, whole: E
     assert told == [8, 16, 24, 32, 40, 48]
     with little_memory(0), pytest.raises(ConfigError, match="a single clip does not fit in the memory of"):
         Decoder(config).transcribe(split)
-
-
-def test_a_training_evaluates_in_what_memory_there_is(config: TrainConfig, card: int) -> None:
-    config = config.replace(max_steps=4, train_batch_size=8, evaluations=2)
-    rows = []
-    for asked, most in ((48, 100), (None, 9)):
-        rates: list[Any] = []
-        rows.append(rates)
-        with little_memory(most) as seen:
-            train(
-                config.replace(eval_batch_size=asked),
-                lambda row, folder, rates=rates: rates.append(row) if folder else None,
-            )
-        if most == 9:
-            evaluated = [clips for clips in seen if clips != 8]
-            assert evaluated == [16]  # once, and then never again more than there is memory for
-    for one, other in zip(*rows, strict=True):
-        assert one["wer"] == other["wer"]
-        assert one["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-4)
 
 
 def test_workers_with_different_memory_measure_the_same(config: TrainConfig, tmp_path: Path) -> None:

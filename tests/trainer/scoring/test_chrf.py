@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.chrf import CHRF
 
 from trainer.scoring.intervals import compare, difference_interval, rate_interval
-from trainer.scoring.objectives import combine
-from trainer.scoring.translation import ChrfCounts, bleu, count_chrf, judged, renamed, told, true_name, words
+from trainer.scoring.objectives import combine, describe_rates, objective_name, objective_value, words
+from trainer.scoring.translation import ChrfCounts, bleu, count_chrf
 
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "big", "red", "house", "runs", "fast", "away", "from"]
 texts = st.lists(st.text("abcd éx", max_size=12), min_size=1, max_size=8)
@@ -75,11 +76,11 @@ def test_intervals_are_those_of_drawing_the_translations_anew() -> None:
 def test_of_several_sources_the_clips_have_the_rate_that_decides_as_ratio(objective: str) -> None:
     _, first, _ = made(40)
     sources = ["a"] * 25 + ["b"] * 15
-    found = combine({"wer": first}, sources, objective)
+    found = combine({"chrf_error": first}, sources, objective)
     own = {name: first.of([row for row in range(40) if sources[row] == name]).percent for name in "ab"}
     wanted = {"clips": first.percent, "sources": sum(own.values()) / 2, "worst_source": max(own.values())}
-    assert {name: rates["wer"] for name, rates in found.sources.items()} == pytest.approx(own)
-    assert found.rates["wer"] == pytest.approx(wanted[objective])
+    assert {name: rates["chrf_error"] for name, rates in found.sources.items()} == pytest.approx(own)
+    assert found.rates["chrf_error"] == pytest.approx(wanted[objective])
     errors, lengths = sum(found.utterances.word_errors), sum(found.utterances.words)
     assert 100 * errors / lengths == pytest.approx(wanted[objective])
 
@@ -92,18 +93,11 @@ def test_nothing_right_and_nothing_written() -> None:
         _ = count_chrf([""], ["x"]).percent
 
 
-def test_names_of_rates() -> None:
-    keys = ("wer", "best_wer", "baseline_wer", "wer_gain", "wers", "power", "winner_mean_wer", "test_wer/own")
-    assert [true_name(key, "translate") for key in keys] == [
-        *("chrf_error", "best_chrf_error", "baseline_chrf_error", "chrf_error_gain", "chrf_errors", "power"),
-        *("winner_mean_chrf_error", "test_chrf_error/own"),
-    ]
-    assert [true_name(key, "transcribe") for key in keys] == list(keys)
+def test_the_objective_has_a_name_and_a_value() -> None:
+    transcripts, translations = {"wer": 9.0, "cer": 3.0}, {"chrf_error": 40.0, "chrf": 60.0, "bleu": 20.0}
+    assert [objective_name(rates) for rates in (transcripts, translations)] == ["wer", "chrf_error"]
+    assert [objective_value(rates) for rates in (transcripts, translations)] == [9.0, 40.0]
+    assert math.isnan(objective_value({"loss": 1.0})) and math.isnan(objective_value({"wer": None}))
+    assert describe_rates(transcripts) == "WER 9.00 %, CER 3.00 %"
+    assert describe_rates(translations) == "chrF error 40.00 % (chrF 60.00), BLEU 20.00"
     assert words("WER 3 %, no WERs, POWER", "translate") == "chrF error 3 %, no chrF error, POWER"
-    assert renamed({"best": [{"wer": 1.0, "cer": 2.0, "best_cer": 3.0}]}, "translate") == {
-        "best": [{"chrf_error": 1.0}]
-    }
-    rates = {"wer": 40.0, "chrf": 60.0}
-    assert told(rates) == {"chrf_error": 40.0, "chrf": 60.0}
-    assert judged(told(rates)) == rates
-    assert told({"wer": 1.0, "cer": 1.0}) == {"wer": 1.0, "cer": 1.0}

@@ -18,11 +18,8 @@ from trainer.scoring.language_rules import (
     LATE,
     NOTES,
     RULES,
-    serbian_latin,
-    spelling_table,
-    split_characters,
 )
-from trainer.scoring.normalizers import describe_normalizer, make_normalizer, normalize, unit_note
+from trainer.scoring.normalizers import make_normalizer, normalize, unit_note
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"
 
@@ -149,36 +146,16 @@ def test_what_sounds_different_stays_different(language: str, one: str, other: s
 
 @pytest.mark.parametrize("language", CODES)
 def test_every_language_has_a_normaliser(language: str) -> None:
-    normalizer = make_normalizer(TrainConfig(language=language))
+    config = TrainConfig(language=language)
+    normalizer = make_normalizer(config)
     assert normalizer.name == f"auto-{language}"
     assert language_name(language) in normalizer.description
     assert (normalizer.unit == "characters") == (language in WITHOUT_SPACES)
+    assert ("WER is the CER" in str(unit_note(config))) == (language in WITHOUT_SPACES)
+    assert unit_note(config.replace(normalizer="basic")) is None
     plain = "a b c" if normalizer.unit == "characters" else "abc"
     assert normalizer(" ABC. ") == plain
     assert normalizer("") == normalizer("…!") == ""
-
-
-def test_languages_without_spaces_are_those_of_whispers_own_code_and_two_more() -> None:
-    import transformers.models.whisper.tokenization_whisper as theirs
-
-    source = Path(str(theirs.__file__)).read_text(encoding="utf-8")
-    [listed] = set(re.findall(r"if language in (\{[^}]+\}):", source))
-    names = set(re.findall(r'"(\w+)"', listed))
-    assert {language_name(code).lower() for code in WITHOUT_SPACES} - names == {"khmer", "tibetan"}
-    assert names <= {language_name(code).lower() for code in WITHOUT_SPACES}
-
-
-def test_a_character_keeps_its_marks() -> None:
-    assert split_characters("น้ำ ดี").split() == ["น้", "ำ", "ดี"]
-    assert split_characters("がe\u0301x").split() == ["が", "e\u0301", "x"]
-
-
-@pytest.mark.parametrize("language", ["zh", "yue", "ja", "th", "lo", "my", "km", "bo"])
-def test_unit_of_languages_without_spaces_is_told(language: str) -> None:
-    config = TrainConfig(language=language)
-    assert "characters are counted" in describe_normalizer(config)[1]
-    assert "WER is the CER" in str(unit_note(config))
-    assert unit_note(config.replace(normalizer="basic")) is None
 
 
 def test_other_normalisers_are_as_they_were() -> None:
@@ -201,17 +178,6 @@ def test_a_translation_is_counted_as_english() -> None:
     assert make_normalizer(config).name == config.normalizer_name == "auto-en"
     assert make_normalizer(config)("Colour") == "color"
     assert TrainConfig(model="tiny.en", language=None).normalizer_name == "auto-en"
-
-
-def test_the_spelling_table_is_whispers() -> None:
-    table = spelling_table()
-    assert len(table) > 1700
-    assert table["colour"] == "color"
-    assert all(word.isalpha() and other.isalpha() for word, other in table.items())
-
-
-def test_serbian_has_one_answer_for_every_letter() -> None:
-    assert serbian_latin("абвгдђежзијклљмнњопрстћуфхцчџш") == "abvgdđežzijklljmnnjoprstćufhcčdžš"
 
 
 def test_the_table_in_the_docs_is_complete() -> None:

@@ -9,22 +9,22 @@ import pytest
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
-from trainer.scoring.alignment import UtteranceErrors
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.train import evaluate, train
 
 
-def made_up(n_clips: int, wer: float) -> UtteranceErrors:
+def made_up(n_clips: int, wer: float) -> ClipErrors:
     """Clips of 3 to 20 words, some of which are far harder than others."""
     rng = np.random.default_rng(0)
     words = rng.integers(3, 21, n_clips)
     hard = rng.gamma(1.0, 1.0, n_clips)
     errors = rng.binomial(words, np.clip(wer / 100 * hard, 0, 1))
-    return UtteranceErrors(errors.tolist(), words.tolist())
+    return ClipErrors(errors, words)
 
 
-def rate(errors: UtteranceErrors, clips: list[int]) -> float:
-    return 100 * sum(errors.word_errors[c] for c in clips) / sum(errors.words[c] for c in clips)
+def rate(errors: ClipErrors, clips: list[int]) -> float:
+    return ClipErrors(errors.word_errors[clips], errors.words[clips]).rate
 
 
 def test_its_wer_is_about_half_a_point_off() -> None:
@@ -40,12 +40,12 @@ def test_its_wer_is_about_half_a_point_off() -> None:
     ("errors", "expected"),
     [
         (made_up(20_000, 40.0), 2000),
-        (UtteranceErrors([0] * 3000, [9] * 3000), 500),
+        (ClipErrors(np.zeros(3000), np.full(3000, 9)), 500),
         (made_up(400, 40.0), None),
-        (UtteranceErrors([0] * 900, [0] * 900), None),
+        (ClipErrors(np.zeros(900), np.zeros(900)), None),
     ],
 )
-def test_it_has_500_to_2000_clips(errors: UtteranceErrors, expected: int | None) -> None:
+def test_it_has_500_to_2000_clips(errors: ClipErrors, expected: int | None) -> None:
     assert enough_clips(errors) == expected
 
 
@@ -65,4 +65,4 @@ def test_a_training_that_measures_a_part_is_the_same_training(small_config: Trai
     train(config, lambda row, folder: whole.append(dict(row)) if folder else None, data=data)
     assert [row["loss"] for row in rows] == [row["loss"] for row in whole]
     assert [row["eval_loss"] for row in rows] != [row["eval_loss"] for row in whole]
-    assert evaluate(config, data=data, clips=[1, 4, 6]).clips == 3
+    assert evaluate(config, data=data, clips=[1, 4, 6]).rates["clips"] == 3

@@ -12,11 +12,11 @@ from rich.console import Console
 from trainer.scoring.alignment import Piece, align, count_errors, frequent_errors, pairs
 from trainer.scoring.breakdown import by_ranges, group_by
 from trainer.scoring.decoding import Transcripts
-from trainer.scoring.hallucinations import compression_ratio, find_signs, longest_insertion, loop
+from trainer.scoring.hallucinations import find_signs
 from trainer.scoring.intervals import compare, difference_interval, rate_interval
 from trainer.scoring.language_rules import split_characters
 from trainer.scoring.normalizers import Normalizer
-from trainer.scoring.scores import RATES, Reference, Scores, count_rates, score
+from trainer.scoring.scores import Reference, Scores, count_rates, score
 from tune.evaluation.tables import aligned_lines, between, difference_between, p_value, points, verdict
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
@@ -67,16 +67,6 @@ def test_200_random_pairs_as_jiwer_counts_them(level: str) -> None:
         assert counts.errors[row] / counts.lengths[row] == pytest.approx(alone(said, heard))
 
 
-def test_evaluation_of_200_random_pairs_as_jiwer() -> None:
-    references, hypotheses = random_pairs(200, seed=2)
-    scores = scored(references, hypotheses)
-    assert scores.model.rates["wer"].percent == pytest.approx(100 * jiwer.wer(references, hypotheses))
-    assert scores.model.rates["cer"].percent == pytest.approx(100 * jiwer.cer(references, hypotheses))
-    for rate in RATES:
-        low, high = scores.model.rates[rate].interval or (0.0, 0.0)
-        assert low < scores.model.rates[rate].percent < high
-
-
 def scored(references: list[str], hypotheses: list[str], baseline: list[str] | None = None) -> Scores:
     def transcripts(texts: list[str]) -> Transcripts:
         return Transcripts(texts, 1.0, 10.0, "nothing", "fp32", {}, 16)
@@ -119,7 +109,7 @@ def test_of_characters_the_wer_is_the_cer() -> None:
     characters = Normalizer("none", "characters", "", split_characters)
     counts = count_rates(["你们好。", "日本"], ["你好!", "日本"], characters).counts
     # "!" for "。" and one character left out, of six; spaces between characters are none of the text
-    for rate in RATES:
+    for rate in counts:
         assert (counts[rate].errors.tolist(), counts[rate].lengths.tolist()) == ([2, 0], [4, 2])
 
 
@@ -138,13 +128,6 @@ def test_the_alignment_puts_words_side_by_side() -> None:
     assert list(pairs(aligned("", "a b"))) == [("insert", "", "a"), ("insert", "", "b")]
     assert list(pairs(aligned("a", ""))) == [("delete", "a", "")]
     assert aligned("", "") == []
-
-
-def test_an_alignment_holds_all_words() -> None:
-    references, hypotheses = random_pairs(100, seed=3)
-    for said, heard, pieces in zip(references, hypotheses, align(references, hypotheses), strict=True):
-        assert " ".join(word for piece in pieces for word in piece.reference) == said
-        assert " ".join(word for piece in pieces for word in piece.hypothesis) == heard
 
 
 def test_an_alignment_on_the_screen_fits_its_width_and_stays_in_columns() -> None:
@@ -180,15 +163,15 @@ def made_up(generator: np.random.Generator, n: int, mean: float) -> tuple[np.nda
     return generator.binomial(lengths, chance), lengths
 
 
-@pytest.mark.parametrize("mean", [0.03, 0.08, 0.15, 0.5, 0.9])
-@pytest.mark.parametrize("n", [5, 6, 10, 20, 50, 200])
+@pytest.mark.parametrize("mean", [0.03, 0.15, 0.9])
+@pytest.mark.parametrize("n", [5, 20, 200])
 def test_the_interval_holds_the_true_rate_as_often_as_it_says(n: int, mean: float) -> None:
     generator = np.random.default_rng(5)
     found = [rate_interval(*made_up(generator, n, mean)) for _ in range(1000)]
     assert np.mean([low <= 100 * mean <= high for low, high in filter(None, found)]) >= 0.90
 
 
-@pytest.mark.parametrize("n", [5, 6, 10, 20, 50, 200])
+@pytest.mark.parametrize("n", [5, 20, 200])
 def test_the_interval_of_a_difference_holds_the_true_one(n: int) -> None:
     generator = np.random.default_rng(6)
     found = []
@@ -200,17 +183,6 @@ def test_the_interval_of_a_difference_holds_the_true_one(n: int) -> None:
         found.append(difference_interval(differences, lengths))
     held = np.mean([low <= 10.0 <= high for low, high in filter(None, found)])
     assert 0.90 <= held <= 0.99
-
-
-def test_an_interval_is_the_same_each_time_and_narrows_with_more_clips() -> None:
-    errors, lengths = made_up(np.random.default_rng(6), 400, 0.2)
-    first = rate_interval(errors, lengths)
-    assert first is not None and first == rate_interval(errors, lengths)
-    few = rate_interval(errors[:50], lengths[:50])
-    assert few is not None and few[1] - few[0] > 2 * (first[1] - first[0])
-    # Of many clips it is the normal one around the rate.
-    rate = 100 * errors.sum() / lengths.sum()
-    assert first[0] + first[1] == pytest.approx(2 * rate, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -316,19 +288,16 @@ def test_groups_of_a_column() -> None:
 
 
 SPEAKERS = ["121", "237", "260", "672", "908", "1089", "1188", "1221", "1284", "1320"]
+YEARS = [str(year) for year in range(1990, 2002)] * 5
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("Speaker_ID", SPEAKERS),
-        ("reader", SPEAKERS),
         ("chapterId", SPEAKERS),
-        ("chapter", SPEAKERS * 3),
-        ("year", [str(year) for year in range(1990, 2002)] * 5),
-        ("speaker_id", [f"{number}.0" for number in SPEAKERS]),
-        ("utterance", [f"{number}_128104" for number in SPEAKERS]),
-        ("room", [f"0{number}" for number in range(10, 30)]),
+        ("reader", SPEAKERS),
+        ("year", YEARS),
+        ("room", [f"0{n}" for n in range(10, 30)]),
     ],
 )
 def test_numbers_that_name_something_are_groups_of_their_own(name: str, values: list[str]) -> None:
@@ -353,23 +322,22 @@ def test_measures_are_in_ranges_that_read_differently(values: list[str], labels:
 
 def test_ranges_keep_equal_numbers_together_and_all_rows() -> None:
     numbers = dict(enumerate([1.0] * 50 + [2.0] * 3 + [3.0] * 10))
-    groups = by_ranges(numbers, 1, " s")
-    assert list(groups) == ["1.0 s", "2.0 to 3.0 s"]
+    groups = by_ranges(numbers, " s")
+    assert list(groups) == ["1 s", "2 to 3 s"]
     assert sorted(row for rows in groups.values() for row in rows) == list(range(63))
     assert by_ranges({}) == {}
-    alike = by_ranges(dict(enumerate([5.01, 5.02, 5.03, 5.04])), 1, " s")
+    alike = by_ranges(dict(enumerate([5.01, 5.02, 5.03, 5.04])), " s")
     assert list(alike) == ["5.01 s", "5.02 s", "5.03 s", "5.04 s"]
 
 
 SIGNS = {
     "a clean text": ("one two three", "one two three", []),
     "errors alone": ("one two three", "a b", []),
+    "two runs of three words": ("one two", "a b c one d e f two", []),
     "five words too many": ("one two", "one a b c d e two", ["insertions"]),
     "four words too many": ("one two", "one a b c d two", []),
-    "a loop": ("so it goes", "so it goes so it goes so it goes", ["insertions", "repetition"]),
-    "a word said four times": ("no no no no", "no no no no", []),
-    "a word looped": ("no", "no no no no", ["repetition"]),
-    "a long loop": ("thanks", "thank you for watching " * 20, ["insertions", "repetition", "compression"]),
+    "a loop": ("so it goes", "so it goes so it goes so it goes", ["insertions"]),
+    "a long loop": ("thanks", "thank you for watching " * 20, ["insertions", "compression"]),
     "a long loop that was sung": ("la la li " * 40, "la la li " * 40, []),
     "text for nothing": ("", "thank you", ["empty reference"]),
     "nothing for nothing": ("", "", []),
@@ -385,22 +353,8 @@ def test_signs_of_hallucination(case: str) -> None:
 
 def test_signs_of_a_language_without_spaces_are_told_in_its_own_writing() -> None:
     said, heard = "你 好", "你 好 " + "谢 谢 观 看 " * 5
-    found = {
-        sign.kind: sign.detail for sign in find_signs([said], [heard], [aligned(said, heard)], "characters")
-    }
-    assert found["insertions"] == "20 characters: 谢谢观看谢谢观看谢谢观看谢谢观看谢谢观看"
-    assert found["repetition"] == "5 times: 谢谢观看"
-
-
-def test_loops_and_runs() -> None:
-    assert loop(["a", "b", "c", "a", "b", "c", "a", "b", "c"]) == ("a b c", 3)
-    assert loop(["a", "b", "a", "b"]) == ("", 0)
-    assert loop([]) == ("", 0)
-    assert longest_insertion(aligned("a b", "a x b y z")) == ("y", "z")
-    assert longest_insertion(aligned("a b", "a c")) == ()
-    assert compression_ratio("") == 0.0
-    assert (
-        compression_ratio("very " * 100)
-        > 2.4
-        > compression_ratio("a plain sentence of some length, said once")
+    sign, *_ = find_signs([said], [heard], [aligned(said, heard)], "characters")
+    assert (sign.kind, sign.detail) == (
+        "insertions",
+        "20 characters: 谢谢观看谢谢观看谢谢观看谢谢观看谢谢观看",
     )

@@ -112,9 +112,9 @@ def test_two_workers_train_and_evaluate_as_one(one_worker: tuple[TrainConfig, Pa
     assert (second["rows"], second["wer"]) == ([], first["wer"]), "the first tells, both know"
     # The WER that two workers found is exactly what one finds for the same weights.
     exact = evaluate(config.replace(model=rows[-1]["checkpoint"]), data=prepare(config))
-    assert exact.wer == rows[-1]["wer"]
-    assert exact.cer == rows[-1]["cer"]
-    assert exact.loss == pytest.approx(rows[-1]["eval_loss"], rel=1e-5)
+    assert exact.rates["wer"] == rows[-1]["wer"]
+    assert exact.rates["cer"] == rows[-1]["cer"]
+    assert exact.rates["loss"] == pytest.approx(rows[-1]["eval_loss"], rel=1e-5)
 
 
 def assert_resumes(config: TrainConfig, folder: Path, again: Path) -> None:
@@ -166,4 +166,4 @@ def test_deepspeed_trains_as_one_worker_resumes_and_exports(
     assert_resumes(config, folder, tmp_path / "again")
     write_model(config, Path(last["checkpoint"]), tmp_path / "exported")
     found = evaluate(base.replace(model=str(tmp_path / "exported")), data=prepare(base))
-    assert found.wer == pytest.approx(last["wer"], abs=0.1 if base.method == "lora" else 0)
+    assert found.rates["wer"] == pytest.approx(last["wer"], abs=0.1 if base.method == "lora" else 0)

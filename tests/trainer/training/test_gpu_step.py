@@ -226,8 +226,8 @@ def test_bf16_writes_nearly_what_fp32_does(small_config: TrainConfig) -> None:
     found = evaluate(small_config.replace(precision="bf16"))
     decoder = Decoder(small_config.replace(precision="bf16"))
     assert decoder.transcribe(prepare(small_config).splits["validation"]).texts == found.predictions
-    assert found.loss == pytest.approx(expected.loss, rel=0.01)
-    assert found.wer == pytest.approx(expected.wer, abs=5)
+    assert found.rates["loss"] == pytest.approx(expected.rates["loss"], rel=0.01)
+    assert found.rates["wer"] == pytest.approx(expected.rates["wer"], abs=5)
     same = [one == other for one, other in zip(found.predictions, expected.predictions, strict=True)]
     assert sum(same) >= 12
     assert len(evaluate(small_config.replace(precision="bf16", generation_num_beams=2)).predictions) == 16

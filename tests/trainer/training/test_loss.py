@@ -121,7 +121,7 @@ def test_an_evaluation_has_the_same_loss(small_config: TrainConfig) -> None:
     whole = evaluate(small_config)
     with at_most(BYTES):
         cut = evaluate(small_config)
-    assert cut.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert cut.rates["loss"] == pytest.approx(whole.rates["loss"], rel=1e-5)
     assert cut.predictions == whole.predictions
 
 

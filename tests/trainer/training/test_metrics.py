@@ -10,7 +10,6 @@ import pytest
 
 from trainer.config import TrainConfig
 from trainer.scoring.normalizers import make_normalizer
-from trainer.scoring.scores import RATES
 from trainer.training.metrics import ErrorRates
 
 SAID = ["a", "1 2 3 4 5 6 7 8 9", "Hello, world"]
@@ -24,7 +23,7 @@ def metric() -> ErrorRates:
 
 def test_rates_are_those_of_the_whole_corpus(metric: ErrorRates) -> None:
     rates = metric.compute(predictions=HEARD, references=SAID)
-    assert set(rates) == set(RATES)
+    assert set(rates) == {"wer", "cer", "wer_orthographic", "cer_orthographic"}
     assert rates["wer"] == pytest.approx(100 * jiwer.wer(SAID, HEARD))
     assert rates["cer"] == pytest.approx(100 * jiwer.cer(SAID, HEARD))
     assert metric.counts["wer"].errors.tolist() == [3, 0, 1]

@@ -68,7 +68,7 @@ def test_told_at_the_next_evaluation(
 
     result = train(diverging.replace(evaluate_at=(first_point,)), report)
     assert result.diverged
-    assert (result.steps, result.samples_seen, result.wer) == (steps, first_point, None)
+    assert (result.steps, result.samples_seen, result.best) == (steps, first_point, None)
     last = {"samples_seen": first_point, "step": steps, "epoch": first_point / 48, "diverged": 1.0}
     assert rows[-1] == last
     assert all("diverged" not in row for row in rows[:-1])

@@ -184,7 +184,7 @@ def test_run_reports_on_its_points_and_says_nothing_deprecated(
     assert [seen for seen, _ in evaluations] == [10, 20, 32]
     assert result.samples_seen == 32
     assert not result.diverged
-    assert result.wer is not None
+    assert result.best is not None
     assert {"samples_seen", "step", "epoch", "loss", "learning_rate"} <= set(progress[0])
     printed = capfd.readouterr()
     assert "deprecat" not in (printed.out + printed.err).lower()
@@ -252,13 +252,13 @@ def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig, 
         model.generate(input_features=features), skip_special_tokens=True
     )
     assert found.predictions == [text.strip() for text in texts]
-    assert found.clips == len(split) == 16
+    assert found.rates["clips"] == len(split) == 16
 
 
 def test_evaluation_does_not_depend_on_the_batch_size(small_config: TrainConfig) -> None:
     rates = [evaluate(small_config.replace(eval_batch_size=size)) for size in (16, 5)]
-    assert rates[0].wer == rates[1].wer
-    assert rates[0].loss == pytest.approx(rates[1].loss, rel=1e-4)
+    assert rates[0].rates["wer"] == rates[1].rates["wer"]
+    assert rates[0].rates["loss"] == pytest.approx(rates[1].rates["loss"], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -493,7 +493,7 @@ def test_spec_augment_masks_training_and_not_evaluation(small_config: TrainConfi
         return rows[0]["loss"]
 
     assert first_loss(masked) > 1.05 * first_loss(small_config)
-    assert evaluate(masked).wer == evaluate(small_config).wer
+    assert evaluate(masked).rates["wer"] == evaluate(small_config).rates["wer"]
 
 
 @pytest.fixture

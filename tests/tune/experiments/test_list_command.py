@@ -69,8 +69,8 @@ def test_what_a_finished_search_came_to(made: Path) -> None:
     won = results["finalists"]["standings"][0]
     assert won["trial_id"] == results["finalists"]["winner"]
     assert won["mean"] > results["best"]["wer"]  # the mean of its seeds, not the luckiest of them
-    assert (line.baseline_wer, line.best_wer) == (results["baseline"]["wer"], won["mean"])
-    assert line.wer_gain == results["baseline"]["wer"] - won["mean"]
+    assert (line.baseline, line.best) == (results["baseline"]["wer"], won["mean"])
+    assert line.gain == results["baseline"]["wer"] - won["mean"]
     assert (
         results["best"]["run"] != results["best"]["trial_id"]
     )  # a finalist's repeat, not the luckiest trial
@@ -116,7 +116,7 @@ def test_more_trials_for_a_finished_search(made: Path, tmp_path: Path) -> None:
     log.close()
     line = of(tmp_path)["x"]
     assert (line.state, line.trials_ended, line.trials_asked) == ("interrupted", 9, 12)
-    assert line.best_wer == 1.25  # the results are older
+    assert line.best == 1.25  # the results are older
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_the_table(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert [row.split()[0] for row in rows] == ["interrupted", "finished"]  # the newest first
     line = of(made)["finished"]
-    shown = [f"{rate:.2f}" for rate in (line.baseline_wer, line.best_wer, line.wer_gain) if rate is not None]
+    shown = [f"{rate:.2f}" for rate in (line.baseline, line.best, line.gain) if rate is not None]
     assert rows[1].split()[1:] == ["finished", "9", *shown, "1:00:00", *rows[1].split()[-2:]]
     assert rows[1].split()[-2] in ("2026-01-01", "2026-01-02")  # local time
     assert " of 9 " in rows[0]
@@ -317,7 +317,7 @@ def test_an_object_store(
         "hurt": "damaged",
         "begun": "damaged",
     }
-    assert of(store.uri)["finished"].best_wer == of(made)["finished"].best_wer
+    assert of(store.uri)["finished"].best == of(made)["finished"].best
     monkeypatch.setattr("tune.experiments.listing._ALIVE_SECONDS", 0.0)
     assert of(store.uri)["elsewhere"].state == "interrupted"
-    assert of(store.uri)["elsewhere"].best_wer == 12.0
+    assert of(store.uri)["elsewhere"].best == 12.0

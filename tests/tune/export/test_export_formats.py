@@ -106,7 +106,7 @@ def test_the_runtime_hears_what_transformers_hears(
     assert (found.split, found.clips, found.words) == ("test", 96, 358)
     assert not found.problem
     assert found.same >= 94  # one or two near ties
-    assert 60 < found.hf_wer < 70, "the untuned demo"
+    assert 60 < found.hf_rate < 70, "the untuned demo"
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_the_wrong_model_is_found_out(
     path.write_bytes(content)
     found = check(checker, folder, "ggml")
     assert found.problem
-    assert found.wer > found.hf_wer + 10
+    assert found.rate > found.hf_rate + 10
 
 
 def test_a_file_that_the_runtime_refuses_is_told_in_its_words(

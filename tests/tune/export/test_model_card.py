@@ -61,7 +61,7 @@ def trial(name: str, seconds: float) -> TrialRecord:
         name,
         {"learning_rate": 3.5e-5, "train_batch_size": 16},
         status="completed",
-        best_wer=24.1,
+        best_value=24.1,
         best_samples_seen=6_000,
         seconds=seconds,
         checkpoint=f"trials/{name}/checkpoint_000000",

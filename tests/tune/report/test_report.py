@@ -284,7 +284,7 @@ def test_trials_with_fewer_steps_than_the_longest(tmp_path: Path) -> None:
     """With `max_steps` small batches end at fewer samples, between two rungs."""
     short = made_trial(2, [40, 22], stop=None)
     short.evaluations, short.losses = [(384, 40.0), (1600, 15.0)], [1.0, 0.5]
-    short.status, short.stop, short.finished, short.best_wer = "completed", None, True, 15.0
+    short.status, short.stop, short.finished, short.best_value = "completed", None, True, 15.0
     trials = [made_trial(1, WHOLE), short, made_trial(3, [45])]
     folder = write_experiment(tmp_path, trials, settings={"max_steps": 100})
     assert "100 steps" in page_of(folder).text

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from made_experiments import made_trial, write_experiment
 
+from trainer.scoring.alignment import ClipErrors
 from tune.report.advice.results import finalists_tie
 from tune.report.analysis import LEAST_TRIALS, Analysis
 from tune.report.experiment import load_experiment
 from tune.report.scales import number, scale_of, tell, wer_scale
 from tune.report.writer import make_report
-from tune.search.finalists import ClipErrors, gain_interval, wer_interval
+from tune.search.finalists import gain_interval, objective_interval
 from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
 
 
@@ -144,7 +145,7 @@ def test_an_interval_covers_the_truth() -> None:
     random = np.random.default_rng(1)
     held = 0
     for _ in range(200):
-        interval = wer_interval([clips(20.0, 150, random)])
+        interval = objective_interval([clips(20.0, 150, random)])
         assert interval is not None
         held += interval[0] <= 20.0 <= interval[1]
     assert 0.90 <= held / 200 <= 0.99
@@ -152,7 +153,7 @@ def test_an_interval_covers_the_truth() -> None:
 
 def test_intervals_need_the_same_clips() -> None:
     random = np.random.default_rng(0)
-    assert wer_interval([clips(20.0, 150, random), clips(20.0, 149, random)]) is None
+    assert objective_interval([clips(20.0, 150, random), clips(20.0, 149, random)]) is None
     assert gain_interval([clips(20.0, 150, random)], clips(40.0, 149, random), (0.5, 4)) is None
     base = clips(60.0, 150, random)
     better = ClipErrors(np.maximum(0, base.word_errors - 3), base.words)
@@ -165,7 +166,7 @@ def test_intervals_need_the_same_clips() -> None:
     half = np.hypot(2.776 * 0.5, 100 * 3 * (1 + 0.3 * (base.words.mean() - 1)) / base.words.sum())
     assert same == pytest.approx((-half, half), abs=0.001)
     # Paired: far narrower than the models' own.
-    own = wer_interval([base])
+    own = objective_interval([base])
     assert own is not None
     assert interval[1] - interval[0] < own[1] - own[0]
 
@@ -177,7 +178,7 @@ def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> Non
         file.write_text(content)
         winner = Analysis(load_experiment(folder)).winner
         assert winner is not None
-        assert (winner.wer, winner.interval) == (10.0, None)
+        assert (winner.value, winner.interval) == (10.0, None)
     file.unlink()
     assert Analysis(load_experiment(folder)).winner is not None
 

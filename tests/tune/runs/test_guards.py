@@ -24,7 +24,7 @@ import trainer
 import tune_whisper
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
-from trainer.scoring.alignment import UtteranceErrors
+from trainer.scoring.alignment import ClipErrors
 from trainer.train import Evaluation, evaluate
 from tune.cli import main
 from tune.experiments.events import GuardMeasured
@@ -38,7 +38,6 @@ from tune.runs.final_round import choose_export, compare
 from tune.runs.guards import judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
-from tune.search.finalists import ClipErrors
 from tune.search.guards import Guard, Measured, choose, trade
 from tune.tracking.mlflow_runs import event_points, own_run
 from tune.tracking.mlflow_texts import search_ended
@@ -63,8 +62,8 @@ class Measurer:
         self.made.append(name)
         each = [found - 1, found + 1] * 5 if name != "base" else [found] * 10
         rates = dict.fromkeys(("wer", "cer", "wer_orthographic", "cer_orthographic", "loss"), float(found))
-        clips = UtteranceErrors(each, [100] * 10)
-        return Evaluation(**rates, clips=10, predictions=[], utterances=clips), "the clips"
+        clips = ClipErrors(np.array(each), np.full(10, 100))
+        return Evaluation(rates={**rates, "clips": 10}, predictions=[], utterances=clips), "the clips"
 
     def judge(self, search: Search) -> None:
         """As `SearchStages` does it."""

@@ -103,7 +103,7 @@ def test_a_checkpoint_that_was_told_counts_before_the_next_evaluation_is_decided
     driver.fetch()
     driver.callback.on_trial_complete(0, [], driver.trial("001"))
     assert driver.there == {driver.record("001").checkpoint}
-    assert (driver.weights("001"), driver.record("001").best_wer) == ("first", 10.0)
+    assert (driver.weights("001"), driver.record("001").best_value) == ("first", 10.0)
 
 
 def test_a_damaged_best_checkpoint_that_is_made_again_counts_with_its_own_wer(driver: Driver) -> None:
@@ -115,7 +115,7 @@ def test_a_damaged_best_checkpoint_that_is_made_again_counts_with_its_own_wer(dr
     driver.evaluate("001", 0, 11.0)  # some hardware does not compute the same twice
     driver.save("001", 0, "all", "again")
     driver.fetch()
-    assert (driver.weights("001"), driver.record("001").best_wer) == ("again", 11.0)
+    assert (driver.weights("001"), driver.record("001").best_value) == ("again", 11.0)
 
 
 def test_what_is_told_after_a_trial_was_taken_for_lost_is_not_heard(driver: Driver) -> None:
@@ -129,7 +129,7 @@ def test_what_is_told_after_a_trial_was_taken_for_lost_is_not_heard(driver: Driv
     driver.evaluate("001", 0, 10.0)
     driver.save("001", 0, "all", "anew")
     driver.fetch()
-    assert (driver.weights("001"), driver.record("001").best_wer) == ("anew", 10.0)
+    assert (driver.weights("001"), driver.record("001").best_value) == ("anew", 10.0)
 
     driver.evaluate("002", 0, 12.0)
     driver.callback.on_trial_error(0, [], driver.trial("002"))

@@ -742,7 +742,7 @@ class SearchMachine(RuleBasedStateMachine):
     @invariant()
     def something_can_be_exported(self) -> None:
         state = read_log(self.plan.folder / EVENTS_FILE)
-        if any(run.best_wer is not None for run in state.records.all()):
+        if any(run.best_value is not None for run in state.records.all()):
             best = state.best()
             assert best is not None
             assert best.checkpoint is not None
@@ -774,7 +774,7 @@ class SearchMachine(RuleBasedStateMachine):
         """Also where it was lost before its checkpoint was saved."""
         for run in read_log(self.plan.folder / EVENTS_FILE).runs:
             if run.status in ("completed", "early_stopped"):
-                assert run.best_wer == min(wer for _, wer in run.evaluations)
+                assert run.best_value == min(wer for _, wer in run.evaluations)
 
     @invariant()
     def every_checkpoint_that_is_named_is_there(self) -> None:

@@ -116,7 +116,7 @@ def test_what_is_told_after_a_failure_is_not_heard(watched: Watched) -> None:
     watched.save(100)
     assert watched.starts == []
     watched.evaluate(100, 10.0)
-    assert (watched.starts, watched.watch.record.best_wer) == ([100], 10.0)
+    assert (watched.starts, watched.watch.record.best_value) == ([100], 10.0)
 
 
 def test_the_screen_tells_the_best_also_while_its_checkpoint_is_written(watched: Watched) -> None:

@@ -35,7 +35,7 @@ class Search:
     ) -> TrialRecord:
         """One more trial, which ended after those before it, or runs."""
         record = self.records.start(f"{len(self.records.all()) + 1:03d}", {})
-        record.best_wer = wer
+        record.best_value = wer
         record.started -= hours * 3600
         if outcome is not None:
             record.end(outcome)
@@ -107,7 +107,7 @@ def test_a_plateau_goes_by_the_end_of_the_trials() -> None:
     first = search.trial(None, None)
     for wer in (50.0, 51.0):
         search.trial(wer)
-    first.best_wer = 10.0
+    first.best_value = 10.0
     assert search.reason is None
     first.end("completed")
     first.ended = time.time() + 100

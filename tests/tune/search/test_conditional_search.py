@@ -84,9 +84,9 @@ def test_both_branches_are_learned(search: Simulation) -> None:
             if record.config["group_by_length"] is frozen
         ]
         assert min(abs(math.log10(rate / BEST[frozen])) for rate in rates) < 0.25, rates
-    best = min(search.records.all(), key=lambda record: record.best_wer or math.inf)
-    assert best.best_wer is not None
-    assert best.best_wer < 20.3
+    best = min(search.records.all(), key=lambda record: record.best_value or math.inf)
+    assert best.best_value is not None
+    assert best.best_value < 20.3
 
 
 @pytest.mark.parametrize("cut", [3, 9, 20])

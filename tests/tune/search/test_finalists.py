@@ -35,7 +35,7 @@ def trials(*ends: tuple[float | None, Outcome | None]) -> Records:
     records = Records()
     for number, (wer, outcome) in enumerate(ends, 1):
         record = records.start(f"{number:03d}", {RATE: number / 1000})
-        record.best_wer = wer
+        record.best_value = wer
         if outcome:
             record.end(outcome)
     return records
@@ -210,8 +210,8 @@ def test_a_clear_difference_has_a_winner() -> None:
     first, second = verdict.standings
     assert (first.trial_id, second.trial_id, second.tied) == ("002", "001", False)
     assert first.runs == ["r1", "r2", "r3"]
-    assert first.mean == pytest.approx(np.mean(first.wers))
-    assert first.sd == pytest.approx(np.std(first.wers, ddof=1))
+    assert first.mean == pytest.approx(np.mean(first.values))
+    assert first.sd == pytest.approx(np.std(first.values, ddof=1))
     assert second.difference == pytest.approx(second.mean - first.mean)
     assert 4 < interval(verdict)[0] < second.difference < interval(verdict)[1] < 12
     assert (first.difference, first.interval) == (0.0, (0.0, 0.0))
@@ -346,7 +346,7 @@ def test_the_same_clips_are_compared() -> None:
 
 
 def without_clips(found: list[Repeat]) -> list[Repeat]:
-    return [Repeat(run.run, run.wer, run.seconds) for run in found]
+    return [Repeat(run.run, run.value, run.seconds) for run in found]
 
 
 def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
@@ -382,7 +382,7 @@ def test_a_verdict_is_the_same_each_time_and_plain() -> None:
     saved = json.loads(json.dumps(dataclasses.asdict(verdict)))
     assert saved["winner"] == verdict.winner
     assert set(saved["standings"][0]) == {
-        *("trial_id", "runs", "wers", "mean", "sd", "seconds", "difference", "interval", "tied"),
+        *("trial_id", "runs", "values", "mean", "sd", "seconds", "difference", "interval", "tied"),
         *("samples_per_second", "mean_interval"),
     }
     assert restored(Verdict, saved) == verdict

@@ -22,7 +22,7 @@ def test_the_best_row_counts_not_the_last() -> None:
     for samples, wer in [(100, 40.0), (300, 12.0), (900, 15.0)]:
         trial.add_evaluation(evaluation(samples, wer))
     trial.end("completed")
-    assert (trial.wer, trial.best_wer, trial.best_cer, trial.best_samples_seen) == (15.0, 12.0, 6.0, 300)
+    assert (trial.value, trial.best_value, trial.best_cer, trial.best_samples_seen) == (15.0, 12.0, 6.0, 300)
     assert records.best() is trial
 
 
@@ -34,7 +34,7 @@ def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
     assert trial.outcome == "diverged"
     trial.end("diverged")
     assert (trial.status, trial.outcome) == ("diverged", "diverged")
-    assert trial.best_wer == 30.0
+    assert trial.best_value == 30.0
     assert trial.evaluations == [(100, 30.0)]
 
 
@@ -55,7 +55,7 @@ def test_a_record_survives_being_written_down() -> None:
     new = folded(records)["001"]
     assert (new.evaluations, new.losses, new.stop) == (old.evaluations, [1.5, 1.0], old.stop)
     assert (new.config, new.effective_batch) == (old.config, 8)
-    assert (new.outcome, new.best_wer, new.finished) == ("early_stopped", 30.0, False)
+    assert (new.outcome, new.best_value, new.finished) == ("early_stopped", 30.0, False)
 
 
 def test_the_best_checkpoint_and_the_last_are_kept() -> None:
@@ -88,16 +88,16 @@ def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
 def test_an_evaluation_counts_once_it_is_saved_and_what_was_decided_on_it_is_decided_once() -> None:
     record = TrialRecord("001", {})
     record.add_evaluation(evaluation(100, 40.0), keep="all")
-    assert (record.best_wer, record.checkpoints, record.has_weights) == (None, [], False)
+    assert (record.best_value, record.checkpoints, record.has_weights) == (None, [], False)
     record.add_saved(100, "a", "all")
     stop = Stop("asha", 300, 30.0, 20.0, 3)
     record.add_evaluation(evaluation(300, 30.0), stop, keep="weights")
-    assert (record.best_wer, record.checkpoint, record.outcome) == (40.0, "a", "early_stopped")
+    assert (record.best_value, record.checkpoint, record.outcome) == (40.0, "a", "early_stopped")
     record.lose_unsaved()
     assert (record.outcome, record.checkpoints, record.stop_again) == ("running", ["a"], stop)
     record.add_evaluation(evaluation(300, 30.0), record.stop_again, keep="errors")
     record.add_saved(300, "b", "errors")
-    assert (record.best_wer, record.checkpoint, record.has_weights) == (30.0, "b", False)
+    assert (record.best_value, record.checkpoint, record.has_weights) == (30.0, "b", False)
 
 
 def test_a_trial_that_goes_back_to_its_checkpoint_measures_anew() -> None:
@@ -154,7 +154,7 @@ def test_trials_from_1000_on_come_after_those_before() -> None:
         "the best, and those that ended last"
     )
     for trial in records.all():
-        trial.best_wer = 9.0
+        trial.best_value = 9.0
     assert [trial.trial_id for trial in choose_finalists(records, 2)] == ["998", "999"]
     repeats = ["002-r1", "999-r10", "999", "999-r2", "001"]
     assert sorted(repeats, key=trial_order) == ["001", "002-r1", "999", "999-r2", "999-r10"]

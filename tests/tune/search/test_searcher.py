@@ -64,7 +64,7 @@ def restored(records: Records) -> Records:
     new = folded(records)
     for record in new.all():
         old = records[record.trial_id]
-        record.status, record.best_wer = old.status, old.best_wer
+        record.status, record.best_value = old.status, old.best_value
     return new
 
 

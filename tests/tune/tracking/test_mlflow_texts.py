@@ -274,10 +274,10 @@ def ended(status: Any, **changes: Any) -> TrialRecord:
     ("record", "line"),
     [
         (ended("completed"), "Completed: WER 25.50 % at 3,200 samples; the best was 20.00 % at 1,088."),
-        (ended("completed", wer=20.0), "Completed: WER 20.00 % at 3,200 samples."),
+        (ended("completed", value=20.0), "Completed: WER 20.00 % at 3,200 samples."),
         (ended("interrupted"), "Interrupted: WER 25.50 % at 3,200 samples; the best was 20.00 % at 1,088."),
         (
-            ended("interrupted", wer=None, best_wer=None),
+            ended("interrupted", value=None, best_value=None),
             "Interrupted after 3,200 samples, before any evaluation.",
         ),
         (ended("failed", error="ValueError: no such column"), "Failed: ValueError: no such column"),

@@ -599,7 +599,6 @@ def test_sources_of_a_translation_have_their_chrf(made: MadeLog, database: str) 
             epoch=0.1,
             metrics=dict(rates),
             finished=False,
-            objective="chrf_error",
             sources={"fleurs": {**rates, "chrf_error": 48.0}},
         )
     )

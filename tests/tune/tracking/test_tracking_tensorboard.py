@@ -81,7 +81,7 @@ def check(made: MadeLog) -> None:
         assert [(step, pytest.approx(wer)) for step, wer, _ in points] == run.evaluations
         settings, results, status = hparams[run.trial_id]
         assert settings == {"seed": 0, **run.config}
-        assert results.get("best_wer") == (None if run.best_wer is None else pytest.approx(run.best_wer))
+        assert results.get("best_wer") == (None if run.best_value is None else pytest.approx(run.best_value))
         good, over = run.status in ("completed", "early_stopped"), run.status != "running"
         assert status == ("SUCCESS" if good else "FAILURE" if over else "UNKNOWN")
 

@@ -80,7 +80,7 @@ def test_an_average_is_a_whole_checkpoint_of_the_mean(
     for name, weight in mean.items():
         assert weight.sub((first[name] + second[name]) / 2).abs().max() < 1e-6
     again = evaluate(config.replace(model=str(folder / AVERAGE)), data=data, as_in_training=True)
-    assert again.wer == found.rates["wer"]
+    assert again.rates["wer"] == found.rates["wer"]
 
 
 def test_of_a_mean_that_is_worse_nothing_is_kept(

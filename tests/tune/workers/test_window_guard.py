@@ -76,7 +76,7 @@ def test_the_judge_compares_with_the_base_model_in_the_window_of_the_trials(home
         assert trial.evaluations[0][1] == in_window
         assert trial.stop is None, "an untouched model is not worse than itself"
     [repeat] = state.repeats.all()
-    assert repeat.best_wer == base, "what is compared in the end is measured in the whole window"
+    assert repeat.best_value == base, "what is compared in the end is measured in the whole window"
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ WHOLE_SECONDS = 30.0
 def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     """No trial beat the untouched base model, which may have no error to mend."""
     best, state = analysis.experiment.best_trial, analysis.experiment.state
-    wer, base = state.wer, state.comparable_base_wer
+    wer, base = state.value, state.comparable_base
     if best is None or wer is None or wer < base:
         return
     if not base:
@@ -58,13 +58,13 @@ def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
 
 def most_is_wrong(analysis: Analysis) -> Iterator[Advice]:
     """The model to take away is of no use: texts that are not of the audio, another language, loops."""
-    winner, base = analysis.winner, analysis.experiment.base_wer
-    if winner is None or winner.wer < _MOST_WRONG:
+    winner, base = analysis.winner, analysis.experiment.base_value
+    if winner is None or winner.value < _MOST_WRONG:
         return
-    seen = f"Most of what the {analysis.who} writes is wrong: WER {winner.wer:.2f} %."
-    if winner.wer > 100:
+    seen = f"Most of what the {analysis.who} writes is wrong: WER {winner.value:.2f} %."
+    if winner.value > 100:
         seen = (
-            f"The {analysis.who} makes more errors than there are words: WER {winner.wer:.2f} %. It writes much that "
+            f"The {analysis.who} makes more errors than there are words: WER {winner.value:.2f} %. It writes much that "
             "nobody says, such as loops."
         )
     if base < _MOST_WRONG:
@@ -84,8 +84,8 @@ def most_is_wrong(analysis: Analysis) -> Iterator[Advice]:
 
 def nothing_left(analysis: Analysis) -> Iterator[Advice]:
     """The winner makes no error, which is more often a leak than a perfect model."""
-    winner, base = analysis.winner, analysis.experiment.base_wer
-    if winner is None or winner.wer or not base:
+    winner, base = analysis.winner, analysis.experiment.base_value
+    if winner is None or winner.value or not base:
         return
     clips = counted(analysis.experiment.settings.clips["validation"], "validation clip")
     yield Advice(
@@ -97,20 +97,20 @@ def nothing_left(analysis: Analysis) -> Iterator[Advice]:
 
 def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
     """The winner is better than the base model, but by no more than chance can make."""
-    winner, base = analysis.winner, analysis.experiment.base_wer
-    if winner is None or winner.wer >= base:
+    winner, base = analysis.winner, analysis.experiment.base_value
+    if winner is None or winner.value >= base:
         return
     if analysis.gain is not None:
         low, high = analysis.gain
         if low > 0:
             return
         told = f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
-    elif base - winner.wer > analysis.pair_noise:
+    elif base - winner.value > analysis.pair_noise:
         return
     else:
         told = f"seeds alone make up to {analysis.pair_noise:.1f} points"
     yield Advice(
-        f"The gain over the base model, {base - winner.wer:.2f} points, is within noise: {told}.",
+        f"The gain over the base model, {base - winner.value:.2f} points, is within noise: {told}.",
         "More training data or more epochs would help more than more trials.",
     )
 
@@ -124,7 +124,7 @@ def still_falling(analysis: Analysis) -> Iterator[Advice]:
     if earlier - last < _FALL * earlier or earlier - last < analysis.pair_noise:
         return
     # There is nothing to gain, or something else to mend.
-    if last <= analysis.pair_noise or last >= _MOST_WRONG or not experiment.base_wer:
+    if last <= analysis.pair_noise or last >= _MOST_WRONG or not experiment.base_value:
         return
     epochs = winner.epoch
     option = f"--epochs {2 * epochs:.3g}"
@@ -144,9 +144,9 @@ def rises_at_the_end(analysis: Analysis) -> Iterator[Advice]:
     rising = [
         trial
         for trial in whole
-        if trial.wer is not None
-        and trial.best_wer is not None
-        and trial.wer - trial.best_wer > analysis.pair_noise
+        if trial.value is not None
+        and trial.best_value is not None
+        and trial.value - trial.best_value > analysis.pair_noise
     ]
     if len(rising) < min(2, len(whole)) or len(rising) < _RISING_SHARE * len(whole) or not rising:
         return
@@ -181,7 +181,7 @@ def finalists_tie(analysis: Analysis) -> Iterator[Advice]:
     if verdict is None or not verdict.tie:
         return
     alike = listed(sorted([verdict.winner, *verdict.undecided], key=trial_order))
-    repeats = 2 * max(len(verdict.standing.wers), 1)
+    repeats = 2 * max(len(verdict.standing.values), 1)
     yield Advice(
         f"Between finalists {alike} no difference beyond noise is shown.",
         f"Trial {verdict.reason}. If the difference matters, `--repeats {repeats}` tells more.",
@@ -192,9 +192,9 @@ def finalists_tie(analysis: Analysis) -> Iterator[Advice]:
 def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
     """The usual settings of the model's size came to the same, or to more, than others that were measured."""
     experiment, recipe, winner = analysis.experiment, analysis.recipe, analysis.winner
-    if recipe is None or winner is None or recipe.best_wer is None:
+    if recipe is None or winner is None or recipe.best_value is None:
         return
-    if recipe.status != "completed" or winner.wer >= min(experiment.base_wer, _MOST_WRONG):
+    if recipe.status != "completed" or winner.value >= min(experiment.base_value, _MOST_WRONG):
         return
     others = [trial for trial in analysis.ranked if trial is not recipe]
     if not others:
@@ -202,7 +202,7 @@ def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
     enough = experiment.has_ended and len(others) + 1 >= FEW
     if recipe.trial_id == winner.trial_id:
         won = f"are the best of {len(others) + 1}" if experiment.has_ended else "are the best so far"
-        if analysis.expected[others[0].trial_id] - winner.wer <= analysis.pair_noise:
+        if analysis.expected[others[0].trial_id] - winner.value <= analysis.pair_noise:
             won += ", by no more than noise"
         yield Advice(
             f"The usual settings for this model's size {won} (trial {recipe.trial_id}).",
@@ -210,13 +210,13 @@ def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
             change=False,
         )
         return
-    worse = recipe.best_wer - winner.wer
+    worse = recipe.best_value - winner.value
     noise = 1.96 * analysis.noise * (1 + 1 / max(1, len(analysis.winning_runs))) ** 0.5
     if worse > noise:
         return
     yield Advice(
-        f"The usual settings do as well within noise: {recipe.best_wer:.2f} % (trial {recipe.trial_id}), the "
-        f"{analysis.who} {winner.wer:.2f} %.",
+        f"The usual settings do as well within noise: {recipe.best_value:.2f} % (trial {recipe.trial_id}), the "
+        f"{analysis.who} {winner.value:.2f} %.",
         "On data like this you can do without a search." if enough else "",
         change=False,
     )
@@ -234,7 +234,7 @@ def few_clips(analysis: Analysis) -> Iterator[Advice]:
         yield Advice(f"{told} next to nothing of the {analysis.who}'s WER: there is no interval.", follows)
     elif winner.interval is not None:
         half = (winner.interval[1] - winner.interval[0]) / 2
-        if half >= max(_WIDE * winner.wer, analysis.pair_noise):
+        if half >= max(_WIDE * winner.value, analysis.pair_noise):
             yield Advice(f"{told} the {analysis.who}'s WER only to ± {half:.1f} points.", follows)
 
 
@@ -248,7 +248,7 @@ def short_window(analysis: Analysis) -> Iterator[Advice]:
         return
     if "audio_window" in experiment.parameters:  # each finalist has its own
         return
-    trials = {trial.trial_id: trial.best_wer for trial in experiment.trials if trial.best_wer is not None}
+    trials = {trial.trial_id: trial.best_value for trial in experiment.trials if trial.best_value is not None}
     known = [found for found in verdict.standings if found.trial_id in trials]
     if not known:
         return

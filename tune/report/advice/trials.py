@@ -145,7 +145,9 @@ def few_trials(analysis: Analysis) -> Iterator[Advice]:
         yield Advice(f"{why}, so there is nothing to learn of the settings yet.")
         return
     best = experiment.best_trial
-    if not experiment.base_wer or (best is not None and best.best_wer == 0):  # nothing is left to search for
+    if not experiment.base_value or (
+        best is not None and best.best_value == 0
+    ):  # nothing is left to search for
         return
     more = max(2 * len(experiment.trials), 16)
     command = f"tune-whisper --resume {experiment.name} --trials {more}{experiment.storage_option}"
