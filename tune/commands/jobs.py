@@ -255,8 +255,8 @@ def _as_dict(job: JobDetails) -> dict[str, Any]:
         "job": job.submission_id,
         "name": job_name(job),
         "state": job_state(job),
-        "started": _moment(job.start_time) or None,
-        "ended": _moment(job.end_time) or None,
+        "started": _moment(job.start_time, "T") or None,
+        "ended": _moment(job.end_time, "T") or None,
         "exit_code": getattr(job, "driver_exit_code", None),
         "entrypoint": job.entrypoint,
         "message": job.message,
@@ -264,11 +264,11 @@ def _as_dict(job: JobDetails) -> dict[str, Any]:
     }
 
 
-def _moment(milliseconds: int | None) -> str:
-    """A time as 2026-02-03T04:05:06+01:00, here; nothing for none."""
+def _moment(milliseconds: int | None, separator: str = " ") -> str:
+    """A time as `2026-02-03 04:05:06+01:00`, here; nothing for none."""
     if not milliseconds:
         return ""
-    return datetime.datetime.fromtimestamp(milliseconds // 1000).astimezone().isoformat()
+    return datetime.datetime.fromtimestamp(milliseconds // 1000).astimezone().isoformat(separator)
 
 
 def _took(job: JobDetails) -> str:
