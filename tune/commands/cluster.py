@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tune.commands.options import Parser, add_vertex
 from tune.util.errors import ConfigError, UserError
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
     from rich.console import Console
 
-    from tune.remote.vertex import ClusterName
-    from tune.remote.view import ClusterView
-
-_PRICES = "prices: https://cloud.google.com/vertex-ai/pricing"
 _EPILOG = """\
 on Vertex AI (pip install 'tune-whisper[vertex]'):
   tune-whisper cluster create FILE.yaml                            create a cluster
@@ -48,6 +44,8 @@ def cluster_parser(action: str = "") -> argparse.ArgumentParser:
     )
     if action == "create":
         parser.add_argument("file", metavar="FILE", help="as docs/vertex_cluster.yaml")
+    elif action == "delete":  # not from RAY_ADDRESS: what is deleted is named
+        parser.add_argument("address", metavar="NAME", help="name, or vertex_ray:// address")
     else:
         parser.add_argument(
             "--address",
@@ -55,8 +53,6 @@ def cluster_parser(action: str = "") -> argparse.ArgumentParser:
             help="http://HEAD:8265, vertex_ray://NAME, or on a node of it HEAD:6379 or auto (default: $RAY_ADDRESS)",
         )
     add_vertex(parser)
-    if action == "delete":
-        parser.add_argument("name", nargs="?", metavar="NAME", help="name, or vertex_ray:// address")
     if action == "scale":
         parser.add_argument(
             "--workers", type=int, required=True, metavar="N", help="machines that the pool shall have"
@@ -119,61 +115,37 @@ def _show(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) -> None:
-    from tune.remote.vertex import cluster_name, get_cluster, version_difference
-    from tune.remote.view import print_cluster
+    from tune.remote.vertex import cluster_name, dashboard_client, get_cluster
+    from tune.remote.view import print_cluster, read_dashboard
     from tune.util.console import say
 
     name = cluster_name(address, arguments.project, arguments.location)
     cluster = get_cluster(name)
-    view, problem = _nodes(name, cluster)
-    ray_version, python_version = cluster.ray_version, cluster.python_version
-    dashboard = f"https://{cluster.dashboard_address}" if cluster.dashboard_address else None
-    pools = [cluster.head_node_type, *cluster.worker_node_types]
+    view, problem = None, f"the cluster is {cluster.state}"
+    if cluster.state == "RUNNING":
+        try:  # looking needs no equal versions, unlike sending a job
+            view = read_dashboard(dashboard_client(name), address)
+        except UserError as error:
+            problem = str(error)
     if arguments.json:
-        shown = {
-            **dataclasses.asdict(name),
-            **{"state": cluster.state, "ray_version": ray_version, "python_version": python_version},
-            **{"dashboard": dashboard, "pools": [_pool_json(pool) for pool in pools]},
-            **{"ray": dataclasses.asdict(view) if view else None, "ray_problem": problem},
-        }
+        keys = ("state", "ray_version", "python_version", "dashboard_address")
+        shown = {"cluster_resource_name": name.resource} | {key: getattr(cluster, key) for key in keys}
+        shown["head_node_type"] = dataclasses.asdict(cluster.head_node_type)
+        shown["worker_node_types"] = [dataclasses.asdict(pool) for pool in cluster.worker_node_types]
+        shown["ray"] = dataclasses.asdict(view) if view else None
+        shown["ray_problem"] = None if view else problem
         print(json.dumps(shown, indent=2))
         return
-    say(console, f"cluster   {name}: {cluster.state}")
-    image = " (by its image, which is custom)" if ray_version is None else ""
-    say(console, f"versions  Ray {ray_version or 'unknown'}, Python {python_version or 'unknown'}{image}")
-    say(console, f"dashboard {dashboard or 'none yet'}")
-    _say_pools(console, *pools)
-    say(console, _PRICES)
+    ray_version, python_version = cluster.ray_version or "unknown", cluster.python_version or "unknown"
+    say(console, f"cluster   {name}: {cluster.state}\nversions  Ray {ray_version}, Python {python_version}")
+    dashboard = f"https://{cluster.dashboard_address}" if cluster.dashboard_address else "none yet"
+    say(console, f"dashboard {dashboard}")
+    _say_pools(console, cluster.head_node_type, *cluster.worker_node_types)
     if view is not None:
         say(console, "")
         print_cluster(view, console)
     else:
-        say(console, version_difference(cluster) or "Ray and Python as here" if ray_version else "")
         say(console, f"nodes: not known: {problem}")
-
-
-def _nodes(name: ClusterName, cluster: Cluster) -> tuple[ClusterView | None, str | None]:
-    """Ray's own view; else why there is none. Looking needs no equal versions, unlike sending a job."""
-    from tune.remote.vertex import dashboard_client
-    from tune.remote.view import read_dashboard
-
-    if cluster.state != "RUNNING":
-        return None, f"the cluster is {cluster.state}"
-    try:
-        return read_dashboard(dashboard_client(name), name.address), None
-    except UserError as error:
-        return None, str(error)
-
-
-def _pool_json(pool: Resources) -> dict[str, Any]:
-    from tune.remote.vertex import fewest_nodes, most_nodes
-
-    return {
-        **{"machine_type": pool.machine_type, "accelerator_type": pool.accelerator_type},
-        **{"accelerator_count": pool.accelerator_count or 0},
-        **{"replicas": fewest_nodes(pool), "most": most_nodes(pool)},
-        **{"disk_gb": pool.boot_disk_size_gb, "image": pool.custom_image},
-    }
 
 
 def _say_pools(console: Console, head: Resources, *workers: Resources) -> None:
@@ -184,6 +156,7 @@ def _say_pools(console: Console, head: Resources, *workers: Resources) -> None:
     for pool in (head, *workers):
         role = "head" if pool is head else "workers"
         say(console, f"  {role:<8} {describe_pool(pool)}, {pool.boot_disk_size_gb} GB disk each")
+    say(console, "prices: https://cloud.google.com/vertex-ai/pricing")
 
 
 def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
@@ -208,49 +181,36 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
 
     name = cluster_name(_address(arguments), arguments.project, arguments.location)
     cluster, workers = get_cluster(name), arguments.workers
-    pools = list(cluster.worker_node_types)
     index = _pool_index(cluster, workers, arguments.pool)
-    before = describe_pool(pools[index])
-    if workers == pools[index].node_count:
-        say(console, f"{name.name} has {before} already; nothing to do")
-        return
-    pools[index] = dataclasses.replace(pools[index], node_count=workers)
-    after = describe_pool(pools[index])
-    say(console, f"{name.name}: {before} → {after}\n{_PRICES}")
+    _say_pools(console, cluster.head_node_type, *cluster.worker_node_types)
+    before = describe_pool(cluster.worker_node_types[index])
+    cluster.worker_node_types[index].node_count = workers
+    after = describe_pool(cluster.worker_node_types[index])
     if _confirmed(console, f"Scale {name.name} ({before} → {after})?", yes=arguments.yes):
         say(console, "scaling; this takes minutes ...")
         with vertex_sdk(name) as vertex_ray:
-            vertex_ray.update_ray_cluster(name.resource, pools)
+            vertex_ray.update_ray_cluster(name.resource, cluster.worker_node_types)
         say(console, f"{name.name} has {after} now")
 
 
 def _pool_index(cluster: Cluster, workers: int, number: int | None) -> int:
     """The index of the pool that `--pool` names, by default the only one; it can have so many machines."""
-    from tune.remote.vertex import describe_pool, most_nodes
+    from tune.remote.vertex import describe_pool
 
     pools = cluster.worker_node_types
     listed = "; ".join(f"{i}: {describe_pool(pool)}" for i, pool in enumerate(pools, start=1))
+    problem = None
     if cluster.state != "RUNNING":
-        raise ConfigError(
-            f"--workers {workers}: the cluster is {cluster.state}; only a RUNNING one can be scaled"
-        )
-    if not pools:
-        # Google's SDK compares the pools before and after, so it cannot add the first one.
-        raise ConfigError("--workers: the cluster has no worker pool to scale; create it anew with workers")
-    if number is None and len(pools) > 1:
-        raise ConfigError(f"--pool: missing; the cluster has several ({listed})")
-    if number is not None and not 1 <= number <= len(pools):
-        raise ConfigError(f"--pool {number}: there is none; the cluster has {listed}")
-    pool = pools[(number or 1) - 1]
-    if most_nodes(pool):
-        raise ConfigError(
-            f"--workers {workers}: the pool scales itself ({describe_pool(pool)}); nothing to set by hand"
-        )
-    if workers < 1:
+        problem = f"the cluster is {cluster.state}; only a RUNNING one can be scaled"
+    elif number not in range(1, len(pools) + 1) and (number is not None or len(pools) != 1):
+        problem = f"give one of the cluster's worker pools by --pool: {listed or 'there are none'}"
+    elif pools[(number or 1) - 1].autoscaling_spec:
+        problem = f"the pool scales itself ({listed}); nothing to set by hand"
+    elif workers < 1:
         # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
-        raise ConfigError(
-            f"--workers {workers}: a pool keeps at least 1 machine; to stop all cost delete the cluster"
-        )
+        problem = "a pool keeps at least 1 machine; to stop all cost delete the cluster"
+    if problem:
+        raise ConfigError(f"--workers {workers}: {problem}")
     return (number or 1) - 1
 
 
@@ -259,33 +219,32 @@ def _create(arguments: argparse.Namespace, console: Console) -> None:
     import ray
 
     from tune.remote.client import minor
-    from tune.remote.vertex import cluster_name, describe_pool, read_cluster_file, vertex_sdk
+    from tune.remote.vertex import cluster_name, read_cluster_file, vertex_sdk
     from tune.util.console import say
 
     file = read_cluster_file(Path(arguments.file))
-    name = cluster_name(file.name, arguments.project or file.project, arguments.location or file.location)
-    ray_version = file.ray_version or minor(ray.__version__)
-    python_version = file.python_version or minor(platform.python_version())
-    say(console, f"cluster {name}: Ray {ray_version}, Python {python_version}")
-    _say_pools(console, file.head, *file.workers)
-    say(console, _PRICES)
-    pools = ", ".join(map(describe_pool, (file.head, *file.workers)))
-    question = f"Create {name.name} ({pools}), which costs until it is deleted?"
-    if not _confirmed(console, question, yes=arguments.yes):
+    project, location = arguments.project or file.get("project"), arguments.location or file.get("location")
+    name = cluster_name(file["name"], project, location)
+    versions = {
+        "ray_version": file.get("ray_version") or minor(ray.__version__),
+        "python_version": file.get("python_version") or minor(platform.python_version()),
+    }
+    say(console, f"cluster {name}: Ray {versions['ray_version']}, Python {versions['python_version']}")
+    _say_pools(console, file["head"], *file["workers"])
+    if not _confirmed(console, f"Create {name.name}, which costs until it is deleted?", yes=arguments.yes):
         return
     end = f"tune-whisper cluster delete {name.name} --project {name.project} --location {name.location}"
     say(console, "creating; this takes 10 to 20 minutes ...")
     try:
         with vertex_sdk(name, progress=True) as vertex_ray:
             vertex_ray.create_ray_cluster(
-                head_node_type=file.head,
-                worker_node_types=file.workers,
-                ray_version=ray_version,
-                python_version=python_version,
-                network=file.network,
-                service_account=file.service_account,
-                cluster_name=file.name,
-                labels=file.labels or None,
+                cluster_name=name.name,
+                head_node_type=file["head"],
+                worker_node_types=file["workers"],
+                network=file.get("network"),
+                service_account=file.get("service_account"),
+                labels=file.get("labels"),
+                **versions,
             )
     except KeyboardInterrupt:
         say(console, f"the cluster is still being created and will cost; {end} deletes it")
@@ -295,20 +254,15 @@ def _create(arguments: argparse.Namespace, console: Console) -> None:
 
 def _delete(arguments: argparse.Namespace, console: Console) -> None:
     """Delete a cluster, whatever runs on it."""
-    from tune.remote.vertex import cluster_name, describe_pool, get_cluster, vertex_sdk
+    from tune.remote.vertex import cluster_name, get_cluster, vertex_sdk
     from tune.util.console import say
 
-    # Not from RAY_ADDRESS: what is deleted is named.
-    named = [text for text in (arguments.name, arguments.address) if text]
-    if len(named) != 1:
-        raise ConfigError("NAME or --address: give one of them, the cluster to delete")
-    name = cluster_name(named[0], arguments.project, arguments.location)
+    name = cluster_name(arguments.address, arguments.project, arguments.location)
     cluster = get_cluster(name)
-    workers = ", ".join(map(describe_pool, cluster.worker_node_types)) or "no workers"
-    pools = f"{describe_pool(cluster.head_node_type)} and {workers}"
-    say(console, f"{name}: {cluster.state}, {pools}")
+    say(console, f"cluster {name}: {cluster.state}")
+    _say_pools(console, cluster.head_node_type, *cluster.worker_node_types)
     say(console, "what it costs ends; so do searches on it, and what is on its disks is lost")
-    if _confirmed(console, f"Delete {name.name} ({pools})?", yes=arguments.yes):
+    if _confirmed(console, f"Delete {name.name}?", yes=arguments.yes):
         with vertex_sdk(name) as vertex_ray:
             vertex_ray.delete_ray_cluster(name.resource)
         say(console, f"{name.name} is being deleted; it takes minutes until it is gone")

@@ -134,7 +134,7 @@ def run(words: list[str]) -> FormatsOutcome:
     targets = resolve_targets(arguments.format, arguments.quantization)
     from tune.export.export import export_existing, export_trial
     from tune.export.hub import check_hub, push_to_hub
-    from tune.registry.register import check_names, register_from
+    from tune.registry.register import check_names, register
     from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
@@ -167,7 +167,7 @@ def run(words: list[str]) -> FormatsOutcome:
             find=find_finished,
         )
     if arguments.register:
-        register_from(
+        register(
             arguments.output,
             arguments.storage,
             arguments.register,

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tune.util.errors import ConfigError
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".yaml", ".yml")
+_DELETED = "is relative to the job's working directory, which Ray deletes with the job"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -26,24 +27,22 @@ class JobRequest:
     """What a job runs."""
 
     words: list[str]
-    """The arguments of `tune-whisper` there."""
+    """The arguments of `tune-whisper` there: as given, but for the names of `files`, with the experiment's name."""
     name: str
     experiment: str | None
     """Of a search."""
-    files: list[Path]
-    """What `words` name by their bare names: the space or the training's config, DeepSpeed's settings."""
-    extras: tuple[str, ...]
-    """Our optional packages that the cluster needs installed."""
-    notes: list[str]
-    """What the user should know before it runs."""
     storage: str
+    """Where its results go; empty where that is not said."""
+    files: list[Path]
+    """The space or the training's config, DeepSpeed's settings."""
+    extras: set[str]
+    """Our optional packages that the cluster needs installed."""
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What the user should know before it runs."""
 
 
 def read_request(words: Sequence[str], name: str | None) -> JobRequest:
     """Check the arguments after `--` as far as this can be done without the cluster's data.
-
-    They stay as they are but for the names of files that are sent along. A search gets its experiment's name here, so
-    that it is known before it starts.
 
     Args:
         words: as given.
@@ -61,10 +60,9 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
     for word in words:
         option = word.partition("=")[0] if word.startswith("--") else option
         refuse_password(option, word)
-    training = words[0] == "train"
-    if not training and not words[0].startswith("-"):
+    if words[0] != "train" and not words[0].startswith("-"):
         raise ConfigError(f"{words[0]!r}: cannot be sent; a search (--space ...) or train ... can")
-    request = _training(words, name) if training else _search(words, name)
+    request = _training(words, name) if words[0] == "train" else _search(words, name)
     for option, text in (("--experiment", request.experiment), ("--name", request.name)):
         if text is not None and not EXPERIMENT_NAME.fullmatch(text):
             raise ConfigError(
@@ -72,6 +70,7 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
             )
     for path in request.files:
         refuse_password(str(path), path.read_text(encoding="utf-8"))
+    _check_storage(request)
     return request
 
 
@@ -83,15 +82,14 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
     arguments = _parse(search_parser(), words)
     asked = read_search(arguments, words)
     if arguments.resume:
-        return _request(words, arguments, {}, name or arguments.resume, arguments.resume, [])
+        return _request(words, arguments, name or arguments.resume, arguments.resume, {}, ())
     space = load_space(arguments.space, asked.settings)
     experiment = arguments.experiment or name or dated_name(space.path.stem)
     if arguments.experiment is None:
         words = [*words, f"--experiment={experiment}"]
-    files = [] if arguments.space in packaged_spaces() else [(arguments.space, space.path)]
-    request = _request(words, arguments, space.fixed, name or experiment, experiment, files)
-    optimizers = [value for one in space.ranges.get("optimizer", ()) for value in one.points() or ()]
-    request.extras += tuple(filter(None, map(extra_of, optimizers)))
+    files = {} if arguments.space in packaged_spaces() else {arguments.space: space.path}
+    optimizers = [value for each in space.ranges.get("optimizer", ()) for value in each.points() or ()]
+    request = _request(words, arguments, name or experiment, experiment, space.fixed, optimizers, files)
     for guard in asked.guard:
         _check_source(request, "--guard", guard.data)
     return request
@@ -104,10 +102,11 @@ def _training(words: Sequence[str], name: str | None) -> JobRequest:
 
     arguments = _parse(train_parser(), words[1:])
     asked = read_training(arguments)
-    settings = (given_settings(asked.config) if asked.config else {}) | dict(asked.settings)
-    stem = f"train-{asked.config.stem}" if asked.config else "train"
-    files = [(str(asked.config), asked.config)] if asked.config else []
-    return _request(words, arguments, settings, name or dated_name(stem), None, files)
+    if asked.config is None:
+        return _request(words, arguments, name or dated_name("train"), None, asked.settings, ())
+    settings = given_settings(asked.config) | dict(asked.settings)
+    name = name or dated_name(f"train-{asked.config.stem}")
+    return _request(words, arguments, name, None, settings, (), {str(asked.config): asked.config})
 
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
@@ -122,55 +121,51 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
 def _request(
     words: Sequence[str],
     arguments: argparse.Namespace,
-    settings: dict[str, Any],
     name: str,
     experiment: str | None,
-    files: list[tuple[str, Path]],
+    settings: Mapping[str, Any],
+    optimizers: Iterable[str],
+    files: Mapping[str, Path] | None = None,
 ) -> JobRequest:
-    """What is sent; `settings` are those that all its trainings have, `files` what goes along, as it was written."""
+    """What is sent: `settings` are those of all its trainings, `files` what goes along, by how it was written."""
+    files = dict(files or {})
     for item in (f"deepspeed={arguments.deepspeed or ''}", *arguments.set):
         key, _, text = item.partition("=")
         if key == "deepspeed" and Path(text).is_file():
-            files = [*files, (text, Path(text))]
-    words = list(words)
-    for written, path in files:
-        for place, word in enumerate(words):
-            before, equals, value = word.rpartition("=")
-            if value == written:
-                words[place] = before + equals + path.name
-    storage = _HOME_STORAGE if arguments.storage is None else arguments.storage.text
+            files[text] = Path(text)
+    sent = []
+    for word in words:
+        before, equals, value = word.rpartition("=")
+        sent.append(before + equals + files[value].name if value in files else word)
+    extras = {extra_of(each) for each in (settings.get("optimizer"), *optimizers) if each}
+    extras |= {"deepspeed"} if settings.get("deepspeed") else set()
     request = JobRequest(
-        words=words,
+        words=sent,
         name=name,
         experiment=experiment,
-        files=[path for _, path in files],
-        extras=("deepspeed",) if settings.get("deepspeed") else (),
-        notes=[],
-        storage=storage,
+        storage=arguments.storage.text if arguments.storage else "",
+        files=list(files.values()),
+        extras={extra for extra in extras if extra},
     )
-    if settings.get("optimizer"):
-        request.extras += tuple(filter(None, [extra_of(settings["optimizer"])]))
     for key in ("data", "model", "noise_dir", "impulse_dir"):
         _check_source(request, f"--{key}" if key in ("data", "model") else key, settings.get(key))
     _check_tracking(request, arguments.tracking_uri)
-    _check_storage(request, given=arguments.storage is not None)
     return request
 
 
-def _check_storage(request: JobRequest, *, given: bool) -> None:
+def _check_storage(request: JobRequest) -> None:
     """Where the results go; raises `JobError` where that is the job's working directory, which Ray deletes."""
-    storage = request.storage
-    if not given:
-        request.words.append(f"--storage={storage}")
+    if not request.storage:
+        request.storage = _HOME_STORAGE
+        request.words.append(f"--storage={_HOME_STORAGE}")
         request.notes.append(
-            f"--storage is not given: results go to {storage} on the head's machine; on a cluster of several "
+            f"--storage is not given: results go to {_HOME_STORAGE} on the head's machine; on a cluster of several "
             "nodes give a folder that all of them share, s3://BUCKET/... or gs://BUCKET/..."
         )
-    elif "://" not in storage and not storage.startswith(("/", "~")):
+    elif "://" not in request.storage and not request.storage.startswith(("/", "~")):
         raise JobError(
-            f"--storage {storage}: is relative to the job's working directory, which Ray deletes with the job; give a "
-            "folder that all nodes share (/mnt/...; any absolute path on a cluster of one node), s3://BUCKET/... or "
-            "gs://BUCKET/..."
+            f"--storage {request.storage}: {_DELETED}; give a folder that all nodes share (/mnt/...; any absolute "
+            "path on a cluster of one node), s3://BUCKET/... or gs://BUCKET/..."
         )
 
 
@@ -198,8 +193,8 @@ def _check_tracking(request: JobRequest, uri: str | None) -> None:
             )
     elif uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         raise JobError(
-            f"--tracking-uri {uri}: is relative to the job's working directory, which Ray deletes with the job; "
-            "leave it out (the store is then in the experiment) or give sqlite:////ABSOLUTE/PATH or a server"
+            f"--tracking-uri {uri}: {_DELETED}; leave it out (the store is then in the experiment) or give "
+            "sqlite:////ABSOLUTE/PATH or a server"
         )
     elif urllib.parse.urlsplit(uri).hostname in ("localhost", "127.0.0.1", "::1"):
         request.notes.append(f"--tracking-uri {uri}: means the cluster's head node itself, not this machine")

@@ -18,7 +18,14 @@ from rich.text import Text
 
 from tune.commands.options import Parser, add_dashboard
 from tune.remote import jobs as cluster_jobs
-from tune.remote.client import check_versions, cluster_address, cluster_errors, connect
+from tune.remote.client import (
+    JobError,
+    cluster_address,
+    cluster_errors,
+    cluster_versions,
+    connect,
+    version_difference,
+)
 from tune.remote.jobs import ENDED, ENTRYPOINT, STOP_SECONDS, find_job, job_name, job_state
 from tune.util.console import clock, make_console, say
 from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
@@ -77,20 +84,10 @@ def _add_sending(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tune-whisper submit [options] -- ARGUMENTS OF THE SEARCH"
     parser.add_argument("--name", metavar="NAME", help="name of the job (default: the experiment's)")
     parser.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
-    more: dict[str, Any] = {"action": "append", "default": []}
-    parser.add_argument(
-        "--file",
-        type=Path,
-        metavar="PATH",
-        help="a further file for the job's working directory; can be repeated",
-        **more,
-    )
-    parser.add_argument(
-        "--env",
-        metavar="NAME=VALUE",
-        help="an environment variable of the job, readable by all on the cluster; can be repeated",
-        **more,
-    )
+    file_help = "a further file for the job's working directory; can be repeated"
+    parser.add_argument("--file", type=Path, action="append", default=[], metavar="PATH", help=file_help)
+    env_help = "an environment variable of the job, readable by all on the cluster; can be repeated"
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help=env_help)
     parser.add_argument(
         "--no-install",
         action="store_true",
@@ -136,16 +133,14 @@ def submit(words: list[str]) -> int:
         requirements = [] if arguments.no_install else pinned_requirements(request.extras)
         count = stage(Path(folder), files)
         client = _client(arguments)
-        if not arguments.allow_version_mismatch:
-            check_versions(client)
+        difference = version_difference(*cluster_versions(client))
+        if difference and not arguments.allow_version_mismatch:  # what is pinned here would not fit there
+            raise JobError(
+                f"--address {hide_password(address)}: {difference}; submit from an environment with the cluster's "
+                "versions, or send it anyway with --allow-version-mismatch"
+            )
         submission_id = cluster_jobs.send(
-            client,
-            request.name,
-            request.words,
-            Path(folder),
-            requirements,
-            environment=environment,
-            metadata=metadata,
+            client, request.words, Path(folder), requirements, environment=environment, metadata=metadata
         )
     for note in request.notes:
         say(console, f"note: {note}")
@@ -158,8 +153,6 @@ def submit(words: list[str]) -> int:
 
 def _say_next(request: JobRequest, given: str | None, console: Console) -> None:
     address = f" --address {hide_password(given)}" if given else ""
-    if request.experiment:
-        say(console, f"experiment {request.experiment} in {request.storage}")
     say(console, f"follow  tune-whisper logs {request.name} --follow{address}")
     say(console, f"state   tune-whisper status {request.name}{address}")
     say(console, f"stop    tune-whisper stop {request.name}{address}")
@@ -179,10 +172,6 @@ def _follow(client: JobSubmissionClient, submission_id: str, address: str) -> in
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output (head, less) has seen enough; Python would complain once more when it exits.
-        sys.stdout = None  # type: ignore[assignment]
-        return EXIT_FAILED
     print(f"{submission_id} {_state_and_times(job)}", file=sys.stderr)
     return 0 if job_state(job) == "succeeded" else EXIT_FAILED
 
@@ -254,24 +243,20 @@ def _job_table(jobs: Sequence[JobDetails]) -> Table:
     for column in ("job", "state", "started", "took", "what"):
         table.add_column(column, overflow="fold")
     for job in jobs:
-        what = (job.entrypoint or "").removeprefix(ENTRYPOINT)
-        table.add_row(
-            *map(
-                Text,
-                (job_name(job), job_state(job), _moment(job.start_time), _took(job), hide_password(what)),
-            )
-        )
+        what = hide_password((job.entrypoint or "").removeprefix(ENTRYPOINT))
+        cells = (job_name(job), job_state(job), _moment(job.start_time), _took(job), what)
+        table.add_row(*map(Text, cells))
     return table
 
 
 def _as_dict(job: JobDetails) -> dict[str, Any]:
-    """A job for programs; names and meaning stay as they are."""
+    """A job for programs."""
     return {
         "job": job.submission_id,
         "name": job_name(job),
         "state": job_state(job),
-        "started": _iso(job.start_time),
-        "ended": _iso(job.end_time),
+        "started": _moment(job.start_time, "T") or None,
+        "ended": _moment(job.end_time, "T") or None,
         "exit_code": getattr(job, "driver_exit_code", None),
         "entrypoint": job.entrypoint,
         "message": job.message,
@@ -279,14 +264,11 @@ def _as_dict(job: JobDetails) -> dict[str, Any]:
     }
 
 
-def _iso(milliseconds: int | None) -> str | None:
+def _moment(milliseconds: int | None, separator: str = " ") -> str:
+    """A time as `2026-02-03 04:05:06+01:00`, here; nothing for none."""
     if not milliseconds:
-        return None
-    return datetime.datetime.fromtimestamp(milliseconds // 1000, datetime.timezone.utc).isoformat()
-
-
-def _moment(milliseconds: int | None) -> str:
-    return str(datetime.datetime.fromtimestamp(milliseconds // 1000)) if milliseconds else ""
+        return ""
+    return datetime.datetime.fromtimestamp(milliseconds // 1000).astimezone().isoformat(separator)
 
 
 def _took(job: JobDetails) -> str:
@@ -297,6 +279,5 @@ def _took(job: JobDetails) -> str:
 
 def _state_and_times(job: JobDetails) -> str:
     """A job's state, since when, and how long it took or has taken: `running since ... (03:25)`."""
-    if job.end_time:
-        return f"{job_state(job)} {_moment(job.end_time)} after {_took(job)}"
-    return f"{job_state(job)} since {_moment(job.start_time)} ({_took(job)})"
+    since = f"{_moment(job.end_time)} after" if job.end_time else f"since {_moment(job.start_time)},"
+    return f"{job_state(job)} {since} {_took(job)}"

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +19,7 @@ from tune.commands.options import Parser, add_storage
 from tune.experiments.mlflow_store import default_artifact_root, is_server, trials_page
 from tune.experiments.saved import find_experiment
 from tune.experiments.settings import read_tracking_uri
+from tune.tracking.mlflow_connection import TrackingStore
 from tune.util.environment import CREDENTIAL_VARIABLES
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password, without_password
@@ -61,18 +58,24 @@ def ui(words: list[str]) -> int:
     """
     arguments = ui_parser().parse_args(words)
     found = find_experiment(arguments.experiment, arguments.storage)
-    folder, uri = found.path, read_tracking_uri(found)
+    name, uri = found.path.name, read_tracking_uri(found)
+    experiment_id = TrackingStore(uri, name, None).find()
+    page = (
+        trials_page(experiment_id) if experiment_id else ""
+    )  # the start page while the search is not that far
     if is_server(uri):
-        print(f"MLflow UI for {folder.name}: {_server_page(uri, folder.name)}")
+        if not page:
+            raise TrackingError(f"MLflow store {hide_password(uri)}: has no experiment {name!r}")
+        print(f"MLflow UI for {name}: {without_password(uri)}{page}")
         return 0
     try:
-        with _serve(uri, folder, _choose_port(arguments.port)) as (server, url):
-            print(f"MLflow UI for {folder.name}: {_local_page(url, folder.name)}", flush=True)
+        with _serve(uri, found.path, _choose_port(arguments.port)) as (server, url):
+            print(f"MLflow UI for {name}: {url}{page}", flush=True)
             print("Ctrl-C ends it.", file=sys.stderr, flush=True)
             server.wait()
     except KeyboardInterrupt:
         return 0
-    raise TrackingError(f"the MLflow server ended by itself; see {folder / _LOG_NAME}")
+    raise TrackingError(f"the MLflow server ended by itself; see {found.path / _LOG_NAME}")
 
 
 def _choose_port(port: int | None) -> int:
@@ -89,13 +92,13 @@ def _choose_port(port: int | None) -> int:
             try:
                 probe.bind((_HOST, candidate))
                 return candidate
-            except (
-                OSError
-            ) as error:  # taken, or not ours to take: the next one, or an error where it was given
-                reason = error.strerror
-    if port is None:
-        raise TrackingError(f"no free port from {_FIRST_PORT} to {_FIRST_PORT + 99}; name one with --port")
-    raise TrackingError(f"--port {port}: {reason}; choose another, or leave it out to take the next free one")
+            except OSError as error:
+                if port is not None:
+                    reason = (
+                        f"--port {port}: {error.strerror}; choose another, or leave it out to take a free one"
+                    )
+                    raise TrackingError(reason) from error
+    raise TrackingError(f"no free port from {_FIRST_PORT} to {_FIRST_PORT + 99}; name one with --port")
 
 
 @contextmanager
@@ -153,20 +156,13 @@ def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise TrackingError(f"the MLflow server did not start: {_last_error(log)}; see {log}")
+            raise TrackingError(f"the MLflow server did not start; see {log}")
         try:
             with _DIRECT.open(f"{url}/health", timeout=2):
                 return
         except OSError:  # not listening yet
             time.sleep(0.1)
     raise TrackingError(f"the MLflow server did not answer within {_START_SECONDS:g} s; see {log}")
-
-
-def _last_error(log: Path) -> str:
-    """The last line of a log that names an exception; the last line, if none does."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)]
-    return hide_password((errors or lines or ["it said nothing"])[-1])
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
@@ -181,30 +177,3 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:  # the next signal cannot be ignored
             continue
     server.wait()
-
-
-def _local_page(url: str, name: str) -> str:
-    """The page of the experiment's trials on our own server; the start page as long as it has none."""
-    query = urllib.parse.urlencode({"experiment_name": name})
-    try:
-        with _DIRECT.open(f"{url}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=10) as answer:
-            return url + trials_page(json.load(answer)["experiment"]["experiment_id"])
-    except urllib.error.HTTPError as error:
-        if error.code == 404:  # the search is not that far
-            return url
-        raise
-
-
-def _server_page(uri: str, name: str) -> str:
-    """The experiment's page on a tracking server.
-
-    Raises:
-        TrackingError: the server cannot be reached, or has no such experiment.
-    """
-    from tune.tracking.mlflow_connection import TrackingStore
-
-    store = TrackingStore(uri, name, None)
-    experiment_id = store.find()
-    if experiment_id is None:
-        raise TrackingError(f"MLflow store {hide_password(uri)}: has no experiment {name!r}")
-    return without_password(uri) + trials_page(experiment_id)

@@ -68,19 +68,6 @@ class ExperimentLine:
         return {**found, **rates, f"{name}_gain": self.gain}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """What lies in one folder."""
-
-    folder: ExperimentFolder
-    present: Set[str]
-    """Files that are there."""
-    locked: bool | None
-    """Whether a process holds the experiment's lock; None where the disk does not tell."""
-    changed: float
-    """When the newest file was written, in seconds since the epoch."""
-
-
 class _InStore(ExperimentFolder):
     """An experiment as it is in an object store: nothing of it is brought here."""
 
@@ -115,8 +102,7 @@ def _in_folder(folder: Path) -> Iterator[tuple[ExperimentLine, float]]:
         if path.name.startswith(".") or not present:
             continue
         changed = max((path / name).stat().st_mtime for name in present)
-        experiment = ExperimentFolder(path.name, path)
-        yield _line(_Found(experiment, present, is_locked(path / LOCK_FILE), changed)), changed
+        yield _line(ExperimentFolder(path.name, path), present, is_locked(path / LOCK_FILE), changed), changed
 
 
 def _in_store(storage: Storage) -> list[tuple[ExperimentLine, float]]:
@@ -130,23 +116,27 @@ def _in_store(storage: Storage) -> list[tuple[ExperimentLine, float]]:
         if not times:
             return None
         changed, locked = max(times.values()), is_locked(storage.experiment(name).path / LOCK_FILE)
-        found = _Found(_InStore(name, store, times.keys()), times.keys(), locked, changed)
-        return _line(found), changed
+        return _line(_InStore(name, store, times.keys()), times.keys(), locked, changed), changed
 
     with ThreadPoolExecutor(_READERS) as readers:
         return [found for found in readers.map(find, names) if found is not None]
 
 
-def _line(found: _Found) -> ExperimentLine:
-    name = found.folder.name
-    if EXPERIMENT_FILE not in found.present:
-        if found.locked:
+def _line(folder: ExperimentFolder, present: Set[str], locked: bool | None, changed: float) -> ExperimentLine:
+    """What a folder with these files says; `locked` is None where the disk does not tell, `changed` is in seconds
+    since the epoch.
+    """
+    name = folder.name
+    if EXPERIMENT_FILE not in present:
+        if locked:
             return ExperimentLine(name=name, state="starting")
-        begun = found.present & {EVENTS_FILE, RESULTS_FILE}
+        begun = present & {EVENTS_FILE, RESULTS_FILE}
         why = "" if begun else ": it was killed before its first trial, and can be removed"
         return ExperimentLine(name=name, state="damaged", note=f"has no {EXPERIMENT_FILE}{why}")
     try:
-        return _whole_line(found, load_saved(found.folder))
+        unseen = locked is None or folder.remote  # the locks of other machines cannot be seen
+        recent = unseen and time.time() - changed < _ALIVE_SECONDS
+        return _whole_line(load_saved(folder), locked=bool(locked), recent=recent)
     except ExperimentError as error:
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -154,12 +144,10 @@ def _line(found: _Found) -> ExperimentLine:
     return ExperimentLine(name=name, state="damaged", note=problem)
 
 
-def _whole_line(found: _Found, saved: SavedExperiment) -> ExperimentLine:
+def _whole_line(saved: SavedExperiment, *, locked: bool, recent: bool) -> ExperimentLine:
     state, settings, train = saved.state, saved.settings, saved.settings.train_config
     asked, ended = state.session, how_it_ended(state)
-    unseen = found.locked is None or found.folder.remote  # the locks of other machines cannot be seen
-    alive = unseen and state.ended is None and time.time() - found.changed < _ALIVE_SECONDS
-    running = bool(found.locked) or (alive and ended is None)
+    running = locked or (recent and state.ended is None and ended is None)
     return ExperimentLine(
         name=saved.name,
         state="running" if running else ended or "interrupted",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import io
 import os
 import re
 import shlex
@@ -62,7 +63,7 @@ def check_names(name: str, alias: str | None, *, name_option: str = "--name") ->
         )
 
 
-def register_from(
+def register(
     model: Path,
     storage: Storage,
     name: str,
@@ -72,13 +73,15 @@ def register_from(
     tracking_uri: str | None = None,
     find: Find = find_experiment,
 ) -> None:
-    """Register an exported model in the store of its experiment, or another, and say how it is loaded and served.
+    """Log an exported model as a pyfunc that takes audio files, register it, and say how it is loaded and served.
+
+    It is logged onto the run of its trial, or onto a run of its own where the store has none of that.
 
     Args:
         model: the folder that was exported.
         storage: where its experiment may be.
-        name: of the registered model; `check_names` checks it before anything is exported.
-        alias: that the new version takes over.
+        name: of the registered model, which is made where there is none; `check_names` checks it beforehand.
+        alias: moved to the new version from whichever had it.
         console: where it is said.
         tracking_uri: the MLflow store; by default the experiment's, else MLFLOW_TRACKING_URI.
         find: finds the experiment.
@@ -103,84 +106,56 @@ def register_from(
             "give an MLflow store"
         )
     uri = absolute_tracking_uri(uri)
+    shown = hide_password(uri)
+    _check_model(model)
+    check_store(uri)
     with console.status(f"registering {name} ..."):
-        address = register_model(
-            model, tracking_uri=uri, name=name, alias=alias, run_id=run_id, artifact_root=root
-        )
+        store = TrackingStore(uri, experiment or "registered models", root)
+        store.connect()
+        from mlflow.exceptions import MlflowException
+
+        try:
+            with _current_store(uri), _run(run_id, store.experiment_id, model.name):
+                address = _log(model, name, alias)
+        except cloud_errors(MlflowException) as error:
+            reason = hide_password(first_line(error))
+            raise TrackingError(f"MLflow store {shown}: cannot register {name} in it: {reason}") from error
         if folder is not None:
             folder.upload()
-    shown = hide_password(uri)
     say(console, f"registered {address} in {shown}")
     say(console, f'load     mlflow.pyfunc.load_model("{address}")')
     serve = f"mlflow models serve -m {shlex.quote(address)} --env-manager local"
     say(console, f"serve    MLFLOW_TRACKING_URI={shlex.quote(shown)} {serve}")
 
 
-def register_model(
-    folder: Path,
-    *,
-    tracking_uri: str,
-    name: str,
-    alias: str | None = None,
-    run_id: str | None = None,
-    artifact_root: Path | None = None,
-) -> str:
-    """Log a model folder as a pyfunc that takes audio files, and register it; returns its `models:/` address.
+def _log(folder: Path, name: str, alias: str | None) -> str:
+    """Log a model onto the active run and register it; returns its `models:/` address."""
+    import mlflow
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import ColSpec, DataType, Schema
 
-    Args:
-        folder: what `tune-whisper export` wrote, or any Whisper folder with a generation config.
-        tracking_uri: the MLflow store.
-        name: of the registered model, which is made where there is none.
-        alias: moved to the new version from whichever had it.
-        run_id: the run to log onto; the model gets a run of its own where the store has none of this id.
-        artifact_root: where artifacts go of an experiment that is made, if a database has none of the model's yet.
-
-    Raises:
-        ModelError: the folder holds no Whisper model.
-        TrackingError: the store cannot be reached, or refuses.
-    """
-    _check_model(folder)
-    check_store(tracking_uri)
     tags = _tags(folder)
-    store = TrackingStore(tracking_uri, tags.get("experiment", "registered models"), artifact_root)
-    store.connect()
-    from mlflow import MlflowClient, pyfunc
-    from mlflow.exceptions import MlflowException
-
-    try:
-        with _current_store(tracking_uri), _run(run_id, store.experiment_id, folder.name) as run:
-            with _files(folder) as files, warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # the signature is checked by tests, not by an example that is kept
-                logged = pyfunc.log_model(
-                    name=re.sub(r"[/:.%\"']", "-", name),
-                    loader_module=_LOADER,
-                    code_paths=[str(Path(__file__).with_name(f"{_LOADER}.py"))],
-                    data_path=str(files),
-                    signature=_signature(),
-                    # Without a local part such as +cpu, which package indexes do not have.
-                    pip_requirements=[
-                        f"{each}=={importlib.metadata.version(each).split('+')[0]}" for each in _REQUIREMENTS
-                    ],
-                    tags=tags,
-                )
-            client: Any = MlflowClient()
-            with contextlib.suppress(
-                MlflowException
-            ):  # there is one already; else the next call says what is wrong
-                client.create_registered_model(name)
-            version = client.create_model_version(
-                name, f"models:/{logged.model_id}", run_id=run, tags=tags, model_id=logged.model_id
-            ).version
-            if alias:
-                client.set_registered_model_alias(name, alias, version)
-    except cloud_errors(MlflowException) as error:
-        reason = hide_password(first_line(error))
-        raise TrackingError(
-            f"MLflow store {hide_password(tracking_uri)}: cannot register {name} in it: {reason}"
-        ) from error
-    return f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
+    with _files(folder) as files, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the signature is checked by tests, not by an example that is kept
+        logged = mlflow.pyfunc.log_model(
+            name=re.sub(r"[/:.%\"']", "-", name),
+            loader_module=_LOADER,
+            code_paths=[str(Path(__file__).with_name(f"{_LOADER}.py"))],
+            data_path=str(files),
+            # Without names, so that `predict` takes a file's content as it is.
+            signature=ModelSignature(Schema([ColSpec(DataType.binary)]), Schema([ColSpec(DataType.string)])),
+            # Without a local part such as +cpu, which package indexes do not have.
+            pip_requirements=[
+                f"{each}=={importlib.metadata.version(each).split('+')[0]}" for each in _REQUIREMENTS
+            ],
+            tags=tags,
+        )
+    with contextlib.redirect_stderr(io.StringIO()):  # it prints what we say ourselves
+        version = mlflow.register_model(logged.model_uri, name, tags=tags).version
+    if alias is None:
+        return f"models:/{name}/{version}"
+    mlflow.MlflowClient().set_registered_model_alias(name, alias, version)
+    return f"models:/{name}@{alias}"
 
 
 def _check_model(folder: Path) -> None:
@@ -210,14 +185,6 @@ def _tags(folder: Path) -> dict[str, str]:
             rates = {rate: value for rate, value in pair[when].items() if isinstance(value, float)}
             tags |= {f"{split}_{word}{rate}": f"{value:.2f}" for rate, value in rates.items()}
     return {name: tag for name, tag in tags.items() if tag}
-
-
-def _signature() -> Any:
-    """Audio files in, texts out; without names, so that `predict` takes a file's content as it is."""
-    from mlflow.models import ModelSignature
-    from mlflow.types.schema import ColSpec, DataType, Schema
-
-    return ModelSignature(Schema([ColSpec(DataType.binary)]), Schema([ColSpec(DataType.string)]))
 
 
 @contextlib.contextmanager
@@ -250,21 +217,21 @@ def _current_store(uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _run(run_id: str | None, experiment_id: str, name: str) -> Iterator[str]:
+def _run(run_id: str | None, experiment_id: str, name: str) -> Iterator[None]:
     """The run that is logged onto, active; a finished one stays as long as it was."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    client, before = mlflow.MlflowClient(), None
+    before = None
     if run_id is not None:
         with contextlib.suppress(MlflowException):  # not in this store
-            before = client.get_run(run_id).info
+            before = mlflow.get_run(run_id).info
     if before is None or before.lifecycle_stage != "active":
-        with mlflow.start_run(experiment_id=experiment_id, run_name=name, tags={"role": "model"}) as run:
-            yield run.info.run_id
+        with mlflow.start_run(experiment_id=experiment_id, run_name=name, tags={"role": "model"}):
+            yield
         return
     try:
         with mlflow.start_run(run_id=run_id):
-            yield before.run_id
+            yield
     finally:
-        client.set_terminated(before.run_id, before.status, before.end_time)
+        mlflow.MlflowClient().set_terminated(before.run_id, before.status, before.end_time)

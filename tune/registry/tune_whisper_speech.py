@@ -78,21 +78,16 @@ def _speech(recording: np.ndarray, longest: int) -> list[tuple[int, int]]:
 
 
 def _values(model_input: Any) -> list[Any]:
-    """The recordings of whatever MLflow makes of a request: a table, a mapping of one column, a list, or one value."""
-    if hasattr(model_input, "iloc"):
+    """The recordings of whatever MLflow makes of a request: a table, a mapping, a list, arrays of these, or one."""
+    if hasattr(model_input, "to_numpy"):
         model_input = model_input.to_numpy()
+    if hasattr(model_input, "ravel"):
+        model_input = model_input.ravel().tolist()
     if isinstance(model_input, dict):
-        (model_input,) = model_input.values()
-    if isinstance(model_input, (bytes, str)):
+        model_input = list(model_input.values())
+    if not isinstance(model_input, list):
         return [model_input]
-    return [_single(value) for value in model_input]
-
-
-def _single(value: Any) -> Any:
-    """The one value of an array: of {"inputs": [{"audio": ...}]} MLflow makes rows of arrays of one value each."""
-    while hasattr(value, "item"):
-        value = value.item()
-    return value
+    return [value for each in model_input for value in _values(each)]
 
 
 def _read(number: int, value: Any) -> np.ndarray:

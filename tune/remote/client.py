@@ -31,20 +31,19 @@ def cluster_address(given: str | None) -> str:
     Raises:
         JobError: there is none, or it is not one of a cluster's dashboard.
     """
-    sources = {"--address ": given, **{f"{name}=": os.environ.get(name) for name in ADDRESSES}}
-    source, address = next(((source, text) for source, text in sources.items() if text), ("", ""))
-    if not address:
-        raise JobError(
-            "--address: missing; give the cluster's dashboard, http://HEAD:8265, or set RAY_API_SERVER_ADDRESS to it"
-        )
-    scheme, found, rest = address.partition("://")
-    if found and scheme in ("http", "https", "vertex_ray") and rest.strip("/"):
-        return address.rstrip("/")
-    host = (rest if found else address).rpartition("@")[2].partition("/")[0]
-    host = host.rpartition(":")[0] or host
-    kind = "is for Ray's own client" if scheme == "ray" else "is not the address of a cluster's dashboard"
-    right = f"http://{'HEAD' if host in ('', 'auto', 'local') else host}:8265"
-    raise JobError(f"{source}{hide_password(address)}: {kind}; jobs go to {right} or vertex_ray://NAME")
+    named = {"--address ": given, **{f"{name}=": os.environ.get(name) for name in ADDRESSES}}
+    for source, address in named.items():
+        if address:
+            scheme, _, rest = address.partition("://")
+            if scheme in ("http", "https", "vertex_ray") and rest.strip("/"):
+                return address.rstrip("/")
+            raise JobError(
+                f"{source}{hide_password(address)}: is not the address of a cluster's dashboard; jobs go to "
+                "http://HEAD:8265 or vertex_ray://NAME"
+            )
+    raise JobError(
+        "--address: missing; give the cluster's dashboard, http://HEAD:8265, or set RAY_API_SERVER_ADDRESS to it"
+    )
 
 
 def connect(address: str) -> JobSubmissionClient:
@@ -76,19 +75,15 @@ def connect(address: str) -> JobSubmissionClient:
 
 def _headers() -> dict[str, str] | None:
     """Headers for a proxy in front of the dashboard, in the variable that Ray's own commands read."""
-    found: Any
-    try:
-        found = json.loads(os.environ.get("RAY_JOB_HEADERS") or "null")
-    except json.JSONDecodeError:
-        found = ""
-    texts = isinstance(found, dict) and all(isinstance(each, str) for each in found.values())
-    if found is not None and not texts:
-        # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
-        raise JobError(
-            'RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}'
-        ) from None
-    headers: dict[str, str] | None = found
-    return headers
+    text = os.environ.get("RAY_JOB_HEADERS")
+    if not text:
+        return None
+    with contextlib.suppress(json.JSONDecodeError):
+        headers = json.loads(text)
+        if isinstance(headers, dict) and all(isinstance(each, str) for each in headers.values()):
+            return headers
+    # The text is not shown, nor the parser's error, which would quote it: it holds credentials.
+    raise JobError('RAY_JOB_HEADERS: must be a JSON object of texts, as in {"Authorization": "Bearer ..."}')
 
 
 @contextlib.contextmanager
@@ -104,19 +99,22 @@ def cluster_errors(address: str) -> Iterator[None]:
 
 
 def _explain(error: Exception) -> str:
+    """What an error of Ray's client or of HTTP means."""
     from requests import exceptions
 
-    said, unreachable = first_line(error), (exceptions.RequestException, ConnectionError, UnicodeError)
-    if isinstance(error, exceptions.SSLError):
+    said = first_line(error)
+    if isinstance(error, exceptions.HTTPError) and error.response is not None:
+        said = f"status code {error.response.status_code}"
+    elif isinstance(error, exceptions.SSLError):
         return "TLS failed; is it http:// or https://?"
-    if isinstance(error, exceptions.Timeout):
+    elif isinstance(error, exceptions.Timeout):
         return (
             f"no answer within {_ANSWER_SECONDS} s; is the cluster running, and can this machine reach it "
             "(a port-forward or an SSH tunnel may be needed)?"
         )
-    if isinstance(error, exceptions.HTTPError) and error.response is not None:
-        said = f"status code {error.response.status_code}"
-    elif isinstance(error, unreachable) and not isinstance(error, exceptions.JSONDecodeError):
+    elif isinstance(
+        error, (exceptions.ConnectionError, exceptions.InvalidURL, ConnectionError, UnicodeError)
+    ):
         return (
             "cannot be reached; is the cluster running with its dashboard (ray start --head --dashboard-host "
             "0.0.0.0), and is it this host and port?"
@@ -127,9 +125,20 @@ def _explain(error: Exception) -> str:
             "does not let us in; with Ray's token authentication set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN here, behind a proxy RAY_JOB_HEADERS"
         )
-    if "status code" in said and "404" not in said:
-        return f"the cluster answers with an error: {hide_password(said)[:300]}"
-    return f"answers, but not as the dashboard of a Ray cluster does: {hide_password(said)[:200]}"
+    return f"does not answer as the dashboard of a Ray cluster: {hide_password(said)[:300]}"
+
+
+def get_json(client: JobSubmissionClient, path: str) -> Any:
+    """What the dashboard has under a path; None where it does not answer in JSON, as old ones do of new pages.
+
+    Raises:
+        JobError: the cluster does not answer.
+    """
+    with cluster_errors(client.get_address()):
+        # A private part of Ray's client: no public one asks for anything but jobs, and this carries its token,
+        # headers and cookies on every version of Ray.
+        answer = client._do_request("GET", path, timeout=30)
+        return answer.json() if answer.ok and "json" in answer.headers.get("content-type", "") else None
 
 
 def cluster_versions(client: JobSubmissionClient) -> tuple[str, str | None]:
@@ -138,15 +147,9 @@ def cluster_versions(client: JobSubmissionClient) -> tuple[str, str | None]:
     Raises:
         JobError: the cluster does not answer.
     """
-    with cluster_errors(client.get_address()):
-        # The client's own request: the only way that carries its token and headers on every version of Ray.
-        ray_version = client._do_request("GET", "/api/version").json()["ray_version"]
-        answer = client._do_request("GET", "/api/v0/cluster_metadata")
-    if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
-        return str(ray_version), None
-    found = answer.json()
-    python = (found.get("data") or found).get("pythonVersion")
-    return str(ray_version), str(python) if python else None
+    ray_version: str = get_json(client, "/api/version")["ray_version"]
+    found = get_json(client, "/api/v0/cluster_metadata") or {}
+    return ray_version, found.get("data", found).get("pythonVersion")
 
 
 def minor(version: str) -> str:
@@ -154,29 +157,15 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def version_difference(ray_version: str, python_version: str | None) -> tuple[str, str] | None:
-    """What differs, there and here, as `Ray 2.40.0 and Python 3.9`; a job needs the same Ray and minor Python."""
+def version_difference(ray_version: str, python_version: str | None) -> str | None:
+    """How a cluster's versions differ from ours, None if they do not: a job needs the same Ray and minor Python."""
     import ray
 
-    pairs = [("Ray", ray_version, ray.__version__)]
+    here, there = [f"Ray {ray.__version__}"], [f"Ray {ray_version}"]
     if python_version:
-        pairs.append(("Python", minor(python_version), minor(platform.python_version())))
-    wrong = [pair for pair in pairs if pair[1] != pair[2]]
-    if not wrong:
+        here.append(f"Python {minor(platform.python_version())}")
+        there.append(f"Python {minor(python_version)}")
+    # Vertex AI tells of Ray's version no patch.
+    if here[1:] == there[1:] and f"{ray.__version__}.".startswith(f"{ray_version}."):
         return None
-    there, here = (" and ".join(f"{pair[0]} {pair[side]}" for pair in wrong) for side in (1, 2))
-    return there, here
-
-
-def check_versions(client: JobSubmissionClient) -> None:
-    """Refuse a cluster that runs other versions: what is pinned here would not fit or not behave the same there.
-
-    Raises:
-        JobError: another Ray, or another minor version of Python.
-    """
-    if difference := version_difference(*cluster_versions(client)):
-        there, here = difference
-        raise JobError(
-            f"--address {hide_password(client.get_address())}: the cluster runs {there}, here is {here}; submit from "
-            "an environment with the cluster's versions, or send it anyway with --allow-version-mismatch"
-        )
+    return f"the cluster runs {' and '.join(there)}, here is {' and '.join(here)}"

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tune.remote.client import JobError, cluster_errors
 
@@ -37,7 +37,6 @@ ENVIRONMENT = {
 
 def send(
     client: JobSubmissionClient,
-    name: str,
     words: Sequence[str],
     folder: Path,
     requirements: Sequence[str],
@@ -49,12 +48,11 @@ def send(
 
     Args:
         client: of the cluster.
-        name: of the job.
         words: the arguments of `tune-whisper` there.
         folder: becomes the job's working directory.
         requirements: what pip installs there first.
         environment: further variables.
-        metadata: what is kept with the job for people and programs to read.
+        metadata: what is kept with the job for people and programs to read; `name` is the job's.
 
     Returns:
         The submission id: the job's name, with a number where it was used before, since Ray never takes one twice.
@@ -62,7 +60,7 @@ def send(
     Raises:
         JobError: the cluster does not take it, or a job of this name is waiting or running.
     """
-    jobs = list_jobs(client, everyone=True)
+    name, jobs = metadata["name"], list_jobs(client, everyone=True)
     for job in jobs:
         if job_name(job) == name and job_state(job) not in ENDED:
             raise JobError(
@@ -71,14 +69,15 @@ def send(
             )
     first, taken = _PREFIX + name, {job.submission_id for job in jobs}
     names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
-    runtime_env: dict[str, Any] = {"working_dir": str(folder), "env_vars": {**environment, **ENVIRONMENT}}
-    if requirements:
-        runtime_env["pip"] = list(requirements)
     with cluster_errors(client.get_address()):
         sent = client.submit_job(
             entrypoint=ENTRYPOINT + shlex.join(words),
             submission_id=next(name for name in names if name not in taken),
-            runtime_env=runtime_env,
+            runtime_env={
+                "working_dir": str(folder),
+                "env_vars": {**environment, **ENVIRONMENT},
+                **({"pip": list(requirements)} if requirements else {}),
+            },
             metadata=dict(metadata),
             entrypoint_num_cpus=0,
             entrypoint_num_gpus=0,
@@ -89,9 +88,8 @@ def send(
 def list_jobs(client: JobSubmissionClient, *, everyone: bool = False) -> list[JobDetails]:
     """Jobs that were sent by `tune-whisper submit` (`everyone`: all submitted jobs), the newest first."""
     with cluster_errors(client.get_address()):
-        jobs = [job for job in client.list_jobs() if job.submission_id]
-    ours = [job for job in jobs if everyone or _is_ours(job)]
-    return sorted(ours, key=lambda job: job.start_time or 0, reverse=True)
+        jobs = [job for job in client.list_jobs() if job.submission_id and (everyone or _is_ours(job))]
+    return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
 
 def _is_ours(job: JobDetails) -> bool:
@@ -99,16 +97,15 @@ def _is_ours(job: JobDetails) -> bool:
 
 
 def find_job(client: JobSubmissionClient, name: str) -> JobDetails:
-    """The job with this submission id, else the newest with this name or experiment.
+    """The newest job of ours with this name or experiment, or any job with this submission id.
 
     Raises:
         JobError: there is none.
     """
-    jobs = list_jobs(client, everyone=True)
-    ours = [job for job in jobs if _is_ours(job)]
-    named = [job for job in ours if name in (job_name(job), (job.metadata or {}).get("experiment"))]
-    for job in [*(job for job in jobs if job.submission_id == name), *named]:
-        return job
+    for job in list_jobs(client, everyone=True):
+        named = _is_ours(job) and name in (job_name(job), (job.metadata or {}).get("experiment"))
+        if named or job.submission_id == name:
+            return job
     raise JobError(f"{name}: the cluster has no such job; tune-whisper list shows all")
 
 
@@ -125,13 +122,7 @@ def job_state(job: JobDetails) -> str:
 def stop_job(client: JobSubmissionClient, submission_id: str, *, wait: float) -> JobDetails:
     """Ask a job to end, and wait until it has.
 
-    Args:
-        client: of the job's cluster.
-        submission_id: of one of its jobs.
-        wait: seconds to wait at most; the job gets `STOP_SECONDS` before it is killed.
-
-    Returns:
-        The job as it is then.
+    `wait` is the most seconds to wait; the job gets `STOP_SECONDS` before it is killed. Returns the job as it is then.
 
     Raises:
         JobError: it has not ended in time.

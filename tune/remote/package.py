@@ -24,7 +24,7 @@ _PASSWORD = re.compile(
     r"(?i)://[^/@\s:]*:[^/\s]+@|[?&][^=&\s]*(?:password|passwd|secret|token|key|signature|sig)=[^&\s]+"
 )
 _SECRET_NAME = re.compile(
-    r"(^|[^A-Z])PASS($|[^A-Z])|(PASSWORD|PASSWD|PASSPHRASE|PWD|SECRETS?|TOKENS?|KEYS?|CREDENTIALS?|AUTH)($|[^A-Z])"
+    r"(PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|SECRETS?|TOKENS?|KEYS?|CREDENTIALS?|AUTH)($|[^A-Z])"
 )
 _HINT = "set it on the cluster itself (as the nodes' environment or a Kubernetes secret)"
 
@@ -36,7 +36,13 @@ def stage(folder: Path, files: Sequence[Path]) -> int:
         JobError: a file cannot be read, is too large, or has the name of another one.
     """
     for package in _PACKAGES:
-        shutil.copytree(_ROOT / package, folder / package, ignore=_not_ours)
+        for path in (_ROOT / package).rglob("*"):
+            place = path.relative_to(_ROOT)
+            suffixes = _SOURCES + _DEMO if place.is_relative_to("trainer/demo") else _SOURCES
+            hidden = any(part.startswith(".") for part in place.parts)
+            if path.suffix in suffixes and path.is_file() and not path.is_symlink() and not hidden:
+                (folder / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, folder / place)
     for path in files:
         if (folder / path.name).exists():
             raise JobError(f"{path}: the job has another file of this name; rename it")
@@ -51,18 +57,6 @@ def stage(folder: Path, files: Sequence[Path]) -> int:
                 f"{_MOST_BYTES / 1e6:.0f} MB); put it where every node sees it and give that path"
             )
     return sum(path.is_file() for path in folder.rglob("*"))
-
-
-def _not_ours(folder: str, names: list[str]) -> list[str]:
-    """What stays here of a folder of the program: caches, hidden files, links, and what is no source or demo."""
-    demo = Path(folder).is_relative_to(_ROOT / "trainer" / "demo")
-    suffixes = {*_SOURCES, *(_DEMO if demo else ())}
-
-    def ours(path: Path) -> bool:
-        hidden = path.name.startswith((".", "__pycache__")) or path.is_symlink()
-        return not hidden and (path.is_dir() or path.suffix in suffixes)
-
-    return [name for name in names if not ours(Path(folder, name))]
 
 
 def pinned_requirements(extras: Collection[str]) -> list[str]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from tune.remote.client import cluster_errors, cluster_versions, minor, version_difference
+from tune.remote.client import JobError, cluster_versions, get_json, version_difference
 from tune.util.console import say
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
-
-_MOST_NODES = 10_000
-"""Ray's answer is cut there; dead nodes count."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,32 +66,21 @@ def read_dashboard(client: JobSubmissionClient, address: str) -> ClusterView:
     """The cluster that a client is connected to, at what the user calls its address.
 
     Raises:
-        UserError: the dashboard does not answer as Ray's does, or does not accept our credentials.
+        JobError: the dashboard does not answer, or tells nothing of nodes.
     """
-    versions = cluster_versions(client)
-    with cluster_errors(address):
-        # The client's own request: the only way that carries its token and headers on every version of Ray.
-        answer = client._do_request("GET", f"/api/v0/nodes?detail=1&limit={_MOST_NODES}", timeout=30)
-        answer.raise_for_status()
-        states: list[dict[str, Any]] = answer.json()["data"]["result"]["result"]
+    found = get_json(
+        client, "/api/v0/nodes?detail=1&limit=10000"
+    )  # without a limit 100, dead ones among them
+    if found is None:
+        raise JobError(
+            f"--address {hide_password(address)}: the dashboard tells nothing of the cluster's nodes"
+        )
     nodes = [
         Node.of(each["node_id"], each["node_ip"], each["resources_total"])
-        for each in states
+        for each in found["data"]["result"]["result"]
         if each["state"] == "ALIVE"
     ]
-    return ClusterView(hide_password(address), *versions, nodes)
-
-
-def versions_line(view: ClusterView) -> str:
-    """One line: the same versions, or what differs and what to do."""
-    there = f"Ray {view.ray_version}"
-    if view.python_version:
-        there += f" and Python {minor(view.python_version)}"
-    difference = version_difference(view.ray_version, view.python_version)
-    if difference is None:
-        return f"{there} there, the same here"
-    needed, here = difference
-    return f"{there} there, but {here} here: searches will not run; use an environment with {needed}"
+    return ClusterView(hide_password(address), *cluster_versions(client), nodes)
 
 
 def print_cluster(view: ClusterView, console: Console) -> None:
@@ -104,7 +90,11 @@ def print_cluster(view: ClusterView, console: Console) -> None:
         role, memory = "head" if node.head else "worker", f"{node.memory / 2**30:.1f} GiB"
         table.add_row(node.ip, role, f"{node.cpus:g}", f"{node.gpus:g}", node.gpu_type or "", memory)
     console.print(table)
-    cpus, gpus = (sum(getattr(node, name) for node in view.nodes) for name in ("cpus", "gpus"))
+    cpus, gpus = sum(node.cpus for node in view.nodes), sum(node.gpus for node in view.nodes)
     count = len(view.nodes)
     say(console, f"total: {count} node{'s' * (count != 1)}, {cpus:g} CPUs, {gpus:g} GPUs")
-    say(console, versions_line(view))
+    if difference := version_difference(view.ray_version, view.python_version):
+        say(console, f"{difference}: searches will not run; use an environment with the cluster's versions")
+    else:
+        python = f" and Python {view.python_version}" if view.python_version else ""
+        say(console, f"Ray {view.ray_version}{python} there, the same here")

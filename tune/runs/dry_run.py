@@ -137,7 +137,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     )
     fewer = unstopped / max(1, samples)
     more = f", {fewer:.1f} x fewer than without stopping" if fewer >= 1.05 else ""
-    say(console, f"estimate: about {_rounded(samples):,} samples in all{more}")
+    say(console, f"estimate: about {float(f'{samples:.2g}'):,.0f} samples in all{more}")
     if table.stream:
         say(
             console,
@@ -233,9 +233,3 @@ def _roughly(seconds: float) -> str:
     """`3h20m`, `12m`, `40s`: no finer than it can be known."""
     unit = 600 if seconds > 3600 else 60 if seconds > 600 else 10
     return describe_duration(max(unit, round(seconds / unit) * unit))
-
-
-def _rounded(samples: int) -> int:
-    """Two figures of it, or three above a leading one; more would be pretence."""
-    digits = max(0, len(str(samples)) - 2)
-    return int(round(samples, -digits))

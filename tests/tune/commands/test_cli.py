@@ -1,8 +1,7 @@
-"""The command line as others script it: frozen arguments, quick help, one clear line for every mistake."""
+"""The command line: quick help, one clear line for every mistake."""
 
 from __future__ import annotations
 
-import functools
 import shlex
 import subprocess
 import sys
@@ -12,75 +11,6 @@ import pytest
 import soundfile
 
 from tune.cli import main
-from tune.commands import cluster, export, jobs, ui
-from tune.commands import list as experiments
-from tune.commands import search as searches
-from tune.commands.sync import sync_parser
-
-PLACE = {"--address": None, "--project": None, "--location": None}
-FROZEN = {
-    "search": {
-        **{"--space": None, "--trials": 8, "--model": None, "--data": None, "--language": None},
-        **{"--experiment": None, "--storage": "experiments", "--tracking-uri": None, "--epochs": None},
-        **{"--max-steps": None, "--set": [], "--gpus-per-trial": None, "--cpus-per-trial": None},
-        **{"--max-concurrent": None, "--seed": 0, "--dry-run": False, "--resume": None, "--address": None},
-        **{"--workers-per-trial": 1, "--deepspeed": None, "--max-failures": 2},
-        **{"--time-budget": None, "--gpu-hours": None, "--plateau": None, "--plateau-points": 0.1},
-        **{
-            "--finalists": None,
-            "--repeats": 2,
-            "--guard": [],
-            "--warm-start": None,
-        },
-        **{
-            "--optuna-storage": None,
-            "--keep-checkpoints": "best",
-            "--track": ["mlflow"],
-            "--take-over": False,
-        },
-    },
-    "export": {
-        **{
-            "experiment": None,
-            "--output": None,
-            "--storage": "experiments",
-            "--trial": None,
-            "--point": None,
-            "--adapter": False,
-        },
-        **{"--format": [], "--quantization": None, "--check": "quick"},
-        **{"--push-to-hub": None, "--private": False, "--register": None, "--alias": None},
-        **{"--from-model": None, "--data": None, "--language": None},
-    },
-    "ui": {"experiment": None, "--storage": "experiments", "--port": None},
-    "sync": {"experiment": None, "--storage": "experiments", "--tracking-uri": None},
-    "submit": {
-        **PLACE,
-        **{"--name": None, "--follow": False, "--file": [], "--env": []},
-        **{"--no-install": False, "--allow-version-mismatch": False},
-    },
-    "status": {**PLACE, "job": None, "--json": False},
-    "logs": {**PLACE, "job": None, "--follow": False},
-    "stop": {**PLACE, "job": None, "--wait": 90.0},
-    "list": {"--storage": None, "--json": False, **PLACE, "--all": False},
-    "cluster": {**PLACE, "--json": False},
-    "scale": {**PLACE, "--workers": None, "--pool": None, "--yes": False},
-    "create": {"file": None, "--project": None, "--location": None, "--yes": False},
-    "delete": {"name": None, **PLACE, "--yes": False},
-}
-PARSERS = {
-    **{"search": searches.search_parser, "export": export.export_parser, "ui": ui.ui_parser},
-    **{"sync": sync_parser, "list": experiments.list_parser},
-    **{name: functools.partial(jobs.job_parser, name) for name in ("submit", "status", "logs", "stop")},
-    **{"cluster": cluster.cluster_parser},
-    **{name: functools.partial(cluster.cluster_parser, name) for name in ("scale", "create", "delete")},
-}
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_arguments_are_frozen(name: str) -> None:
-    actions = [action for action in PARSERS[name]()._actions if action.dest != "help"]
-    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN[name]
 
 
 @pytest.mark.parametrize(
@@ -92,36 +22,16 @@ def test_help_imports_nothing_that_takes_seconds(words: list[str]) -> None:
     assert done.stdout.startswith("usage: tune-whisper")
     imported = {name.partition(".")[0] for name in done.stderr.split()}
     assert "argparse" in imported
-    assert sorted(imported & HEAVY) == []
+    assert sorted(imported & set(HEAVY.split())) == []
     if not words:  # what a plain --help needs of our own is little, and stays so
         assert sorted({"rich", *PLANNING} & set(done.stderr.split())) == []
 
 
 PLANNING = {"tune.experiments.plan", "tune.experiments.state", "tune.experiments.events", "tune.space.space"}
-HEAVY = {
-    *(
-        "torch",
-        "transformers",
-        "datasets",
-        "evaluate",
-        "ray",
-        "optuna",
-        "mlflow",
-        "deepspeed",
-        "numpy",
-        "scipy",
-    ),
-    *(
-        "pandas",
-        "pyarrow",
-        "plotly",
-        "jinja2",
-        "sqlalchemy",
-        "huggingface_hub",
-        "fsspec",
-        "requests",
-    ),
-}
+HEAVY = (
+    "torch transformers datasets evaluate ray optuna mlflow deepspeed numpy scipy pandas pyarrow plotly jinja2 "
+    "sqlalchemy huggingface_hub fsspec requests"
+)
 
 
 def run_and_list_modules(*words: str) -> subprocess.CompletedProcess[str]:
@@ -179,11 +89,6 @@ MISTAKES = {
         "--gpus-per-trial 1 --workers-per-trial 2",
         ["--gpus-per-trial 1: ", "--workers-per-trial 1", "--gpus-per-trial 2", "or 0"],
     ),
-    "a share for each of several": (
-        "--gpus-per-trial 0.5 --workers-per-trial 2",
-        ["--gpus-per-trial 0.5: ", "--workers-per-trial 1", "--gpus-per-trial 2", "or 0"],
-    ),
-    "gpus no number": ("--gpus-per-trial one", ["--gpus-per-trial", "one"]),
     "gpus nan": ("--gpus-per-trial nan", ["--gpus-per-trial nan: must be a finite number"]),
     "no trials": ("--trials 0", ["--trials 0", "at least 1"]),
     "bad set": ("--set dropout=2", ["dropout", "0.9"]),
@@ -244,16 +149,8 @@ def test_dry_run_shows_the_plan_and_leaves_nothing(
         main(["--space", "lr_batch.yaml", "--trials", "5", "--epochs", "2", "--dry-run", "--seed", "3"]) == 0
     )
     printed = capsys.readouterr().out
-    for text in (
-        "learning_rate",
-        "001",
-        "002",
-        "003",
-        "rungs at",
-        "5 trials",
-        "estimate: about",
-        "nothing was run",
-    ):
+    for text in ("learning_rate", "001", "002", "003", "rungs at", "5 trials", "estimate: about"):
         assert text in printed
+    assert printed.endswith("nothing was run\n")
     assert "004 " not in printed
     assert not list(tmp_path.iterdir())

@@ -45,9 +45,9 @@ def test_nobody_reads_or_the_disk_is_full(words: str, unbuffered: dict[str, str]
 @pytest.mark.parametrize(
     ("words", "modules"),
     [
-        ("tune list", "tune.util.environment tune.commands.list rich.console"),
-        ("tune evaluate demo --data demo", "trainer.config numpy torch transformers"),
-        ("trainer config.yaml", "yaml trainer.config trainer.data.prepared numpy torch"),
+        ("tune list", "tune.util.environment rich.console"),
+        ("tune evaluate demo --data demo", "trainer.config torch"),
+        ("trainer config.yaml", "yaml transformers"),
     ],
 )
 def test_ctrl_c_while_modules_are_imported(words: str, modules: str, tmp_path: Path) -> None:

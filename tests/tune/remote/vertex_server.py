@@ -41,7 +41,6 @@ class VertexServer:
         self.requests: list[str] = []
         self.error: tuple[grpc.StatusCode, str] | None = None
         """What every call of the persistent resources API fails with, while set."""
-        self._operations: dict[str, PersistentResource] = {}
         self._stopped = threading.Event()
         key, certificate = _certificate(folder)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -129,56 +128,45 @@ class VertexServer:
             connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             _pump(connection, inner, self._stopped)
 
-    def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+    def _handlers(self) -> list[grpc.GenericRpcHandler]:
         from google.cloud.aiplatform_v1beta1.types import persistent_resource_service as service
         from google.cloud.aiplatform_v1beta1.types.persistent_resource import PersistentResource
         from google.cloud.resourcemanager_v3.types import projects
         from google.longrunning import operations_pb2
 
-        prefix = "google.cloud.aiplatform.v1beta1.PersistentResourceService"
-        return (
-            grpc.method_handlers_generic_handler(
-                prefix,
-                {
-                    "GetPersistentResource": self._method(
-                        self._get, service.GetPersistentResourceRequest, PersistentResource
-                    ),
-                    "CreatePersistentResource": self._method(
-                        self._create, service.CreatePersistentResourceRequest
-                    ),
-                    "UpdatePersistentResource": self._method(
-                        self._update, service.UpdatePersistentResourceRequest
-                    ),
-                    "DeletePersistentResource": self._method(
-                        self._delete, service.DeletePersistentResourceRequest
-                    ),
-                },
-            ),
-            grpc.method_handlers_generic_handler(
-                "google.longrunning.Operations",
-                {
-                    "GetOperation": grpc.unary_unary_rpc_method_handler(
-                        lambda request, _: self._operation(request.name, done=True),
-                        operations_pb2.GetOperationRequest.FromString,
-                        operations_pb2.Operation.SerializeToString,
-                    )
-                },
-            ),
-            grpc.method_handlers_generic_handler(
-                "google.cloud.resourcemanager.v3.Projects",
-                {
-                    "GetProject": grpc.unary_unary_rpc_method_handler(
-                        lambda request, _: projects.Project(name=f"projects/{NUMBER}", project_id=PROJECT),
-                        projects.GetProjectRequest.deserialize,
-                        projects.Project.serialize,
-                    )
-                },
-            ),
-        )
+        operation = operations_pb2.Operation.SerializeToString
+        project = projects.Project(name=f"projects/{NUMBER}", project_id=PROJECT)
+        unary = grpc.unary_unary_rpc_method_handler
+        services = {
+            "google.cloud.aiplatform.v1beta1.PersistentResourceService": {
+                f"{word}PersistentResource": unary(
+                    self._checked(answer),
+                    getattr(service, f"{word}PersistentResourceRequest").deserialize,
+                    PersistentResource.serialize if word == "Get" else operation,
+                )
+                for word, answer in (
+                    ("Get", self._get),
+                    ("Create", self._create),
+                    ("Update", self._update),
+                    ("Delete", self._delete),
+                )
+            },
+            "google.longrunning.Operations": {
+                "GetOperation": unary(
+                    lambda request, _: self._operation(request.name, done=True),
+                    operations_pb2.GetOperationRequest.FromString,
+                    operation,
+                )
+            },
+            "google.cloud.resourcemanager.v3.Projects": {
+                "GetProject": unary(
+                    lambda *_: project, projects.GetProjectRequest.deserialize, projects.Project.serialize
+                )
+            },
+        }
+        return [grpc.method_handlers_generic_handler(name, calls) for name, calls in services.items()]
 
-    def _method(self, answer: Callable[..., Any], request_type: Any, response_type: Any = None) -> Any:
-        from google.longrunning import operations_pb2
-
+    def _checked(self, answer: Callable[..., Any]) -> Callable[..., Any]:
         def call(request: Any, context: grpc.ServicerContext) -> Any:
             self.requests.append(answer.__name__.strip("_"))
             if self.error:
@@ -187,8 +175,7 @@ class VertexServer:
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
             return answer(request, context)
 
-        serialize = response_type.serialize if response_type else operations_pb2.Operation.SerializeToString
-        return grpc.unary_unary_rpc_method_handler(call, request_type.deserialize, serialize)
+        return call
 
     def _find(self, name: str, context: grpc.ServicerContext) -> PersistentResource:
         short = name.rpartition("/")[2]

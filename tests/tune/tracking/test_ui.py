@@ -117,13 +117,13 @@ def test_a_port_that_is_taken(
     assert "--port 70000: must be from 1 to 65535" in refused(capsys, storage, "new one", "--port", 70000)
 
 
-def test_a_server_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "broken"
     write_experiment(folder, default_tracking_uri(folder))
     (folder / "mlflow.db").write_text("no database at all, but long enough to be looked at " * 20)
     before = time.monotonic()
     told = refused(capsys, tmp_path, "broken", "--port", free_port())
-    assert "did not start: " in told and "file is not a database" in told
+    assert "file is not a database" in told
     assert time.monotonic() - before < 60
 
 
