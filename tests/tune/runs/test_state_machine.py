@@ -23,7 +23,14 @@ import hypothesis.strategies as st
 import optuna
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -91,6 +98,11 @@ class Clock:
     def time(self) -> float:
         self.now += 0.001
         return self.now
+
+
+def whole_lines(content: bytes) -> list[bytes]:
+    """Those that have their end."""
+    return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 class Display:
@@ -205,7 +217,7 @@ class SearchMachine(RuleBasedStateMachine):
         self.saves: dict[str, tuple[int, float, str]] = {}
         """What their processes are still writing: samples seen, WER, what is kept."""
         self.written: list[bytes] = []
-        """What `append` has said to be on the disk."""
+        """Lines that came to the disk whole, also where the driver was killed before it knew."""
         self.kill_after: int | None = None
         """Operations on the disk until the driver is killed."""
         self.torn = 0.0
@@ -217,11 +229,13 @@ class SearchMachine(RuleBasedStateMachine):
         write_all = log_module._write_all
 
         def write(file: int, content: bytes) -> None:
-            if self.dies():
-                write_all(file, content[: int(self.torn * len(content))])
+            """What is written at once are several events where they belong together."""
+            killed = self.dies()
+            part = content[: int(self.torn * len(content))] if killed else content
+            write_all(file, part)
+            self.written += whole_lines(part)
+            if killed:
                 raise Killed
-            write_all(file, content)
-            self.written += content.splitlines(keepends=True)
 
         self.stack.enter_context(mock.patch.object(log_module, "_write_all", write))
         for name in ("remove", "strip"):
@@ -726,11 +740,7 @@ class SearchMachine(RuleBasedStateMachine):
     def the_log_is_whole(self) -> None:
         """No event is lost or counted twice; what is known is what the file folds to."""
         path = self.plan.folder / EVENTS_FILE
-        lines = path.read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        if len(whole) == len(self.written) + 1:  # written, and killed before that was known
-            self.written = whole
-        assert whole == self.written
+        assert whole_lines(path.read_bytes()) == self.written
         if self.experiment is not None:
             mine, told = self.state, read_log(path)
             folder = self.plan.experiment_folder
@@ -783,12 +793,45 @@ class SearchMachine(RuleBasedStateMachine):
                 assert (self.plan.folder / path).is_dir()
 
 
-TestSearch = pytest.mark.timeout(300)(SearchMachine.TestCase)
-TestSearch.settings = settings(
-    max_examples=40,
-    stateful_step_count=60,
+SHORT = settings(
+    max_examples=10,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
     phases=[Phase.generate],
 )
+TestSearch = pytest.mark.timeout(300)(SearchMachine.TestCase)
+TestSearch.settings = SHORT
+
+
+@pytest.mark.occasional
+@pytest.mark.timeout(1500)
+def test_many_long_searches() -> None:
+    run_state_machine_as_test(
+        SearchMachine, settings=settings(SHORT, max_examples=200, stateful_step_count=80)
+    )
+
+
+@pytest.mark.parametrize("torn", [0.5, 1.0])
+def test_killed_at_each_operation_of_its_end(torn: float) -> None:
+    """Some writes have several events, of which a kill leaves some, or all while the driver knows of none."""
+    for operations in range(14):
+        machine = SearchMachine()
+        try:
+            machine.begin(trials=1, finalists=1, repeats=2, budgets=Budgets())
+            machine.train_all(5.0)
+            machine.go_on()
+            machine.train_all_and_die(wer=5.0, operations=operations, torn=torn)
+            for _ in range(2):  # as it was left, and as it goes on
+                machine.the_log_is_whole()
+                machine.something_can_be_exported()
+                machine.every_checkpoint_that_is_named_is_there()
+                if machine.experiment is None:
+                    machine.resume(-1, None, None, None)
+                if machine.experiment is not None:
+                    machine.train_all(5.0)
+                    machine.go_on()
+            assert read_log(machine.plan.folder / EVENTS_FILE).written
+        finally:
+            machine.teardown()
