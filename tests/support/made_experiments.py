@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import yaml
@@ -54,7 +54,6 @@ RUNGS = (384, 1088, 3200)
 CLIPS, WORDS = 200, 10
 """Validation clips, and words of each."""
 SECONDS_PER_SAMPLE = 0.5
-FAMILIES = get_args(FamilyName)
 
 
 def made_trial(
@@ -406,9 +405,7 @@ def simulated(
     }
     finished = kinds.get("state", "finished") == "finished"
     return write_experiment(
-        folder,
-        records.all(),
-        **{"baseline": curve.baseline, "repeats": repeats if finished else {}, **kinds},
+        folder, records.all(), **{"baseline": curve.baseline, "repeats": repeats if finished else {}, **kinds}
     )
 
 

@@ -147,6 +147,7 @@ def test_wrong_weights_are_one_line_before_anything_starts(
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_recordings_with_subtitles_are_training_data(tmp_path: Path) -> None:
     for number in range(10):
         samples, cues = recording(10 * number, 10, pause=0.2)

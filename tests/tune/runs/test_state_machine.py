@@ -66,7 +66,7 @@ from tune.tracking.mlflow import MlflowStore
 from tune.tracking.mlflow_connection import FoundRun
 from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
 from tune.tracking.sync import Log
-from tune.util.errors import ExperimentError, ModelError, TrackingError
+from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
 from tune.workers.keeper import DECISION, PLACE, SAVED
 
@@ -114,33 +114,19 @@ class Display:
 
 
 class MemoryStore:
-    """An MLflow store in memory, which goes away in the middle of what it is told, also after it has taken a call."""
+    """An MLflow store in memory."""
 
     def __init__(self) -> None:
         self.uri, self.experiment_id = "sqlite:///made-up.db", ""
         self.runs: dict[str, SimpleNamespace] = {}
-        self.calls: int | None = None
-        """Calls until it is away."""
-
-    def _call(self) -> bool:
-        """Count a call; true where its answer is to be lost."""
-        if self.calls is None:
-            return False
-        self.calls -= 1
-        if self.calls < -1:
-            raise TrackingError("away")
-        return self.calls == -1
 
     def find(self) -> str | None:
-        self._call()
         return self.experiment_id or None
 
     def connect(self) -> None:
-        self._call()
         self.experiment_id = "1"
 
     def find_runs(self, **tags: str) -> list[FoundRun]:
-        self._call()
         return [
             FoundRun(key, run.status, run.start, False, dict(run.tags))
             for key, run in self.runs.items()
@@ -148,36 +134,27 @@ class MemoryStore:
         ]
 
     def create_run(self, name: str, tags: Any, start_ms: int) -> FoundRun:
-        lost = self._call()
         key = f"run-{len(self.runs)}"
         self.runs[key] = SimpleNamespace(
             name=name, tags=dict(tags), start=start_ms, status="RUNNING", points=set(), params={}
         )
-        if lost:
-            raise TrackingError("away, after it was created")
         return FoundRun(key, "RUNNING", start_ms, False, dict(tags))
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
-        lost, run = self._call(), self.runs[run_id]
+        run = self.runs[run_id]
         run.points |= set(metrics)
         run.params |= dict(params)
         run.tags |= dict(tags)
-        if lost:
-            raise TrackingError("away, after it was written")
 
     def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
-        self._call()
         self.runs[run_id].status = status
 
     def delete_run(self, run_id: str) -> None:
-        self._call()
         del self.runs[run_id]
 
-    def tag_experiment(self, key: str, value: str) -> None:
-        self._call()
+    def tag_experiment(self, key: str, value: str) -> None: ...
 
-    def upload(self, run_id: str, path: Path, place: str | None = None) -> None:
-        self._call()
+    def upload(self, run_id: str, path: Path, place: str | None = None) -> None: ...
 
 
 BEGUN = (
@@ -676,17 +653,16 @@ class SearchMachine(RuleBasedStateMachine):
         if "--repeats" not in given:
             assert request.repeats == asked.repeats
 
-    @rule(calls=st.sampled_from([0, 1, 3, 7, 15]))
-    def follow_and_lose_the_stores(self, calls: int) -> None:
-        self.store.calls = calls
-        self.deliver("mlflow")
-
     @rule()
     def follow(self) -> None:
-        """The stores are there: in the end they say what the log says."""
-        self.store.calls = None
-        assert self.deliver("mlflow")
-        assert self.deliver("optuna")
+        """In the end the stores say what the log says; that they go away and come back is shown with real ones."""
+        store: Any = self.store
+        (self.plan.folder / "tracking").mkdir(exist_ok=True)
+        log = Log(self.plan.experiment_folder)
+        log.read()
+        for found in (MlflowStore(store, ""), OptunaStore(self.plan.folder / STUDY_FILE)):
+            found.sync(log)
+            assert not found.refused
         state = read_log(self.plan.folder / EVENTS_FILE)
         shown = {run.tags["trial_id"]: run for run in self.store.runs.values() if "trial_id" in run.tags}
         started = [run for run in state.runs if run.folder]
@@ -718,21 +694,6 @@ class SearchMachine(RuleBasedStateMachine):
             assert trial.intermediate_values == dict(run.evaluations)
             if run.status != "running":
                 assert trial.state.name == STUDY_STATE[run.status]
-
-    def deliver(self, name: str) -> bool:
-        """Sync all of the log; whether the store was there all the time."""
-        store: Any = self.store
-        found = MlflowStore(store, "") if name == "mlflow" else OptunaStore(self.plan.folder / STUDY_FILE)
-        (self.plan.folder / "tracking").mkdir(exist_ok=True)
-        log = Log(self.plan.experiment_folder)
-        log.read()
-        try:
-            found.sync(log)
-        except TrackingError as error:
-            assert "away" in str(error), error
-            return False
-        assert not found.refused
-        return True
 
     # -- what holds after every step ----------------------------------------------------------------------------
 
