@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import statistics
 from pathlib import Path
@@ -88,6 +89,16 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
     assert {"wer/north", "cer/east", "baseline_wer/west", "test_wer/north"} <= keys
     params = {key for (key,) in database.execute("select distinct key from params")}
     assert "weight.north" in params
+
+
+@pytest.mark.slow
+def test_trials_do_not_wait_for_the_process_of_the_one_before(search: tuple[Path, str]) -> None:
+    """All that run at a time are proposed before the first of them has its process."""
+    log = (search[0] / "experiments" / "three" / "events.jsonl").read_text()
+    kinds = [json.loads(line)["event"] for line in log.splitlines()]
+    slots = re.search(r"(\d+) at a time", search[1])
+    assert slots
+    assert kinds[: kinds.index("TrialStarted")].count("TrialProposed") == min(int(slots[1]), 3)
 
 
 @pytest.mark.slow
