@@ -24,19 +24,7 @@ from tune.experiments.saved import load_saved
 from tune.experiments.training_plan import TrainPlan, make_train_plan
 from tune_whisper import ExperimentError, train
 
-FROZEN = {
-    **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},
-    **{"--language": None, "--epochs": None, "--max-steps": None, "--set": [], "--name": None},
-    **{"--storage": "experiments", "--tracking-uri": None, "--workers": None, "--deepspeed": None},
-    **{"--gpus-per-worker": None, "--cpus-per-worker": None, "--address": None, "--max-failures": 2},
-    **{"--track": ["mlflow"], "--take-over": False, "--on": None},
-}
 SMALL = ["--set", "max_train_clips=32", "--set", "max_eval_clips=16", "--set", "generation_max_length=40"]
-
-
-def test_arguments_are_frozen() -> None:
-    actions = [action for action in train_parser()._actions if action.dest != "help"]
-    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN
 
 
 def earlier_search(folder: Path, name: str = "earlier") -> None:
