@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import yaml
 from curves import FamilyName, LearningCurves, draw_curves
+from made_logs import events_of
 from simulated_controller import Limits
 from simulation import simulate_search
 
@@ -24,15 +25,11 @@ from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
     BaselineMeasured,
     DataPrepared,
-    Evaluated,
     FinalRoundPlanned,
     ResultsWritten,
     SearchEnded,
     SessionStarted,
-    TrialEnded,
-    TrialProposed,
     TrialsOver,
-    TrialStarted,
 )
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, read_log
@@ -54,7 +51,6 @@ RUNGS = (384, 1088, 3200)
 CLIPS, WORDS = 200, 10
 """Validation clips, and words of each."""
 SECONDS_PER_SAMPLE = 0.5
-FAMILIES = get_args(FamilyName)
 
 
 def made_trial(
@@ -262,54 +258,11 @@ def _finish(plan: SearchPlan, run: TrialRecord, validation: int = CLIPS) -> None
 
 def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool = False) -> None:
     """Write what a record says as events; an open one has at most its first evaluation."""
-    name = run.trial_id
-    kind = "repeat" if "-r" in name else "trial"
-    log.append(
-        TrialProposed(trial_id=name, config=run.config, kind=kind, effective_batch=run.effective_batch),  # type: ignore[arg-type]
-        TrialStarted(trial_id=name, folder=name),
-    )
-    rows = list(zip(run.evaluations, run.losses, strict=True))
-    shown = rows[:1] if opened else rows
-    for number, ((seen, wer), loss) in enumerate(shown, 1):
-        metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 3, "eval_loss": loss}
-        if run.samples_per_second is not None:
-            metrics |= {"train_samples": run.samples_per_second, "train_seconds": 1.0}
-        last = number == len(rows) and not opened
-        log.append(
-            Evaluated(
-                trial_id=name,
-                samples_seen=seen,
-                epoch=seen / 800,
-                metrics=metrics,
-                finished=last and run.finished,
-                stop=run.stop if last and run.stop and run.stop.reason != "diverged" else None,
-                checkpoint=run.checkpoint,
-            )
-        )
-    if opened:
-        return
-    if run.stop is not None and run.stop.reason == "diverged":
-        log.append(
-            Evaluated(
-                trial_id=name,
-                samples_seen=run.stop.samples_seen,
-                epoch=run.stop.samples_seen / 800,
-                metrics={"wer": None},
-                finished=False,
-                stop=run.stop,
-            )
-        )
-    before, clock.now = clock.now, clock.now + run.seconds
-    log.append(
-        TrialEnded(
-            trial_id=name,
-            status="failed" if run.status == "running" else run.status,  # type: ignore[arg-type]
-            error=run.error,
-            samples_seen=run.samples_seen,
-            epoch=run.epoch,
-        )
-    )
-    clock.now = before + 1.0
+    *events, last = events_of(run, epoch_samples=800, opened=opened)
+    log.append(*events)
+    before, clock.now = clock.now, clock.now + (0.0 if opened else run.seconds)
+    log.append(last)
+    clock.now = before + (0.0 if opened else 1.0)
 
 
 def _clips(wer: float, seed: int, clips: int = CLIPS) -> dict[str, list[int]]:
@@ -406,9 +359,7 @@ def simulated(
     }
     finished = kinds.get("state", "finished") == "finished"
     return write_experiment(
-        folder,
-        records.all(),
-        **{"baseline": curve.baseline, "repeats": repeats if finished else {}, **kinds},
+        folder, records.all(), **{"baseline": curve.baseline, "repeats": repeats if finished else {}, **kinds}
     )
 
 

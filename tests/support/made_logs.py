@@ -277,40 +277,54 @@ def folded(records: Records) -> Records:
     return state.records
 
 
-def events_of(record: TrialRecord) -> list[Event]:
-    """What is written of a trial."""
+def events_of(record: TrialRecord, *, epoch_samples: int = 100, opened: bool = False) -> list[Event]:
+    """What is written of a trial, or of a repeat: its end too where it has one.
+
+    Args:
+        record: what it came to.
+        epoch_samples: samples of an epoch.
+        opened: it still runs, and has its first evaluation at most.
+    """
     name = record.trial_id
+    kind: Any = "repeat" if "-r" in name else "trial"
+    effective = record.effective_batch
     events: list[Event] = [
-        TrialProposed(trial_id=name, config=record.config, effective_batch=record.effective_batch),
+        TrialProposed(trial_id=name, config=record.config, kind=kind, effective_batch=effective),
         TrialStarted(trial_id=name, folder=record.folder or name),
     ]
-    last = len(record.evaluations)
-    for place, ((seen, wer), loss) in enumerate(zip(record.evaluations, record.losses, strict=True), 1):
-        metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 2, "eval_loss": loss}
-        ends = place == last and not (record.stop and record.stop.reason == "diverged")
+    diverged = record.stop if record.stop and record.stop.reason == "diverged" else None
+    rows = list(zip(record.evaluations, record.losses, strict=True))
+    for place, ((seen, wer), loss) in enumerate(rows[:1] if opened else rows, 1):
+        metrics: dict[str, float | None] = {"wer": wer, "cer": wer / 3, "eval_loss": loss}
+        if record.samples_per_second is not None:
+            metrics |= {"train_samples": record.samples_per_second, "train_seconds": 1.0}
+        ends = place == len(rows) and not opened
         events.append(
             Evaluated(
                 trial_id=name,
                 samples_seen=seen,
-                epoch=seen / 100,
+                epoch=seen / epoch_samples,
                 metrics=metrics,
                 finished=ends and record.finished,
-                stop=record.stop if ends else None,
+                stop=record.stop if ends and not diverged else None,
+                checkpoint=record.checkpoint,
             )
         )
-    if record.stop is not None and record.stop.reason == "diverged":
-        seen = record.stop.samples_seen
+    if opened:
+        return events
+    if diverged:
+        seen = diverged.samples_seen
         events.append(
             Evaluated(
                 trial_id=name,
                 samples_seen=seen,
-                epoch=1.0,
+                epoch=seen / epoch_samples,
                 metrics={"wer": None},
                 finished=False,
-                stop=record.stop,
+                stop=diverged,
             )
         )
-    outcome = record.outcome
-    if outcome != "running":
-        events.append(TrialEnded(trial_id=name, status=outcome, error=record.error))
+    if record.outcome != "running":
+        told = {"error": record.error, "samples_seen": record.samples_seen, "epoch": record.epoch}
+        events.append(TrialEnded(trial_id=name, status=record.outcome, **told))
     return events

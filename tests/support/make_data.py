@@ -160,6 +160,23 @@ def write_processor(folder: Path, *, window: int = 2, max_tokens: int = 64) -> P
     return folder
 
 
+def make_small_whisper(folder: Path) -> Path:
+    """A random model as wide as tiny, with the demo's tokenizer: its usual rates depend on its WER."""
+    import torch
+    from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
+
+    from trainer.model.processor import load_processor
+    from trainer.model.whisper import load_model_config
+
+    values = load_model_config(TrainConfig()).to_dict()
+    torch.manual_seed(0)
+    model = WhisperForConditionalGeneration(WhisperConfig.from_dict(values | {"d_model": 384}))
+    model.generation_config = GenerationConfig.from_pretrained(DEMO_DATA.parent / "model")
+    model.save_pretrained(folder)
+    load_processor(TrainConfig()).save_pretrained(folder)
+    return folder
+
+
 ROWS = examples(12)
 FILES = [f"clips/{row.file}" for row in ROWS]
 TEXTS = [f"text {number}" for number in range(12)]

@@ -61,12 +61,7 @@ class RayCluster:
         ]
         with (self.folder / "start.log").open("w") as log:
             done = subprocess.run(
-                command,
-                env=self.environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=300,
-                check=False,
+                command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, timeout=300, check=False
             )
         assert done.returncode == 0, (self.folder / "start.log").read_text()
 

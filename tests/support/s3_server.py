@@ -10,17 +10,15 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
 
 KEYS = {"AWS_ACCESS_KEY_ID": "planted-access-key", "AWS_SECRET_ACCESS_KEY": "planted-secret-key"}
 """The server takes any; tests look for these in what must not hold them."""
-_SENT = "S3_SERVER_SENT"
 
 
 def give_keys(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> None:
@@ -36,13 +34,9 @@ def give_keys(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> Non
 class S3Server:
     """The server with one bucket, started on a free port that it keeps over a restart."""
 
-    def __init__(self, bucket: str, *, refuses: bool = False, sent: Path | None = None) -> None:
-        """`sent` is a file that says how many bytes of objects the server was sent so far."""
+    def __init__(self, bucket: str, *, refuses: bool = False) -> None:
         self.bucket = bucket
-        self._environment = {
-            **({"INITIAL_NO_AUTH_ACTION_COUNT": "1"} if refuses else {}),
-            **({_SENT: str(sent)} if sent else {}),
-        }
+        self._environment = {"INITIAL_NO_AUTH_ACTION_COUNT": "1"} if refuses else {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
@@ -96,30 +90,11 @@ def s3_server(bucket: str = "experiments", *, refuses: bool = False) -> Iterator
         server.stop()
 
 
-def _count_sent(file: Path) -> None:
-    """Keep the sum of all bodies of PUT and POST requests in a file."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
-
-    call, lock, total = DomainDispatcherApplication.__call__, threading.Lock(), [0]
-
-    def counted(self: Any, environ: dict[str, Any], start_response: Any) -> Any:
-        if environ["REQUEST_METHOD"] in ("PUT", "POST"):
-            with lock:
-                total[0] += int(environ.get("CONTENT_LENGTH") or 0)
-                file.write_text(str(total[0]))
-        return call(self, environ, start_response)
-
-    file.write_text("0")
-    DomainDispatcherApplication.__call__ = counted  # type: ignore[method-assign]
-
-
 def _serve(port: int, bucket: str) -> None:
     import boto3
     from moto.server import ThreadedMotoServer
 
     os.environ.update(KEYS)
-    if _SENT in os.environ:
-        _count_sent(Path(os.environ[_SENT]))
     ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False).start()
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
     client.create_bucket(Bucket=bucket)

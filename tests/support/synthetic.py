@@ -26,27 +26,19 @@ from tune.workers.trainable import Places
 BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
 DEFAULT_RATE = 1e-3
 """Of the demo's model."""
-LARGEST_BATCH = 8
-"""Micro-batches above it have no memory, in the curve `large`."""
-FAMILIES_OF: dict[str, tuple[Any, ...]] = {
-    "mixed": ("diverging", "noisy"),
-    "large": ("smooth",),
-    "nan": ("smooth",),
-}
+FAMILIES_OF: dict[str, tuple[Any, ...]] = {"mixed": ("diverging", "noisy")}
 Row = Mapping[str, float]
 
 
 def rows(curve: str, config: TrainConfig) -> Iterator[Row]:
-    """What a training reports: a family of `curves`, or one of these: `mixed` diverges at high rates and
-    fails now and then, `large` has no memory for large micro-batches, `nan` diverges and `error` fails at once.
+    """What a training reports: a family of `curves`, or `mixed`, which diverges at high rates and fails now and
+    then, or `error`, which fails at once.
     """
     sys.path += [] if BENCHMARKS in sys.path else [BENCHMARKS]  # this runs in Ray's processes
     from curves import draw_curves
 
     if curve == "error":
         raise ValueError("the data have no column 'sentence'")
-    if curve == "large" and config.train_batch_size > LARGEST_BATCH:
-        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     settings = {"learning_rate": config.learning_rate, "warmup_ratio": config.warmup_ratio}
     settings["train_batch_size"] = config.effective_batch_size
     rungs = config.evaluate_at or ()
@@ -56,7 +48,7 @@ def rows(curve: str, config: TrainConfig) -> Iterator[Row]:
             raise ValueError("a made-up failure")
         found = min((family(settings, rung, config.seed) for family in drawn), key=_is_finite)
         yield {
-            **({"wer": math.nan} if curve == "nan" else found),
+            **found,
             "cer": found["wer"] / 3,
             "samples_seen": rung,
             "epoch": rung / rungs[-1],

@@ -14,22 +14,11 @@ import numpy as np
 import pytest
 
 import tune_whisper
-from trainer.config import TrainConfig
 from tune.cli import main
 from tune.commands.search import search_parser
 from tune.commands.train import train_parser
-from tune_whisper import ConfigError, Experiment, ExperimentError, SpaceError, load_experiment, search, train
+from tune_whisper import ConfigError, ExperimentError, SpaceError, load_experiment, search, train
 from tune_whisper.experiment import option_words
-
-CONDITIONS = {
-    "learning_rate": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True, "prior": 1e-3},
-    "spec_augment": {"type": "choice", "values": [False, True]},
-    "mask_time_prob": {"type": "float", "low": 0.02, "high": 0.2, "when": {"spec_augment": True}},
-    "try_first": [{"spec_augment": True}],
-    "scheduler": {"rungs": 2},
-    "searcher": {"startup_trials": 2},
-}
-QUICK = {"max_train_clips": 48, "max_eval_clips": 12, "generation_max_length": 24}
 
 
 def test_nothing_heavy_is_imported() -> None:
@@ -46,10 +35,7 @@ def test_the_face_is_what_it_says() -> None:
 
 @pytest.mark.parametrize(
     ("function", "parser", "command_only", "named_otherwise"),
-    [
-        (search, search_parser, {"dry_run"}, {}),
-        (train, train_parser, set(), {"origin": "from_experiment"}),
-    ],
+    [(search, search_parser, {"dry_run"}, {}), (train, train_parser, set(), {"origin": "from_experiment"})],
 )
 def test_every_option_is_a_keyword(
     function: Callable[..., Any], parser: Any, command_only: set[str], named_otherwise: dict[str, str]
@@ -118,73 +104,6 @@ def test_a_space_of_other_than_plain_values() -> None:
 def test_an_experiment_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="no experiment 'x' in"):
         load_experiment("x", storage=tmp_path)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("face")
-
-
-@pytest.fixture(scope="module")
-def found(folder: Path) -> Experiment:
-    """A search of a space with a condition and a prior, really run."""
-    return search(
-        CONDITIONS,
-        trials=4,
-        epochs=2,
-        finalists=0,
-        experiment="small",
-        storage=folder,
-        settings=QUICK,
-        quiet=True,
-    )
-
-
-@pytest.mark.slow
-def test_a_search_and_what_it_found(found: Experiment, folder: Path) -> None:
-    assert (found.status, found.name, len(found.trials)) == ("finished", "small", 4)
-    assert found.best is not None
-    assert found.wer == found.best.wer == min(trial.wer for trial in found.trials if trial.wer is not None)
-    assert found.best.checkpoint is not None
-    assert Path(found.best.checkpoint).is_dir()
-    assert found.report is not None
-    assert isinstance(found.config, TrainConfig)
-    assert found.config.learning_rate == found.best.config["learning_rate"]
-    assert found.config.max_train_clips == 48
-    assert load_experiment("small", storage=folder) == found
-    for trial in found.trials:
-        assert ("mask_time_prob" in trial.config) is trial.config["spec_augment"]
-    assert found.trials[0].config["spec_augment"] is True
-
-
-@pytest.mark.slow
-def test_every_store_has_a_setting_only_where_it_was_searched(found: Experiment) -> None:
-    import mlflow
-    import optuna
-    from optuna.storages import JournalStorage, journal
-
-    path = found.folder / "optuna_journal.log"
-    study = optuna.load_study(
-        study_name="small", storage=JournalStorage(journal.JournalFileBackend(str(path)))
-    )
-    masks = [trial.config.get("mask_time_prob") for trial in found.trials]
-    assert [trial.params.get("mask_time_prob@spec_augment=true") for trial in study.trials] == masks
-    runs = mlflow.MlflowClient(f"sqlite:///{found.folder / 'mlflow.db'}")
-    for trial, row in zip(found.trials, found.results["trials"], strict=True):
-        params = runs.get_run(row["mlflow_run_id"]).data.params
-        assert ("mask_time_prob" in params) is ("mask_time_prob" in trial.config)
-
-
-@pytest.mark.slow
-def test_its_model_is_exported_and_trained_again(found: Experiment, folder: Path) -> None:
-    model = found.export(folder / "model")
-    assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in model.iterdir()}
-    with pytest.raises(ExperimentError, match="exists"):
-        found.export(folder / "model")
-    again = train(from_experiment="small", storage=folder, name="again", quiet=True)
-    assert (again.status, len(again.trials), again.folder) == ("finished", 1, folder / "again")
-    assert found.best is not None
-    assert again.config.learning_rate == found.best.config["learning_rate"]
 
 
 def test_errors_are_the_commands_own() -> None:

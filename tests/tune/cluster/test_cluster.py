@@ -57,11 +57,7 @@ TRAINING = {"workers": 2, "options": TRAINING_OPTIONS}
 @pytest.mark.parametrize(
     ("asked", "nodes", "message"),
     [
-        (
-            {"gpus": 1.0},
-            [FOUR],
-            "--gpus-per-trial 1: this machine has 0 GPUs; use 0 to train on the CPU",
-        ),
+        ({"gpus": 1.0}, [FOUR], "--gpus-per-trial 1: this machine has 0 GPUs; use 0 to train on the CPU"),
         ({"gpus": 4.0}, [EIGHT_AND_ONE], "--gpus-per-trial 4: this machine has 1 GPU; lower it"),
         (
             {"gpus": 2.0},

@@ -55,9 +55,8 @@ def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["--space", "lr_batch", "--experiment", "x"], ["train", "--name", "x"]])
 def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -66,7 +65,9 @@ def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.delenv("TUNE_WHISPER_PRETEND_GPUS")
     with Nodes(cpus=1, gpus=1) as nodes:
-        search = Search(tmp_path, *words, "--address", nodes.address, *QUICK)
+        search = Search(
+            tmp_path, "--space", "lr_batch", "--experiment", "x", "--address", nodes.address, *QUICK
+        )
         assert search.end() == 2, search.log
     (line,) = [line for line in search.log.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: GPU: Ray found one on node ")
@@ -78,6 +79,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_precision_is_that_of_the_gpus_with_which_the_search_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,19 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from processes import tune_whisper
-from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
+from make_data import make_small_whisper
 
-from trainer.config import TrainConfig
-from trainer.model.processor import load_processor
-from trainer.model.whisper import load_model_config
 from tune.cli import main
 from tune.commands.job_request import read_request
-from tune.experiments.saved import load_saved
-from tune.experiments.storage import Storage
 
-ROOT = Path(__file__).resolve().parents[3]
 LR = "learning_rate: {type: float, low: 1e-4, high: 1e-3, log: true}\n"
 MISSING = "optimizer='adamw_8bit': bitsandbytes is not installed; pip install 'tune-whisper[8bit]'"
 ENGINE = "optimizer='adafactor': DeepSpeed runs AdamW"
@@ -61,10 +53,7 @@ def test_a_search(
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        (["--set", "optimizer=adamw_8bit"], MISSING),
-        (["--set", "optimizer=adafactor", "--deepspeed"], ENGINE),
-    ],
+    [(["--set", "optimizer=adamw_8bit"], MISSING), (["--set", "optimizer=adafactor", "--deepspeed"], ENGINE)],
 )
 def test_a_training(here: Path, capfd: pytest.CaptureFixture[str], words: list[str], expected: str) -> None:
     assert main(["train", *words]) == 2
@@ -85,16 +74,7 @@ def test_a_job_has_the_package_installed(here: Path) -> None:
 
 @pytest.fixture(scope="module")
 def small_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model as wide as tiny, with the demo's tokenizer."""
-    folder = tmp_path_factory.mktemp("models") / "small"
-    processor = load_processor(TrainConfig())
-    values = load_model_config(TrainConfig()).to_dict()
-    torch.manual_seed(0)
-    model = WhisperForConditionalGeneration(WhisperConfig.from_dict(values | {"d_model": 384}))
-    model.generation_config = GenerationConfig.from_pretrained(ROOT / "trainer" / "demo" / "model")
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
+    return make_small_whisper(tmp_path_factory.mktemp("models") / "small")
 
 
 AUTOMATIC = """\
@@ -136,25 +116,3 @@ def test_a_range_that_is_empty_for_some_base_model_is_refused_at_once(
     code = main(["--space", "space.yaml", "--model", str(small_whisper), "--data", "demo", "--dry-run"])
     assert code == (2 if high == "1e-6" else 0)
     assert ("is above high" in capsys.readouterr().err) == (code == 2)
-
-
-@pytest.mark.slow
-def test_the_usual_rate_is_decided_once_by_the_base_model(tmp_path: Path, small_whisper: Path) -> None:
-    settings = ("max_train_clips=8", "max_eval_clips=4", "max_samples=8", "generation_max_length=8")
-    words = [word for setting in settings for word in ("--set", setting)]
-    (tmp_path / "space.yaml").write_text(AUTOMATIC)
-    begun = tune_whisper(
-        *("--space", "space.yaml", "--model", str(small_whisper), "--data", "demo", "--trials", "1"),
-        *("--experiment", "rates", "--finalists", "0", *words),
-        cwd=tmp_path,
-    )
-    assert begun.returncode == 0, begun.stdout + begun.stderr
-    assert "the usual learning rate of a model with such a WER is 0.00015" in begun.stdout
-    added = tune_whisper("--resume", "rates", "--trials", "2", cwd=tmp_path)
-    assert added.returncode == 0, added.stdout + added.stderr
-    saved = load_saved(Storage.parse(str(tmp_path / "experiments")).experiment("rates"))
-    assert saved.state.baseline is not None
-    assert saved.state.baseline.learning_rate == saved.base.learning_rate == 1.5e-4
-    assert saved.space is not None
-    assert dict(saved.space.describe())["learning_rate"].startswith("1.5e-05 to 0.0015")
-    assert saved.state.records["001"].config["learning_rate"] == 1.5e-4, "the usual settings come first"

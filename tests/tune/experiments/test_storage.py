@@ -28,7 +28,6 @@ from tune.experiments.storage import Storage
 from tune.runs.uploader import Uploader
 from tune.util.errors import ExperimentError
 
-ROOT = Path(__file__).resolve().parents[3]
 DOWN = "endpoint_override=127.0.0.1:9&scheme=http"
 
 
@@ -180,7 +179,7 @@ def test_another_machine_gets_all_but_the_checkpoints(
     assert wers(there.path) == [42.0]
     names = {str(path.relative_to(there.path)) for path in there.path.rglob("*") if path.is_file()}
     assert {name for name in names if not name.startswith((".", "mlartifacts/"))} == {
-        *("experiment.yaml", "results.json", "mlflow.db"),
+        *("experiment.yaml", "results.json", "mlflow.db")
     }
     assert ".hidden.partial" not in names
     # As this machine sees it: the file of the first one is not there.
@@ -312,11 +311,6 @@ def test_a_store_through_fsspec() -> None:
 def test_a_store_through_fsspec_that_cannot_be_used(address: str) -> None:
     with pytest.raises(StorageError, match=f"--storage {address}: "):
         Storage.parse(address).check()
-
-
-def test_a_bug_is_not_told_of_the_store() -> None:
-    with pytest.raises(TypeError):
-        ObjectStore("memory://box/b").write("x", "no bytes")  # type: ignore[arg-type]
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from made_logs import MadeLog
 
 from trainer.config import TrainConfig
@@ -16,7 +14,7 @@ from tune.experiments.events import Evaluated, SessionStarted, TrialEnded, Trial
 from tune.experiments.storage import Storage
 from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
 from tune.search.records import Records
-from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
+from tune.search.searcher import EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
 from tune.util.errors import ExperimentError
 
@@ -225,16 +223,6 @@ def test_mistakes_on_the_command_line_are_one_line(
         assert expected in line
 
 
-def test_a_single_training_can_be_learned_from(tmp_path: Path) -> None:
-    """It has no space: what is searched here it had fixed."""
-    storage = finished(tmp_path, trials=THREE[:1])
-    path = tmp_path / "experiments" / "other" / "experiment.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "kind": "training", "space": {}}))
-    found = read_warm_start("other", storage, [space_of(tmp_path, RATE + BATCH)], ours())
-    assert len(found.trials) == 1
-    assert "warm start: learning_rate was not searched there" in found.notes[1]
-
-
 def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: Path) -> None:
     """The trials had 1e-3 and 1e-4; which range it is shows once the base model is measured."""
     narrow, wide = (
@@ -254,26 +242,3 @@ def test_it_is_kept_with_the_experiment(tmp_path: Path) -> None:
     found.save(tmp_path)
     assert (tmp_path / WARM_START_FILE).is_file()
     assert WarmStart.load(tmp_path) == found
-
-
-def test_the_searcher_learns_from_it(tmp_path: Path) -> None:
-    """Trials told that the best rate is 3e-5: those proposed then are nearer to it than those without."""
-    space = space_of(tmp_path, f"{RATE}searcher: {{startup_trials: 5}}\n")
-    rates = [10 ** (-5 + step / 4) for step in range(13)]
-    earlier = []
-    for rate in rates:
-        wer = 10 + 30 * abs(math.log10(rate / 3e-5))
-        earlier.append(EarlierTrial({"learning_rate": rate}, [(900, wer)], wer))
-
-    def distance(known: list[EarlierTrial]) -> float:
-        records = Records()
-        searcher = Searcher(space, experiment="x", seed=3, records=records, earlier=known)
-        found = []
-        for number in range(6):
-            config = searcher.suggest(str(number))
-            assert isinstance(config, dict)
-            records.start(config.pop(TRIAL_ID), config)
-            found.append(abs(math.log10(config["learning_rate"] / 3e-5)))
-        return sum(found[1:]) / 5  # the first is the usual setting in any case
-
-    assert distance(earlier) < 0.6 * distance([])

@@ -142,23 +142,6 @@ def test_the_weights_outlive_a_search_that_goes_on_for_worse(tmp_path: Path) -> 
     assert search.weights() == {"001-r1"}
 
 
-def test_failures_that_end_a_search_that_goes_on_drop_nothing(tmp_path: Path) -> None:
-    search = Search(tmp_path, finalists=1, repeats=1)
-    search.train_all(t001=30.0, t002=40.0)
-    search.trials_over()
-    search.train("001-r1", 32.0)
-    search.end()
-    search.resume("--trials", trials=9)
-    search.train("003", 20.0, open_=True)
-    for number in (4, 5, 6):
-        search.train(f"{number:03d}", None)
-    search.trials_over("failures")
-    found = search.end()
-    assert found["ended_by"]["reason"] == "failures"
-    assert search.weights() == {"001-r1", "003-2"}
-    assert found["best"]["run"] == "003", "the better one so far"
-
-
 def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tmp_path: Path) -> None:
     """On commit 5857576 the winner flipped to a repeat whose weights were gone."""
     search = Search(tmp_path, finalists=2, repeats=2)
@@ -217,20 +200,6 @@ def test_a_final_round_that_fails_drops_nothing(tmp_path: Path) -> None:
     found = search.end("failures")
     assert (found["ended_by"]["reason"], found["best"]["run"]) == ("failures", "001")
     assert search.weights() == {"001", "002"}
-
-
-def test_the_winner_before_keeps_its_weights_where_there_is_no_verdict(tmp_path: Path) -> None:
-    search = Search(tmp_path, finalists=1, repeats=1)
-    search.train_all(t001=30.0, t002=40.0)
-    search.trials_over()
-    search.train("001-r1", 32.0)
-    search.end()
-    search.resume("--trials", trials=3)
-    search.train("003", 20.0)
-    assert search.trials_over() == ["003-r1"]
-    search.train("003-r1", None)
-    assert search.end()["best"]["run"] == "003"
-    assert search.weights() == {"001-r1", "003-2"}
 
 
 def test_a_session_that_broke_goes_on(tmp_path: Path) -> None:

@@ -140,17 +140,6 @@ def test_killed_in_the_middle_nothing_is_measured_twice_and_new_guards_are_judge
 
 
 @pytest.mark.usefixtures("_without_pages")
-def test_where_none_keeps_them_the_least_loss_is_exported(tmp_path: Path) -> None:
-    search = final_round(tmp_path, guard=(OTHER,))
-    Averager(search, 50.0).average()
-    guards = Measurer({"001-r2": 30, "002-r1": 20})
-    guards.judge(search)
-    assert "no model keeps the guard; 002-r1 loses least and is exported" in guards.told[0]
-    found = search.end()
-    assert (found["best"]["run"], found["guards"]["kept"]) == ("002-r1", False)
-
-
-@pytest.mark.usefixtures("_without_pages")
 def test_what_cannot_be_measured_keeps_no_guard(tmp_path: Path) -> None:
     search = final_round(tmp_path, guard=(OTHER,))
     Averager(search, 50.0).average()

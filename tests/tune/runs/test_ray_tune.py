@@ -12,7 +12,6 @@ from tune.experiments.events import TrialsOver
 from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
 from tune.search.records import Records
 from tune.search.searcher import Repeater
-from tune.util.errors import ExperimentError
 
 
 def test_ray_lets_trials_go_on_and_passes_evaluations_with_the_trials_own_number() -> None:
@@ -54,15 +53,6 @@ def test_no_trial_begins_while_a_budgets_end_waits() -> None:
     assert searcher.suggest("a") == {"seed": 1, "trial_id": "001-r1"}
     assert not stopper.stop_all()
     assert searcher.suggest("b") is None
-
-
-def test_trials_that_nobody_hears_end() -> None:
-    log: Any = SimpleNamespace(state=SimpleNamespace(events=1))
-    problem: list[Exception] = []
-    stopper = RayStopper(log, lambda _: None, problem=lambda: problem[0] if problem else None)
-    assert not stopper.stop_all()
-    problem.append(ExperimentError("another machine has taken it over"))
-    assert stopper.stop_all()
 
 
 def test_ray_is_told_what_is_left_and_pickles_no_log() -> None:

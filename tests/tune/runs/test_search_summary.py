@@ -6,10 +6,14 @@ import io
 from pathlib import Path
 
 import pytest
-from made_experiments import search_outcome
+from made_experiments import made_trial, search_outcome, write_experiment
 from rich.console import Console
 
 from tune.experiments.events import Entry, FinalistsCompared, HeldOutMeasured
+from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.log import read_log
+from tune.experiments.plan import SearchRequest, make_plan
+from tune.experiments.storage import Storage
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 
@@ -38,7 +42,7 @@ def test_the_winners_mean_and_its_interval_lead(outcome: Outcome) -> None:
     low, high = outcome.state.verdict.standing.mean_interval or (0.0, 0.0)
     lines = printed(outcome)
     assert labels(lines)[1:9] == [
-        *("finalist", "004", "003", "winner", "verdict", "baseline", "gain", "best"),
+        *("finalist", "004", "003", "winner", "verdict", "baseline", "gain", "best")
     ]
     assert lines[4] == (
         f"winner    WER  10.20 % (mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f})  trial 004: {SETTINGS}"
@@ -114,3 +118,11 @@ def test_finalists_that_could_not_be_compared(tmp_path: Path) -> None:
         == "no verdict trial 003 has no repeat that came to its end; the weights of all finalists stay"
     )
     assert lines[2].startswith("best      WER  10.60 %  trial 004")
+
+
+def test_where_all_diverged_it_says_what_to_search(tmp_path: Path) -> None:
+    written = write_experiment(tmp_path, [made_trial(number, []) for number in (1, 2)])
+    request = SearchRequest(space="lr_batch", trials=2, storage=Storage.parse(tmp_path / "elsewhere"))
+    lines = printed(Outcome(make_plan(request), read_log(written.path / EVENTS_FILE)))
+    assert lines[0].endswith(": 2 diverged")
+    assert lines[1] == "all trials diverged: search lower learning rates"

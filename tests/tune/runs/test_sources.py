@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import statistics
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
 
 
 @pytest.mark.slow
+def test_trials_do_not_wait_for_the_process_of_the_one_before(search: tuple[Path, str]) -> None:
+    """All that run at a time are proposed before the first of them has its process."""
+    log = (search[0] / "experiments" / "three" / "events.jsonl").read_text()
+    kinds = [json.loads(line)["event"] for line in log.splitlines()]
+    slots = re.search(r"(\d+) at a time", search[1])
+    assert slots
+    assert kinds[: kinds.index("TrialStarted")].count("TrialProposed") == min(int(slots[1]), 3)
+
+
+@pytest.mark.slow
 def test_a_source_has_the_rate_that_it_has_by_itself(
     search: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +158,7 @@ def test_wrong_weights_are_one_line_before_anything_starts(
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_recordings_with_subtitles_are_training_data(tmp_path: Path) -> None:
     for number in range(10):
         samples, cues = recording(10 * number, 10, pause=0.2)

@@ -23,7 +23,14 @@ import hypothesis.strategies as st
 import optuna
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -59,7 +66,7 @@ from tune.tracking.mlflow import MlflowStore
 from tune.tracking.mlflow_connection import FoundRun
 from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
 from tune.tracking.sync import Log
-from tune.util.errors import ExperimentError, ModelError, TrackingError
+from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
 from tune.workers.keeper import DECISION, PLACE, SAVED
 
@@ -93,6 +100,11 @@ class Clock:
         return self.now
 
 
+def whole_lines(content: bytes) -> list[bytes]:
+    """Those that have their end."""
+    return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
 class Display:
     """Shows nothing."""
 
@@ -102,33 +114,19 @@ class Display:
 
 
 class MemoryStore:
-    """An MLflow store in memory, which goes away in the middle of what it is told, also after it has taken a call."""
+    """An MLflow store in memory."""
 
     def __init__(self) -> None:
         self.uri, self.experiment_id = "sqlite:///made-up.db", ""
         self.runs: dict[str, SimpleNamespace] = {}
-        self.calls: int | None = None
-        """Calls until it is away."""
-
-    def _call(self) -> bool:
-        """Count a call; true where its answer is to be lost."""
-        if self.calls is None:
-            return False
-        self.calls -= 1
-        if self.calls < -1:
-            raise TrackingError("away")
-        return self.calls == -1
 
     def find(self) -> str | None:
-        self._call()
         return self.experiment_id or None
 
     def connect(self) -> None:
-        self._call()
         self.experiment_id = "1"
 
     def find_runs(self, **tags: str) -> list[FoundRun]:
-        self._call()
         return [
             FoundRun(key, run.status, run.start, False, dict(run.tags))
             for key, run in self.runs.items()
@@ -136,36 +134,27 @@ class MemoryStore:
         ]
 
     def create_run(self, name: str, tags: Any, start_ms: int) -> FoundRun:
-        lost = self._call()
         key = f"run-{len(self.runs)}"
         self.runs[key] = SimpleNamespace(
             name=name, tags=dict(tags), start=start_ms, status="RUNNING", points=set(), params={}
         )
-        if lost:
-            raise TrackingError("away, after it was created")
         return FoundRun(key, "RUNNING", start_ms, False, dict(tags))
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
-        lost, run = self._call(), self.runs[run_id]
+        run = self.runs[run_id]
         run.points |= set(metrics)
         run.params |= dict(params)
         run.tags |= dict(tags)
-        if lost:
-            raise TrackingError("away, after it was written")
 
     def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
-        self._call()
         self.runs[run_id].status = status
 
     def delete_run(self, run_id: str) -> None:
-        self._call()
         del self.runs[run_id]
 
-    def tag_experiment(self, key: str, value: str) -> None:
-        self._call()
+    def tag_experiment(self, key: str, value: str) -> None: ...
 
-    def upload(self, run_id: str, path: Path, place: str | None = None) -> None:
-        self._call()
+    def upload(self, run_id: str, path: Path, place: str | None = None) -> None: ...
 
 
 BEGUN = (
@@ -205,7 +194,7 @@ class SearchMachine(RuleBasedStateMachine):
         self.saves: dict[str, tuple[int, float, str]] = {}
         """What their processes are still writing: samples seen, WER, what is kept."""
         self.written: list[bytes] = []
-        """What `append` has said to be on the disk."""
+        """Lines that came to the disk whole, also where the driver was killed before it knew."""
         self.kill_after: int | None = None
         """Operations on the disk until the driver is killed."""
         self.torn = 0.0
@@ -217,11 +206,13 @@ class SearchMachine(RuleBasedStateMachine):
         write_all = log_module._write_all
 
         def write(file: int, content: bytes) -> None:
-            if self.dies():
-                write_all(file, content[: int(self.torn * len(content))])
+            """What is written at once are several events where they belong together."""
+            killed = self.dies()
+            part = content[: int(self.torn * len(content))] if killed else content
+            write_all(file, part)
+            self.written += whole_lines(part)
+            if killed:
                 raise Killed
-            write_all(file, content)
-            self.written += content.splitlines(keepends=True)
 
         self.stack.enter_context(mock.patch.object(log_module, "_write_all", write))
         for name in ("remove", "strip"):
@@ -662,17 +653,16 @@ class SearchMachine(RuleBasedStateMachine):
         if "--repeats" not in given:
             assert request.repeats == asked.repeats
 
-    @rule(calls=st.sampled_from([0, 1, 3, 7, 15]))
-    def follow_and_lose_the_stores(self, calls: int) -> None:
-        self.store.calls = calls
-        self.deliver("mlflow")
-
     @rule()
     def follow(self) -> None:
-        """The stores are there: in the end they say what the log says."""
-        self.store.calls = None
-        assert self.deliver("mlflow")
-        assert self.deliver("optuna")
+        """In the end the stores say what the log says; that they go away and come back is shown with real ones."""
+        store: Any = self.store
+        (self.plan.folder / "tracking").mkdir(exist_ok=True)
+        log = Log(self.plan.experiment_folder)
+        log.read()
+        for found in (MlflowStore(store, ""), OptunaStore(self.plan.folder / STUDY_FILE)):
+            found.sync(log)
+            assert not found.refused
         state = read_log(self.plan.folder / EVENTS_FILE)
         shown = {run.tags["trial_id"]: run for run in self.store.runs.values() if "trial_id" in run.tags}
         started = [run for run in state.runs if run.folder]
@@ -705,32 +695,13 @@ class SearchMachine(RuleBasedStateMachine):
             if run.status != "running":
                 assert trial.state.name == STUDY_STATE[run.status]
 
-    def deliver(self, name: str) -> bool:
-        """Sync all of the log; whether the store was there all the time."""
-        store: Any = self.store
-        found = MlflowStore(store, "") if name == "mlflow" else OptunaStore(self.plan.folder / STUDY_FILE)
-        (self.plan.folder / "tracking").mkdir(exist_ok=True)
-        log = Log(self.plan.experiment_folder)
-        log.read()
-        try:
-            found.sync(log)
-        except TrackingError as error:
-            assert "away" in str(error), error
-            return False
-        assert not found.refused
-        return True
-
     # -- what holds after every step ----------------------------------------------------------------------------
 
     @invariant()
     def the_log_is_whole(self) -> None:
         """No event is lost or counted twice; what is known is what the file folds to."""
         path = self.plan.folder / EVENTS_FILE
-        lines = path.read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        if len(whole) == len(self.written) + 1:  # written, and killed before that was known
-            self.written = whole
-        assert whole == self.written
+        assert whole_lines(path.read_bytes()) == self.written
         if self.experiment is not None:
             mine, told = self.state, read_log(path)
             folder = self.plan.experiment_folder
@@ -783,12 +754,45 @@ class SearchMachine(RuleBasedStateMachine):
                 assert (self.plan.folder / path).is_dir()
 
 
-TestSearch = pytest.mark.timeout(300)(SearchMachine.TestCase)
-TestSearch.settings = settings(
-    max_examples=40,
-    stateful_step_count=60,
+SHORT = settings(
+    max_examples=10,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
     phases=[Phase.generate],
 )
+TestSearch = pytest.mark.timeout(300)(SearchMachine.TestCase)
+TestSearch.settings = SHORT
+
+
+@pytest.mark.occasional
+@pytest.mark.timeout(1500)
+def test_many_long_searches() -> None:
+    run_state_machine_as_test(
+        SearchMachine, settings=settings(SHORT, max_examples=200, stateful_step_count=80)
+    )
+
+
+@pytest.mark.parametrize("torn", [0.5, 1.0])
+def test_killed_at_each_operation_of_its_end(torn: float) -> None:
+    """Some writes have several events, of which a kill leaves some, or all while the driver knows of none."""
+    for operations in range(14):
+        machine = SearchMachine()
+        try:
+            machine.begin(trials=1, finalists=1, repeats=2, budgets=Budgets())
+            machine.train_all(5.0)
+            machine.go_on()
+            machine.train_all_and_die(wer=5.0, operations=operations, torn=torn)
+            for _ in range(2):  # as it was left, and as it goes on
+                machine.the_log_is_whole()
+                machine.something_can_be_exported()
+                machine.every_checkpoint_that_is_named_is_there()
+                if machine.experiment is None:
+                    machine.resume(-1, None, None, None)
+                if machine.experiment is not None:
+                    machine.train_all(5.0)
+                    machine.go_on()
+            assert read_log(machine.plan.folder / EVENTS_FILE).written
+        finally:
+            machine.teardown()

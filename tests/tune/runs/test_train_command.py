@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_search import NAME, demo_experiment
 from made_logs import MadeLog
-from processes import Command, tune_whisper
+from processes import tune_whisper
 from search_process import HANGING, Search, state
 
 from trainer.config import TrainConfig
@@ -21,20 +22,9 @@ from tune.commands.train import read_request, train_parser
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.saved import load_saved
 from tune.experiments.training_plan import TrainPlan, make_train_plan
+from tune_whisper import ExperimentError, train
 
-FROZEN = {
-    **{"config": None, "--from": None, "--trial": None, "--resume": None, "--model": None, "--data": None},
-    **{"--language": None, "--epochs": None, "--max-steps": None, "--set": [], "--name": None},
-    **{"--storage": "experiments", "--tracking-uri": None, "--workers": None, "--deepspeed": None},
-    **{"--gpus-per-worker": None, "--cpus-per-worker": None, "--address": None, "--max-failures": 2},
-    **{"--track": ["mlflow"], "--take-over": False, "--on": None},
-}
 SMALL = ["--set", "max_train_clips=32", "--set", "max_eval_clips=16", "--set", "generation_max_length=40"]
-
-
-def test_arguments_are_frozen() -> None:
-    actions = [action for action in train_parser()._actions if action.dest != "help"]
-    assert {(action.option_strings or [action.dest])[0]: action.default for action in actions} == FROZEN
 
 
 def earlier_search(folder: Path, name: str = "earlier") -> None:
@@ -150,24 +140,38 @@ def results(folder: Path, name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The working folder of a finished training `one` on two workers, and what it printed."""
+    """The working folder of a training `one` on two workers with DeepSpeed, killed and resumed, and what it printed."""
     folder = tmp_path_factory.mktemp("train")
-    done = tune_whisper("train", "--workers", "2", "--name", "one", "--epochs", "1", *SMALL, cwd=folder)
+    words = ["--name", "one", "--epochs", "6", "--set", "evaluations=4", "--workers", "2", *SMALL]
+    training = Search(folder, "train", *words, "--deepspeed", "ds_config_zero3.json")
+    experiment = folder / "experiments" / "one"
+    checkpoint = training.wait_for(lambda: state(experiment).get("001", {}).get("last_checkpoint"))
+    os.kill(training.process.pid, signal.SIGKILL)
+    training.process.wait()
+    parts = (experiment / checkpoint).rglob("*optim_states.pt")
+    assert len({path.name for path in parts}) == 2, "a part of each worker"
+    done = tune_whisper("train", "--resume", "one", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_two_workers_leave_an_experiment_that_exports_with_its_wer(trained: tuple[Path, str]) -> None:
+def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(trained: tuple[Path, str]) -> None:
     folder, printed = trained
     found = results(folder, "one")
+    assert "the training goes on after" in printed
     (trial,) = found["trials"]
     assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == ("001", "completed", 16)
-    assert [row["samples_seen"] for row in trial["evaluations"]] == [16, 32]
+    assert [row["samples_seen"] for row in trial["evaluations"]] == [48, 96, 144, 192]
     assert found["best"]["wer"] == min(row["wer"] for row in trial["evaluations"])
     assert "8 x 1 x 2 = 16" in printed
     assert f"WER {found['best']['wer']:6.2f} %" in printed
     assert "Traceback" not in printed
+    kept = list(Path(trial["checkpoint"]).parent.glob("checkpoint_*"))
+    assert [path.name for path in kept] == [Path(trial["checkpoint"]).name], "the best"
+    again = tune_whisper("train", "--resume", "one", cwd=folder)
+    assert again.returncode == 2
+    assert "completed" in again.stderr
     done = tune_whisper("export", "one", "--output", "model", cwd=folder)
     assert done.returncode == 0, done.stderr
     again = json.loads((folder / "model" / "evaluation.json").read_text())
@@ -175,32 +179,7 @@ def test_two_workers_leave_an_experiment_that_exports_with_its_wer(trained: tupl
 
 
 @pytest.mark.slow
-def test_the_winners_settings_once_more_on_train_and_validation(trained: tuple[Path, str]) -> None:
-    folder, first = trained[0], results(trained[0], "one")["best"]["samples_seen"]
-    words = ["--from", "one", "--on", "train+validation", "--name", "both"]
-    done = tune_whisper("train", *words, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"for {first / 32:g} epochs, after which 001 of one was best" in done.stdout
-    assert "measured  on the test split" in done.stdout
-    splits = {
-        name: load_saved(ExperimentFolder(name, folder / "experiments" / name)) for name in ("one", "both")
-    }
-    before, after = (splits[name].state.data for name in ("one", "both"))
-    assert before is not None and after is not None
-    assert after.splits["validation"] == before.splits["test"], "what is measured is the test split"
-    assert "test" not in after.clips
-    (trial,) = results(folder, "both")["trials"]
-    assert [row["samples_seen"] for row in trial["evaluations"]] == [round(first / 32 * after.clips["train"])]
-    assert tune_whisper("export", "both", "--output", "both", cwd=folder).returncode == 0
-    again = json.loads((folder / "both" / "evaluation.json").read_text())
-    assert again["evaluations"]["validation"]["after"]["wer"] == trial["best_wer"], "the same clips again"
-    kept = load_clips(splits["both"].base)
-    held = {clip.name for clip in kept.splits["validation"]}
-    assert not held & {clip.name for clip in kept.splits["train"]}
-
-
-@pytest.mark.slow
-def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
+def test_its_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
     import mlflow
 
     folder = trained[0] / "experiments" / "one"
@@ -210,13 +189,47 @@ def test_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
     assert run.info.run_id == results(trained[0], "one")["trials"][0]["mlflow_run_id"]
     assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "completed")
     assert run.data.params["effective_batch_size"] == "16"
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [16, 32]
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [48, 96, 144, 192]
 
 
 @pytest.mark.slow
-def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(
-    trained: tuple[Path, str], tmp_path: Path
+def test_the_winners_settings_once_more_on_train_and_validation(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """From Python: a search's winner, for as long as it was best."""
+    shutil.copytree(
+        demo_experiment(), tmp_path / "experiments" / NAME, ignore=shutil.ignore_patterns("trials")
+    )
+    found = train(from_experiment=NAME, on="train+validation", name="both", storage=tmp_path / "experiments")
+    printed = capfd.readouterr().out
+    first = results(tmp_path, NAME)
+    (won,) = [trial for trial in first["trials"] if trial["trial_id"] == first["finalists"]["winner"]]
+    assert f"after which {won['trial_id']} of {NAME} was best" in printed
+    assert "measured  on the test split" in printed
+    before, after = (
+        load_saved(ExperimentFolder(name, tmp_path / "experiments" / name)) for name in (NAME, "both")
+    )
+    assert before.state.data is not None and after.state.data is not None
+    assert after.state.data.splits["validation"] == before.state.data.splits["test"], (
+        "what is measured is the test split"
+    )
+    assert "test" not in after.state.data.clips
+    assert (found.status, len(found.trials)) == ("finished", 1)
+    assert found.config is not None and found.config.learning_rate == won["config"]["learning_rate"]
+    assert len(found.trials[0].evaluations) == 1
+    model = found.export(tmp_path / "model")
+    with pytest.raises(ExperimentError, match="exists"):
+        found.export(tmp_path / "model")
+    again = json.loads((model / "evaluation.json").read_text())
+    assert again["evaluations"]["validation"]["after"]["wer"] == found.wer, "the same clips again"
+    kept = load_clips(after.base)
+    held = {clip.name for clip in kept.splits["validation"]}
+    assert not held & {clip.name for clip in kept.splits["train"]}
+
+
+@pytest.mark.slow
+@pytest.mark.occasional
+def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(tmp_path: Path) -> None:
     words = ["train", "--workers", "2", "--name", "x", "--epochs", "1", *SMALL]
     training = Search(tmp_path, *words, program=[HANGING, str(tmp_path)])
     try:
@@ -226,37 +239,3 @@ def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(
     finally:
         training.kill()
     assert results(tmp_path, "x")["trials"][0]["status"] == "completed"
-
-
-def wait_for_checkpoint(process: Command, experiment: Path) -> Path:
-    deadline = time.monotonic() + 560
-    while not (found := [trial["last_checkpoint"] for trial in state(experiment).values()]) or not found[0]:
-        assert process.poll() is None, "ended by itself"
-        assert time.monotonic() < deadline, "no checkpoint"
-        time.sleep(0.1)
-    return experiment / str(found[0])
-
-
-@pytest.mark.slow
-def test_retraining_with_deepspeed_goes_on_after_its_driver_was_killed(trained: tuple[Path, str]) -> None:
-    folder = trained[0]
-    words = ["--from", "one", "--name", "two", "--epochs", "6", "--set", "evaluations=4", "--workers", "2"]
-    process = Command("train", *words, "--deepspeed", "ds_config_zero3.json", cwd=folder)
-    try:
-        first = wait_for_checkpoint(process, folder / "experiments" / "two")
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    assert len({path.name for path in first.rglob("*optim_states.pt")}) == 2, "a part of each worker"
-    done = tune_whisper("train", "--resume", "two", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "the training goes on after" in done.stdout
-    (trial,) = results(folder, "two")["trials"]
-    assert (trial["status"], trial["effective_batch_size"], trial["samples_seen"]) == ("completed", 16, 192)
-    assert [row["samples_seen"] for row in trial["evaluations"]] == [48, 96, 144, 192]
-    assert trial["best_wer"] < results(folder, "one")["best"]["wer"]
-    kept = list(Path(trial["checkpoint"]).parent.glob("checkpoint_*"))
-    assert [path.name for path in kept] == [Path(trial["checkpoint"]).name], "the best"
-    again = tune_whisper("train", "--resume", "two", cwd=folder)
-    assert again.returncode == 2
-    assert "completed" in again.stderr

@@ -100,11 +100,6 @@ def test_a_search_that_was_cut_off_goes_on_as_the_unbroken_one(
     ]
 
 
-def test_each_setting_by_itself(tmp_path: Path) -> None:
-    space = space_of(tmp_path, SPACE.replace("gp_trials: 20", "gp_trials: 0, multivariate: false"))
-    assert all(space.outside(record.config) == [] for record in run(space, 12).records.all())
-
-
 def test_a_branch_of_few_points_ends_no_search(tmp_path: Path) -> None:
     """All that is easy to hit was tried soon; a range of real numbers below a rare value is never at its end."""
     text = (

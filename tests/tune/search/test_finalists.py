@@ -226,16 +226,6 @@ def test_the_worse_settings_rarely_win(points: float, most: float) -> None:
     assert worse_wins(points) <= most
 
 
-def test_no_difference_shown_is_no_reason_to_take_the_worse() -> None:
-    verdict = judge_finalists(
-        {"worse": repeats([15.6, 15.1], speed=60.0, seed=3), "better": repeats([15.2, 15.0], speed=20.0)}
-    )
-    assert [found.trial_id for found in verdict.standings] == ["better", "worse"]
-    assert interval(verdict)[0] <= 0 < interval(verdict)[1]
-    assert (verdict.winner, verdict.tie, verdict.undecided) == ("better", True, ["worse"])
-    assert verdict.describe() == "better has the lowest mean; no difference to worse is shown"
-
-
 @pytest.mark.parametrize(
     ("lead", "behind", "speeds", "winner"),
     [
@@ -264,19 +254,6 @@ def test_cost_decides_only_between_settings_that_are_as_good(
     within = "0.1 points" if lead == 15.0 else "1 % of its WER"
     if winner == "other":
         assert verdict.describe() == f"other is as good as lead within {within} and trains 1.4 x faster"
-
-
-def test_cost_is_not_the_time_on_the_clock() -> None:
-    """The leader's first repeat starts a process; the machines are shared, so one slow repeat says little."""
-    verdict = judge_finalists(
-        {
-            "lead": [even(15.0, 30.0, 6.66), even(15.0, 30.0, 1.99), even(15.0, 8.0, 1.99)],
-            "other": [even(15.05, 30.0, 1.99), even(15.05, 31.0, 1.99), even(15.05, 31.0, 1.99)],
-        }
-    )
-    assert [found.samples_per_second for found in verdict.standings] == [30.0, 31.0]
-    assert [round(found.seconds, 2) for found in verdict.standings] == [3.55, 1.99]
-    assert verdict.winner == "lead"
 
 
 def test_the_fastest_of_those_that_are_as_good() -> None:
@@ -363,16 +340,6 @@ def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
     partly = judge_finalists({"001": first, "002": [*second[:1], *without_clips(second[1:])]})
     width, most = (found[1] - found[0] for found in (interval(partly), interval(whole)))
     assert 2 * half < width < 1.3 * most
-
-
-def test_equal_settings_rarely_have_a_winner() -> None:
-    """Seeds differ by half a point and nothing else does: at most about one verdict in twenty may be wrong."""
-    generator = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(100):
-        wers = 15 + 0.5 * generator.standard_normal((2, 2))
-        wrong += not judge_finalists({str(n): [even(wer) for wer in pair] for n, pair in enumerate(wers)}).tie
-    assert wrong <= 8
 
 
 def test_a_verdict_is_the_same_each_time_and_plain() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,20 +100,6 @@ def test_the_sampler_need_not_look_for_the_parameters(tmp_path: Path, text: str)
         told(study, number, space, proposals[0])
 
 
-def test_a_space_that_was_tried_to_its_end_has_no_other_point(tmp_path: Path) -> None:
-    space = space_of(
-        tmp_path,
-        "train_batch_size: {type: choice, values: [4, 8, 16]}\nlowercase: {type: choice, values: [false, true]}\n",
-    )
-    study, proposer = optuna.create_study(), Proposer(space, 0)
-    for number in itertools.count(1):
-        params = proposer.propose(study.get_trials(deepcopy=False), number)
-        if params is None:
-            break
-        told(study, number - 1, space, params)
-    assert len({str(sorted(trial.params.items())) for trial in study.trials}) == len(study.trials) == 6
-
-
 def one(
     curve: Mapping[int, float],
     state: TrialState = TrialState.PRUNED,
@@ -206,25 +189,3 @@ def test_failed_trials_count_as_the_worst_and_those_without_an_evaluation_as_run
         one({}, TrialState.RUNNING),
     )
     assert found == [10.0, 40.0, 40.0, None]
-
-
-def test_what_a_gaussian_process_needs_is_imported_before() -> None:
-    """In a process of its own, where nothing else has imported it."""
-    code = """
-import sys
-import optuna
-import torch
-from tune.search.samplers import load_gaussian_process
-load_gaussian_process().join()
-before = set(sys.modules)
-sampler = optuna.samplers.GPSampler(seed=1, n_startup_trials=1, deterministic_objective=False)
-study = optuna.create_study(sampler=sampler)
-for value in (1.0, 2.0):
-    trial = study.ask()
-    trial.suggest_float("rate", 1e-5, 1e-2, log=True), trial.suggest_categorical("batch", [4, 8])
-    study.tell(trial, value)
-sys.exit(" ".join(sorted(set(sys.modules) - before)) or None)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr

@@ -100,16 +100,6 @@ def test_states_values_and_samples_seen() -> None:
     assert search.searcher.study.best_value == 11.0
 
 
-def test_a_result_that_comes_twice_is_told_once() -> None:
-    search = Search(lr_batch())
-    a = search.begin("a")
-    search.measure("a", a, 100, 30.0)
-    search.measure("a", a, 100, 31.0)  # from the checkpoint before, after its process was lost
-    search.measure("a", a, 900, 12.0, ends=True)
-    search.searcher.on_trial_complete("a", None)
-    assert search.trials[0].intermediate_values == {100: 30.0, 900: 12.0}
-
-
 def test_another_seed_proposes_otherwise() -> None:
     def proposals(seed: int) -> list[Any]:
         search = Search(lr_batch(), seed=seed)

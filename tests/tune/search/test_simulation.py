@@ -63,7 +63,7 @@ def unbroken() -> Simulation:
     return simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=24), seed=7, baseline=65.0)
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 26, 33, 40])
+@pytest.mark.parametrize("cut", [1, 4, 11, 26, 40])
 def test_a_search_cut_after_any_evaluation_goes_on_as_the_unbroken_one(
     cut: int, unbroken: Simulation
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_search_cut_after_any_evaluation_goes_on_as_the_unbroken_one(
     ]
 
 
-@pytest.mark.parametrize("cut", [1, 7, 22, 41])
+@pytest.mark.parametrize("cut", [7, 41])
 def test_a_search_of_four_at_a_time_loses_and_repeats_nothing(cut: int) -> None:
     options: dict[str, Any] = {"seed": 7, "slots": 4, "baseline": 65.0}
     first = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=40, evaluations=cut), **options)

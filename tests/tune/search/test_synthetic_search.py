@@ -29,6 +29,7 @@ def ended(search: Search) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 @pytest.mark.timeout(1500)
 def test_many_trials(tmp_path: Path) -> None:
     words = ["--space", "lr_batch", "--trials", str(TRIALS), "--experiment", "x", "--epochs", "32"]

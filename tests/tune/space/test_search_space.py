@@ -185,10 +185,7 @@ def test_one_budget_replaces_the_other(load: Load) -> None:
         ({"learning_rate": 1e-4}, "s.yaml:1: every searched parameter is fixed by an option; at least one"),
         ({"lr": 1}, "lr=1: unknown setting 'lr'; did you mean learning_rate?"),
         ({"evaluate_at": "1"}, "evaluate_at: is set by the search; set scheduler"),
-        (
-            {"epochs": 1, "max_steps": 1},
-            "epochs and max_steps: only one budget can be given; remove one",
-        ),
+        ({"epochs": 1, "max_steps": 1}, "epochs and max_steps: only one budget can be given; remove one"),
     ],
 )
 def test_wrong_overrides(load: Load, overrides: dict[str, Any], message: str) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-import warnings
 from pathlib import Path
 
 import pytest
 from space_files import LR, Load, space_loader
 
-from trainer.config import TrainConfig
 from tune.space.space import ChoiceParameter, FloatParameter
 from tune.util.errors import SpaceError
 
@@ -76,65 +73,6 @@ def test_the_usual_settings_are_tried_after_the_points_given(load: Load) -> None
 
 
 # --- Optuna
-
-
-SAMPLED = """\
-learning_rate: {type: float, low: 1e-6, high: 1e-2, log: true}
-weight_decay: {type: float, low: 0.05, high: 0.32, step: 0.1}
-warmup_steps: {type: int, low: 1, high: 1000, log: true}
-train_batch_size: {type: int, low: 3, high: 8, step: 2}
-gradient_accumulation_steps: {type: int, low: 1, high: 3}
-max_grad_norm: {type: int, low: 0, high: 2}
-group_by_length: {type: choice, values: [true, false]}
-scheduler_type: {type: choice, values: [linear, cosine]}
-try_first: [{learning_rate: auto, warmup_steps: 1000, train_batch_size: 7, weight_decay: 0.15}]
-"""
-
-
-def test_ray_and_optuna_sample_what_the_file_says(load: Load) -> None:
-    import optuna
-    from ray.tune.search.optuna import OptunaSearch
-
-    space = load(SAMPLED).resolve(1e-4)
-    assert dict(space.describe())["weight_decay"] == "0.05 to 0.25, in steps of 0.1"
-    assert dict(space.describe())["train_batch_size"] == "3 to 7, whole, in steps of 2"
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "error"
-        )  # Optuna warns of a grid that misses its end, and of what is deprecated
-        distributions = space.to_optuna()
-        settings = space.searcher
-        sampler = optuna.samplers.TPESampler(
-            seed=0,
-            n_startup_trials=400,
-            n_ei_candidates=settings.ei_candidates,
-            multivariate=settings.multivariate,
-            constant_liar=settings.constant_liar,
-        )
-        search = OptunaSearch(
-            distributions, metric="wer", mode="min", sampler=sampler, points_to_evaluate=space.try_first
-        )
-        samples = [search.suggest(str(number)) for number in range(400)]
-
-    usual = {"gradient_accumulation_steps": 1, "max_grad_norm": 1, "group_by_length": False}
-    given = {"learning_rate": 1e-4, "warmup_steps": 1000, "train_batch_size": 7, "weight_decay": 0.15}
-    assert samples[0] == {**usual, **given, "scheduler_type": "linear"}
-    for sample in samples:
-        TrainConfig.from_dict(sample)
-        assert all(parameter.contains(sample[name]) for name, parameter in space.parameters.items())
-        assert type(sample["train_batch_size"]) is int
-        assert type(sample["group_by_length"]) is bool
-    seen = {name: {sample[name] for sample in samples[1:]} for name in space.parameters}
-    assert seen["gradient_accumulation_steps"] == {1, 2, 3}
-    assert seen["max_grad_norm"] == {0, 1, 2}
-    assert seen["train_batch_size"] == {3, 5, 7}
-    assert sorted(seen["weight_decay"]) == pytest.approx([0.05, 0.15, 0.25])
-    assert seen["group_by_length"] == {True, False}
-    assert seen["scheduler_type"] == {"linear", "cosine"}
-    # Half of a log scale lies below its geometric mean; of a linear one, almost nothing.
-    below = sum(sample["learning_rate"] < 1e-4 for sample in samples[1:])
-    assert 150 < below < 250
-    assert 150 < sum(math.log(sample["warmup_steps"]) < math.log(1000) / 2 for sample in samples[1:]) < 250
 
 
 def test_whole_numbers_reach_both_ends_on_a_log_scale(load: Load) -> None:

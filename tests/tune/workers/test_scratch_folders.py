@@ -14,7 +14,6 @@ import pytest
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.training.distributed import scratch_folder
-from tune.workers.ray_train import _scratch_folder
 from tune.workers.worker_group import Worker
 
 SOMEBODY = 12345
@@ -47,11 +46,6 @@ def of_a_process_group(shared: Path) -> None:
         (folder / "weights").touch()
 
 
-def of_a_training(shared: Path) -> None:
-    with _scratch_folder(NAME, 0):
-        (Path(tempfile.gettempdir()) / "weights").touch()
-
-
 def of_a_trial(shared: Path) -> None:
     path = shared / NAME
     Worker().run({"TMPDIR": str(path), "LOCAL_RANK": "0"}, lambda report: (path / "weights").touch())
@@ -59,7 +53,6 @@ def of_a_trial(shared: Path) -> None:
 
 USES: dict[str, tuple[Callable[[Path], None], Callable[[Path], Path]]] = {
     "process group": (of_a_process_group, group_folder),
-    "training": (of_a_training, lambda shared: shared / NAME),
     "trial": (of_a_trial, lambda shared: shared / NAME),
 }
 
