@@ -55,7 +55,6 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
         evaluate_at=None,
         learning_rate=_HARMLESS_RATE,
         log_every_seconds=0.0,
-        encoder_cache=False,  # the same few clips again and again are not what a training has
         # That of the whole data, of which these are only a few clips.
         audio_window=min(30.0, max(1.0, _window(config, data) / FRAMES_PER_SECOND)),
     )
