@@ -54,7 +54,9 @@ def made_up(*_: Any) -> Any:
     """The features of any clip."""
     import numpy as np
 
-    return np.zeros((80, 1), np.float16), -1.5, 0.01, 0, False, None
+    from trainer.data.feature_store import _Computed
+
+    return _Computed(np.zeros((80, 1), np.float16), -1.5, 160, None, 0, cancelled=False)
 
 
 def memory() -> tuple[float, float]:
@@ -70,12 +72,12 @@ def driver(data: Path, cache: Path) -> dict[str, Any]:
     """What preparing costs, and a trial's process after it."""
     import ray
 
-    import trainer.data.features
+    import trainer.data.feature_store
     from trainer.config import TrainConfig
     from trainer.data.clips import load_clips
     from trainer.data.prepared import prepare
 
-    trainer.data.features._compute = made_up  # type: ignore[assignment]
+    trainer.data.feature_store._compute = made_up  # type: ignore[assignment]
     config = TrainConfig(data=str(data), cache_dir=str(cache), split_by=None)
     before, _ = memory()
     began = time.monotonic()

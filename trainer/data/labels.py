@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,13 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @classmethod
+    def none(cls) -> Labels:
+        """Those of no clip."""
+        import numpy as np
+
+        return cls(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(1, np.int64))
 
     def of(self, i: int) -> np.ndarray:
         """int32: token ids of clip `i`."""
@@ -79,12 +85,7 @@ _AT_ONCE = 2_000
 
 
 def make_labels(
-    config: TrainConfig,
-    processor: Processor,
-    longest: int,
-    *,
-    split: str,
-    index: Mapping[str, Any],
+    config: TrainConfig, processor: Processor, longest: int, *, split: str, index: Mapping[str, Any]
 ) -> tuple[Labels, list[Drop]]:
     """Labels of one split, and the clips dropped because their texts are too long.
 
@@ -98,29 +99,12 @@ def make_labels(
     """
     import numpy as np
 
-    chunks, drops = list[Labels](), list[Drop]()
-    for labels, dropped in label_chunks(config, processor, longest, split=split, index=index):
-        chunks.append(labels)
-        drops += dropped
-    lengths = [chunk.lengths() for chunk in chunks]
-    empty = np.zeros(0, np.int32)
-    return Labels(
-        np.concatenate([empty, *(chunk.rows for chunk in chunks)]),
-        np.concatenate([empty, *(chunk.tokens for chunk in chunks)]),
-        _offsets(np.concatenate([empty, *lengths])),
-    ), drops
-
-
-def label_chunks(
-    config: TrainConfig, processor: Processor, longest: int, *, split: str, index: Mapping[str, Any]
-) -> Iterator[tuple[Labels, list[Drop]]]:
-    """What `make_labels` makes, of some clips after the other."""
-    import numpy as np
-
     texts, origins = index["text"], index.get("origin")
     configs = [origin.config(config) for origin in origins.kinds] if origins else [config]
     prefixes = [prefix_tokens(own, processor) for own in configs]
     usual = prefix_tokens(config, processor)
+    empty = np.zeros(0, np.int32)
+    rows, tokens, all_lengths, drops = [empty], [empty], [np.zeros(0, np.int64)], list[Drop]()
     for start in range(0, len(texts), _AT_ONCE):
         some = texts[start : start + _AT_ONCE]
         kinds = origins.numbers[start : start + _AT_ONCE].tolist() if origins else [0] * len(some)
@@ -140,8 +124,12 @@ def label_chunks(
             ids[: len(usual)] = prefixes[kind]
         lengths = np.fromiter(map(len, found), np.int64)
         fits = np.flatnonzero(lengths <= longest)
-        tokens = np.fromiter(itertools.chain.from_iterable(found[row] for row in fits.tolist()), np.int32)
-        drops = [
+        rows.append((start + fits).astype(np.int32))
+        tokens.append(
+            np.fromiter(itertools.chain.from_iterable(found[row] for row in fits.tolist()), np.int32)
+        )
+        all_lengths.append(lengths[fits])
+        drops += [
             Drop(
                 split,
                 str(index["name"][start + row]),
@@ -150,7 +138,7 @@ def label_chunks(
             )
             for row in np.flatnonzero(lengths > longest).tolist()
         ]
-        yield Labels((start + fits).astype(np.int32), tokens, _offsets(lengths[fits])), drops
+    return Labels(np.concatenate(rows), np.concatenate(tokens), _offsets(np.concatenate(all_lengths))), drops
 
 
 def check_languages(config: TrainConfig, clips: Iterable[Clip], processor: Processor) -> None:
@@ -171,45 +159,21 @@ def check_languages(config: TrainConfig, clips: Iterable[Clip], processor: Proce
     prefix_tokens(config, processor)
 
 
-_LABEL_FILES = ("rows.i32", "tokens.i32", "lengths.i64")
+def write_labels(folder: Path, role: str, labels: Labels) -> None:
+    """Keep labels of a split for `map_labels`."""
+    import numpy as np
 
-
-def write_labels(
-    config: TrainConfig,
-    processor: Processor,
-    longest: int,
-    *,
-    split: str,
-    index: Mapping[str, Any],
-    folder: Path,
-) -> list[Drop]:
-    """What `make_labels` makes, into a folder for `map_labels`; only some clips at once are held in memory.
-
-    Returns:
-        The clips dropped because their texts are too long.
-    """
-    drops = []
-    with contextlib.ExitStack() as stack:
-        rows, tokens, lengths = (
-            stack.enter_context((folder / f"{split}.{name}").open("wb")) for name in _LABEL_FILES
-        )
-        for labels, dropped in label_chunks(config, processor, longest, split=split, index=index):
-            for file, values in ((rows, labels.rows), (tokens, labels.tokens), (lengths, labels.lengths())):
-                values.tofile(file)
-            drops += dropped
-    return drops
+    for field in dataclasses.fields(labels):
+        np.save(folder / f"{role}.{field.name}.npy", getattr(labels, field.name))
 
 
 def map_labels(folder: Path, role: str) -> Labels:
     """Labels that were written once; all processes of the machine share them."""
     import numpy as np
 
-    def read(name: str, kind: type) -> np.ndarray:
-        path = folder / f"{role}.{name}"
-        empty = not path.stat().st_size  # which cannot be mapped
-        return np.zeros(0, kind) if empty else np.memmap(path, kind, mode="r")
-
-    rows, tokens, lengths = (
-        read(name, kind) for name, kind in zip(_LABEL_FILES, (np.int32, np.int32, np.int64), strict=True)
-    )
-    return Labels(rows, tokens, _offsets(lengths))
+    # As plain arrays, which Ray shares between processes.
+    arrays = {
+        field.name: np.asarray(np.load(folder / f"{role}.{field.name}.npy", mmap_mode="r"))
+        for field in dataclasses.fields(Labels)
+    }
+    return Labels(**arrays)

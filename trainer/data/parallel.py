@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trainer.data.audio import AudioError, AudioSource, Heard, hear_each
 from trainer.data.clips import Clip
@@ -18,41 +18,26 @@ if TYPE_CHECKING:
 
 OutcomeT = TypeVar("OutcomeT")
 
-#: What is done with a clip: where its audio is, and what was heard, or why nothing was.
-Work: TypeAlias = "Callable[[AudioSource, Heard | AudioError], OutcomeT]"
-
-_CHUNK = 8
-"""Clips handed to a process at a time."""
-_LONGEST_JOB = 3600.0
-"""Seconds of clips of one recording that are handed to a process: one that is longer is decoded once an hour."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Task(Generic[OutcomeT]):
-    """What each process does with the clips that it is handed."""
-
-    compute: Work[OutcomeT]
-    """With one."""
-    max_seconds: float | None = None
-    """Longest clip wanted."""
-    start: Callable[[], None] | None = None
-    """Called first in every process but the one that asks."""
-
-    def run(self, sources: Iterable[AudioSource]) -> Iterator[OutcomeT]:
-        """What comes of each."""
-        heard = hear_each(sources, max_seconds=self.max_seconds)
-        return (self.compute(source, found) for source, found in heard)
+_CHUNK, _PARTS = 8, 500
+"""Files, and parts of one recording, handed to a process at a time: a longer recording is decoded more than once."""
 
 
 def over_clips(
-    task: Task[OutcomeT], clips: Sequence[Clip], *, doing: str, workers: int | None, small: int
+    compute: Callable[[AudioSource, Heard | AudioError], OutcomeT],
+    clips: Sequence[Clip],
+    *,
+    max_seconds: float,
+    doing: str,
+    workers: int | None,
+    small: int,
 ) -> Generator[OutcomeT, None, None]:
     """What comes of every clip's audio, in the clips' order; close it where it is not read to its end.
 
     Args:
-        task: what is done with one.
+        compute: is given where a clip's audio is, and what was heard, or why nothing was.
         clips: of any splits.
-        doing: the same in words, for the error: `computes features`.
+        max_seconds: longest clip wanted.
+        doing: what a process does, for the error: `computes features`.
         workers: how many processes; by default one for each core, or this one alone where there is little to do.
         small: clips up to which there is little to do: other processes take some seconds to start.
 
@@ -60,21 +45,22 @@ def over_clips(
         DataError: a process died.
     """
     alone = workers <= 1 if isinstance(workers, int) else len(clips) <= small
-    if alone or (workers is None and cores() == 1):
-        yield from task.run(clip.source() for clip in clips)
+    if alone or (workers is None and _cores() == 1):
+        for source, heard in hear_each((clip.source() for clip in clips), max_seconds=max_seconds):
+            yield compute(source, heard)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    size = workers or cores()
+    size = workers or _cores()
     # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
-    pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _begin, (task.start,))
+    pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _begin)
     # So many chunks wait at a time, so that audio is not all read into memory ahead of the work.
     waiting: deque[Future[list[OutcomeT]]] = deque()
     try:
         for sources in _jobs(clip.source() for clip in clips):
-            waiting.append(pool.submit(_run, task, sources))
+            waiting.append(pool.submit(_run, compute, max_seconds, sources))
             # What comes of a recording is large.
             if len(waiting) > (size if len(sources) > _CHUNK else 3 * size):
                 yield from waiting.popleft().result()
@@ -101,24 +87,14 @@ def check_main_guard() -> None:
 
 
 def _jobs(sources: Iterable[AudioSource]) -> Iterator[list[AudioSource]]:
-    """A few files each, or the parts of one."""
-    job: list[AudioSource] = []
-    seconds = 0.0
-    for source in sources:
-        if job and source.is_part and (source.file, source.channel) == (job[0].file, job[0].channel):
-            full = seconds >= _LONGEST_JOB
-        else:
-            full = len(job) >= _CHUNK or source.is_part or (bool(job) and job[0].is_part)
-        if full and job:
+    """A few files each, or parts of one."""
+    recordings = itertools.groupby(sources, lambda each: (each.file, each.channel) if each.is_part else None)
+    for recording, group in recordings:
+        while job := list(itertools.islice(group, _PARTS if recording else _CHUNK)):
             yield job
-            job, seconds = [], 0.0
-        job.append(source)
-        seconds += (source.end or source.start) - source.start
-    if job:
-        yield job
 
 
-def _begin(start: Callable[[], None] | None) -> None:
+def _begin() -> None:
     """First in every other process: it ends with the one that it works for, also where that is killed.
 
     It would wait for work for ever, for each of them holds the pipe open on which the others would see the end.
@@ -133,15 +109,17 @@ def _begin(start: Callable[[], None] | None) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    if start is not None:
-        start()
 
 
-def _run(task: Task[OutcomeT], sources: list[AudioSource]) -> list[OutcomeT]:
-    return list(task.run(sources))
+def _run(
+    compute: Callable[[AudioSource, Heard | AudioError], OutcomeT],
+    max_seconds: float,
+    sources: list[AudioSource],
+) -> list[OutcomeT]:
+    return [compute(source, heard) for source, heard in hear_each(sources, max_seconds=max_seconds)]
 
 
-def cores() -> int:
+def _cores() -> int:
     """Cores that this process may use, fewer than the machine has inside a container or a job."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -7,37 +7,27 @@ each other way to write them that a search tries.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TEXT_SETTINGS, TrainConfig
+from trainer.data.audio import SAMPLE_RATE
 from trainer.data.cache import found_or_built, read_complete, unfinished
 from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
 from trainer.data.columns import PLAIN, Origin
-from trainer.data.features import (
-    CODE_VERSION,
-    WAVEFORMS_VERSION,
-    Waveforms,
-    WaveformWriter,
-    build_features,
-    build_waveforms,
-    estimated_bytes,
-    extractor_settings,
-)
+from trainer.data.feature_store import WAVEFORMS, build_features, estimated_bytes, features_key, read_index
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
 from trainer.data.parallel import check_main_guard
-from trainer.data.unfinished import is_begun
 from trainer.errors import DataError
 from trainer.files import nearest_folder
-from trainer.model.processor import load_processor, window_seconds
+from trainer.model.processor import Processor, load_processor, window_seconds
 from trainer.model.whisper import load_model_config
 
 if TYPE_CHECKING:
@@ -45,8 +35,6 @@ if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
 
     from trainer.data.streaming.stream import TrainStream
-    from trainer.errors import DataError
-from trainer.model.processor import Processor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,48 +66,56 @@ class Origins:
         return cls(tuple(kinds), np.array(found, np.uint16))
 
 
+def clip_positions(clips: Sequence[Clip], index: Mapping[str, Any]) -> list[int]:
+    """Where in `clips` each clip of an index of them is: in the same order, without those that have no features."""
+    kept = list(zip(map(str, index["name"]), map(str, index["text"]), strict=True))
+    positions: list[int] = []
+    for position, clip in enumerate(clips):
+        if len(positions) < len(kept) and kept[len(positions)] == (clip.name, clip.text):
+            positions.append(position)
+    return positions
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class PreparedSplit:
     """The usable clips of one split; positions run from 0 to `len(split) - 1`."""
 
-    def __init__(
-        self,
-        path: Path,
-        n_mels: int,
-        index: Mapping[str, Any],
-        labels: Labels,
-        waveforms: Waveforms | None = None,
-    ) -> None:
-        self._path, self._n_mels, self._index, self._labels = path, n_mels, index, labels
-        self.waveforms = waveforms
-        """Of all clips of the index, where they are kept."""
+    path: Path
+    """Of the features."""
+    n_mels: int
+    index: Mapping[str, Any]
+    """Columns as `build_features` writes them, and `origin`, of all clips that have features."""
+    all_labels: Labels
+    """Of those of them that can be used."""
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.all_labels)
 
     @property
     def n_clips(self) -> int:
-        """The same."""
+        """The same, as a stream has it too."""
         return len(self)
-
-    @property
-    def folder(self) -> Path:
-        """Where its features are."""
-        return self._path.parent
 
     @functools.cached_property
     def _mapped(self) -> np.ndarray:
         import numpy as np
 
-        return np.memmap(self._path, dtype=np.float16, mode="r")
+        return np.memmap(self.path, dtype=np.float16, mode="r")
+
+    @functools.cached_property
+    def _waveforms(self) -> np.ndarray:
+        import numpy as np
+
+        return np.memmap(self.path.with_name(WAVEFORMS), dtype=np.int16, mode="r")
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickling the map would copy the whole file; the other process maps it itself.
-        return {name: value for name, value in self.__dict__.items() if name != "_mapped"}
+        # Pickling the maps would copy the whole files; the other process maps them itself.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def features(self, i: int) -> np.ndarray:
         """float16 (n_mels, frames) of clip `i` without the silence up to the window: a read-only view."""
         offset, frames = self._get("offset", i), self._get("frames", i)
-        return self._mapped[offset : offset + self._n_mels * frames].reshape(self._n_mels, frames)
+        return self._mapped[offset : offset + self.n_mels * frames].reshape(self.n_mels, frames)
 
     def fill(self, i: int) -> float:
         """The constant of all later frames of clip `i`, for `pad_features`."""
@@ -127,24 +123,24 @@ class PreparedSplit:
 
     def samples(self, i: int) -> int:
         """Samples of clip `i`'s waveform, at 16 kHz."""
-        return self._kept().samples(self._labels.rows[i])
+        return int(self._get("samples", i))
 
     def waveform(self, i: int) -> np.ndarray:
-        """float32 (samples,) of clip `i`, 16 kHz mono.
+        """float32 (samples,) of clip `i`, 16 kHz mono, with full scale as 1.
 
         Raises:
-            ValueError: the data was prepared without waveforms.
+            FileNotFoundError: the data was prepared without waveforms.
         """
-        return self._kept().waveform(self._labels.rows[i])
+        import numpy as np
 
-    def _kept(self) -> Waveforms:
-        if self.waveforms is None:
-            raise ValueError("the data was prepared without waveforms")
-        return self.waveforms
+        start, scale = self._get("start", i), self._get("scale", i)
+        stored = self._waveforms[start : start + self.samples(i)]
+        waveform: np.ndarray = np.multiply(stored, scale, dtype=np.float32)
+        return waveform
 
     def labels(self, i: int) -> list[int]:
         """Token ids of clip `i`: start, language, task, no-timestamps token, the text, end token."""
-        found: list[int] = self._labels.of(i).tolist()
+        found: list[int] = self.all_labels.of(i).tolist()
         return found
 
     def text(self, i: int) -> str:
@@ -157,7 +153,7 @@ class PreparedSplit:
 
     def seconds(self, i: int) -> float:
         """Length of clip `i` in seconds."""
-        return float(self._get("seconds", i))
+        return self.samples(i) / SAMPLE_RATE
 
     def frames(self, i: int) -> int:
         """Feature frames of clip `i`."""
@@ -169,7 +165,7 @@ class PreparedSplit:
 
     def all_frames(self) -> np.ndarray:
         """Feature frames of every clip, shape (clips,)."""
-        frames: np.ndarray = self._index["frames"][self._labels.rows]
+        frames: np.ndarray = self.index["frames"][self.all_labels.rows]
         return frames
 
     def audio(self, i: int) -> int:
@@ -180,7 +176,7 @@ class PreparedSplit:
         """The same of clips of which this split is made, in their order; 0 where they have no features."""
         found = [0] * len(clips)
         for key, position in zip(
-            self._index["audio"].tolist(), clip_positions(clips, self._index), strict=True
+            self.index["audio"].tolist(), clip_positions(clips, self.index), strict=True
         ):
             found[position] = key
         return found
@@ -193,13 +189,8 @@ class PreparedSplit:
     @property
     def origins(self) -> Origins:
         """Those of all clips."""
-        return Origins(self.all_origins.kinds, self.all_origins.numbers[self._labels.rows])
-
-    @property
-    def all_origins(self) -> Origins:
-        """The same, with clips of the index that have no labels."""
-        found: Origins = self._index["origin"]
-        return found
+        every: Origins = self.index["origin"]
+        return Origins(every.kinds, every.numbers[self.all_labels.rows])
 
     @property
     def epoch_samples(self) -> float:
@@ -222,14 +213,14 @@ class PreparedSplit:
 
     def n_tokens(self, i: int) -> int:
         """Label tokens of clip `i`."""
-        return int(self._labels.offsets[i + 1] - self._labels.offsets[i])
+        return int(self.all_labels.offsets[i + 1] - self.all_labels.offsets[i])
 
     def digest(self) -> str:
         """Tells these clips and texts, in their order, from others, wherever the files are: by name, text, length, and
         the level of the loudest frame; and by what its source says of it.
         """
         digest = hashlib.sha256()
-        plain = self.all_origins.kinds == (PLAIN,)
+        plain = self.index["origin"].kinds == (PLAIN,)
         for i in range(len(self)):
             clip: list[Any] = [Path(self.name(i)).name, self.text(i), self.frames(i), self.fill(i)]
             clip += dataclasses.astuple(self.origin(i)) if not plain else ()
@@ -238,31 +229,10 @@ class PreparedSplit:
 
     def only(self, clips: Sequence[int]) -> PreparedSplit:
         """The clips at these positions, in this order; one may come more than once."""
-        return self.with_labels(self._labels.only(clips))
-
-    def moved_to(self, folder: Path, waveforms: Path | None = None) -> PreparedSplit:
-        """The same split, its features, and its waveforms if it has any, read from other folders."""
-        kept = self.waveforms
-        if kept is not None and waveforms is not None:
-            kept = dataclasses.replace(kept, folder=waveforms)
-        return PreparedSplit(folder / self._path.name, self._n_mels, self._index, self._labels, kept)
-
-    def write_labels(
-        self, config: TrainConfig, processor: Processor, longest: int, role: str, folder: Path
-    ) -> list[Drop]:
-        """`write_labels` of all clips for other text settings."""
-        return write_labels(config, processor, longest, split=role, index=self._index, folder=folder)
-
-    def all_labels(self) -> Labels:
-        """Those of all clips."""
-        return self._labels
-
-    def with_labels(self, labels: Labels) -> PreparedSplit:
-        """The same clips with other labels."""
-        return PreparedSplit(self._path, self._n_mels, self._index, labels, self.waveforms)
+        return dataclasses.replace(self, all_labels=self.all_labels.only(clips))
 
     def _get(self, column: str, i: int) -> Any:
-        return self._index[column][self._labels.rows[i]]
+        return self.index[column][self.all_labels.rows[i]]
 
 
 @dataclasses.dataclass
@@ -318,17 +288,16 @@ class PreparedData:
     def of_split(cls, split: PreparedSplit) -> PreparedData:
         """Data of which nothing is trained on: `validation` alone is measured."""
         splits = {"train": split, "validation": split}
-        return cls(split.folder, [], reused=True, splits=splits, drops=[], total=len(split), source_notes=[])
+        return cls(
+            split.path.parent, [], reused=True, splits=splits, drops=[], total=len(split), source_notes=[]
+        )
 
-    @property
-    def waveforms(self) -> Path | None:
-        """Where the waveforms of the training clips are, if they are kept."""
-        kept = self.splits["train"].waveforms if "train" in self.splits else None
-        return kept.folder if kept else None
-
-    def moved_to(self, folder: Path, waveforms: Path | None = None) -> PreparedData:
-        """The same data with its features, and its waveforms, in other folders, as on another machine."""
-        splits = {role: split.moved_to(folder, waveforms) for role, split in self.splits.items()}
+    def moved_to(self, folder: Path) -> PreparedData:
+        """The same data with its features in another folder, as on another machine."""
+        splits = {
+            role: dataclasses.replace(split, path=folder / split.path.name)
+            for role, split in self.splits.items()
+        }
         return dataclasses.replace(self, folder=folder, splits=splits)
 
     def with_texts(self, config: TrainConfig) -> PreparedData:
@@ -343,43 +312,46 @@ class PreparedData:
         """
         processor = load_processor(config)
         longest = int(load_model_config(config).max_target_positions)
-        drops = [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
         folder = self._labels_folder(config, processor, longest)
-        build = functools.partial(self._write_labels, config, processor, longest)
-        with found_or_built(folder, build) as (manifest, _):
-            drops += [Drop(**values) for values in manifest["drops"]]
-        splits = {role: split.with_labels(map_labels(folder, role)) for role, split in self.splits.items()}
+        manifest, _ = found_or_built(
+            folder, functools.partial(self._write_labels, config, processor, longest)
+        )
+        drops = [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
+        drops += [Drop(**values) for values in manifest["drops"]]
+        splits = {
+            role: dataclasses.replace(split, all_labels=map_labels(folder, role))
+            for role, split in self.splits.items()
+        }
         window = window_seconds(processor.feature_extractor)
         check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
         notes = check_drops(config, drops, total=self.total, window=window)
-        return dataclasses.replace(
-            self, notes=self.source_notes + notes, reused=True, splits=splits, drops=drops
-        )
+        return dataclasses.replace(self, notes=self.source_notes + notes, splits=splits, drops=drops)
 
     def _labels_folder(self, config: TrainConfig, processor: Processor, longest: int) -> Path:
-        """Beside the features; named by the clips and all that makes labels of their texts."""
+        """Beside the features; named by the clips that have some and all that makes labels of their texts."""
         vocabulary = processor.tokenizer.backend_tokenizer.to_str()
         settings = [getattr(config, name) for name in ("language", "task", *TEXT_SETTINGS)]
-        parts: list[Any] = [LABELS_VERSION, self.folder.name, settings, longest, vocabulary]
+        digest = hashlib.sha256(json.dumps([LABELS_VERSION, self.folder.name, settings, longest]).encode())
+        digest.update(vocabulary.encode())
         for split in self.splits.values():
-            if (origins := split.all_origins).kinds != (PLAIN,):
-                told = [(kind.language, kind.task) for kind in origins.kinds]
-                parts += [told, hashlib.sha256(origins.numbers.tobytes()).hexdigest()]
-        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
-        return self.folder.parent / f"labels-{key}"
+            origins = split.index["origin"]
+            digest.update(json.dumps([(kind.language, kind.task) for kind in origins.kinds]).encode())
+            digest.update(origins.numbers.tobytes())
+            digest.update(split.index["audio"].tobytes())
+        return self.folder.parent / f"labels-{digest.hexdigest()[:24]}"
 
     def _write_labels(
         self, config: TrainConfig, processor: Processor, longest: int, folder: Path
     ) -> dict[str, Any]:
-        drops = [
-            drop
-            for role, split in self.splits.items()
-            for drop in split.write_labels(config, processor, longest, role, folder)
-        ]
-        return {"drops": [dataclasses.asdict(drop) for drop in drops]}
+        drops = []
+        for role, split in self.splits.items():
+            labels, dropped = make_labels(config, processor, longest, split=role, index=split.index)
+            write_labels(folder, role, labels)
+            drops += [dataclasses.asdict(drop) for drop in dropped]
+        return {"drops": drops}
 
 
-LABELS_VERSION = 1
+LABELS_VERSION = 2
 """Part of the name: raise it whenever the same texts and settings would give other labels."""
 
 
@@ -398,7 +370,7 @@ def prepare(
         on_progress: called with clips done and clips in all while features are computed.
         workers: who computes; by default a process per core, or none but this for a small set.
         table: its clips, where they were loaded before.
-        waveforms: whether those of the training clips are kept beside their features.
+        waveforms: whether those of the training clips are kept with their features.
 
     Raises:
         DataError: the data cannot be found or read, too much of it cannot be used, or the disk is full.
@@ -406,42 +378,16 @@ def prepare(
     """
     check_main_guard()
     table = table or load_clips(config)
-    waveforms = waveforms and table.stream is None
     processor = load_processor(config)
     check_languages(config, (clip for clips in table.splits.values() for clip in clips), processor)
-    longest = int(load_model_config(config).max_target_positions)
-    extractor = processor.feature_extractor
-    window = window_seconds(extractor)
-    splits = {}
-    with open_features(config, table, extractor, on_progress, workers, waveforms=waveforms) as found:
-        drops = found.drops + table.drops
-        for role, index in found.indexes.items():
-            labels, dropped = make_labels(config, processor, longest, split=role, index=index)
-            splits[role] = found.split(role, labels)
-            drops += dropped
-        check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
-    # Not inside: the features are what the next run needs, once the user allows for more drops.
-    total = table.total + len(table.drops)
-    notes = check_drops(config, drops, total=total, window=window)
-    source_notes = table.notes + found.notes()
-    return PreparedData(
-        found.folder, source_notes + notes, found.reused, splits, drops, total, source_notes, table.stream
-    )
+    return find_features(config, table, on_progress, workers, waveforms=waveforms).with_texts(config)
 
 
 def is_prepared(config: TrainConfig, *, table: ClipTable | None = None, waveforms: bool = False) -> bool:
-    """Whether all that `prepare` computes is in the cache; raises as it does for data and model."""
-    table, extractor = table or load_clips(config), load_processor(config).feature_extractor
-    return not _missing(config, table, extractor, waveforms=waveforms)
-
-
-def _missing(
-    config: TrainConfig, table: ClipTable, extractor: WhisperFeatureExtractor, *, waveforms: bool
-) -> list[Path]:
-    """Folders that are still to be filled."""
-    folder = _features_folder(config, table, extractor)
-    needed = [folder, *([_waveforms_folder(folder)] if waveforms and table.stream is None else [])]
-    return [place for place in needed if read_complete(place) is None]
+    """Whether all features that `prepare` computes are in the cache; raises as it does for data and model."""
+    table = table or load_clips(config)
+    folder = _features_folder(config, table, load_processor(config).feature_extractor)
+    return read_complete(folder, WAVEFORMS if waveforms and table.stream is None else None) is not None
 
 
 def tell_disk_needed(
@@ -460,12 +406,12 @@ def tell_disk_needed(
     """
     extractor, clips, needed = load_processor(config).feature_extractor, 0, 0
     for table in tables:
-        missing = _missing(config, table, extractor, waveforms=waveforms and table is tables[0])
-        if missing:
+        kept = waveforms and table is tables[0]
+        if not is_prepared(config, table=table, waveforms=kept):
             clips += table.total
-            needed += estimated_bytes(table, extractor, waveforms=waveforms and table is tables[0])
-            begun = (path for place in missing for path in unfinished(place).glob("*") if path.is_file())
-            needed -= sum(path.stat().st_size for path in begun)
+            needed += estimated_bytes(table, extractor, waveforms=kept)
+            begun = unfinished(_features_folder(config, table, extractor))
+            needed -= sum(path.stat().st_size for path in begun.glob("*"))
     if not clips:
         return None
     free = shutil.disk_usage(nearest_folder(Path(config.cache_dir).expanduser())).free
@@ -478,136 +424,46 @@ def tell_disk_needed(
     return f"features: those of {told} GB free"
 
 
-@dataclasses.dataclass(frozen=True)
-class Features:
-    """Features of a table in the cache."""
-
-    folder: Path
-    reused: bool
-    """Whether they were there already."""
-    n_mels: int
-    indexes: Mapping[str, Mapping[str, Any]]
-    """Columns `offset`, `frames`, `fill`, `seconds`, `name`, `text`, `audio` and `origin` of each split's usable
-    clips."""
-    drops: list[Drop]
-    """Clips without features."""
-    cancelled: int
-    """Clips whose channels cancel each other."""
-    waveforms: Waveforms | None = None
-    """Of the training clips, where they were asked for."""
-
-    def notes(self) -> list[str]:
-        """Sentences for the user about what was heard."""
-        if not self.cancelled:
-            return []
-        clips = "1 clip has channels" if self.cancelled == 1 else f"{self.cancelled} clips have channels"
-        return [f"{clips} that cancel each other (opposite phase): one channel stands for all"]
-
-    def split(self, role: str, labels: Labels) -> PreparedSplit:
-        """Those of a split that have labels."""
-        kept = self.waveforms if role == "train" else None
-        return PreparedSplit(self.folder / f"{role}.f16", self.n_mels, self.indexes[role], labels, kept)
-
-
-@contextlib.contextmanager
-def open_features(
+def find_features(
     config: TrainConfig,
     table: ClipTable,
-    extractor: WhisperFeatureExtractor,
     on_progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
     *,
     waveforms: bool = False,
-) -> Iterator[Features]:
-    """The features of a table from the cache, or computed now as `prepare` does; and its waveforms, if asked for.
+) -> PreparedData:
+    """The features of a table from the cache, or computed now as `prepare` does, without labels yet.
 
-    They do not stay where what the `with` block does with new ones fails.
+    Where they are there without the waveforms that are wanted, both are computed anew.
     """
+    extractor = load_processor(config).feature_extractor
     folder = _features_folder(config, table, extractor)
-    begun = functools.partial(is_begun, unfinished(folder))
-    with contextlib.ExitStack() as stack:
-        found: list[tuple[dict[str, Any], bool]] = []
-
-        def features(writer: WaveformWriter | None = None) -> tuple[dict[str, Any], bool]:
-            build = functools.partial(
-                build_features,
-                table=table,
-                extractor=extractor,
-                on_progress=on_progress,
-                workers=workers,
-                waveforms=writer,
-            )
-            found.append(stack.enter_context(found_or_built(folder, build, begun)))
-            return found[0]
-
-        def build_beside(place: Path) -> dict[str, Any]:
-            """With the features, where these are not there yet, so that the audio is read once."""
-            with WaveformWriter(place, _TRAIN) as writer:
-                if features(writer)[1]:
-                    index, clips = _read_index(folder / f"{_TRAIN}.index.parquet"), table.splits[_TRAIN]
-                    heard = [clips[position] for position in clip_positions(clips, index)]
-                    writer.cut(0)
-                    build_waveforms(writer, heard, on_progress=on_progress, workers=workers)
-            return {}
-
-        kept = None
-        if waveforms:
-            place = _waveforms_folder(folder)
-            stack.enter_context(found_or_built(place, build_beside, begun))
-            kept = Waveforms.open(place, _TRAIN)
-        manifest, reused = found[0] if found else features()
-        indexes = {role: _read_index(folder / f"{role}.index.parquet") for role in table.splits}
-        for role, index in indexes.items():
-            index["origin"] = Origins.of(table.splits[role], index)
-        drops = [Drop(**values) for values in manifest["drops"]]
-        yield Features(folder, reused, manifest["n_mels"], indexes, drops, manifest["cancelled"], kept)
-
-
-_TRAIN = "train"
+    waveforms = waveforms and table.stream is None
+    build = functools.partial(
+        build_features,
+        table=table,
+        extractor=extractor,
+        waveforms=waveforms,
+        on_progress=on_progress,
+        workers=workers,
+    )
+    manifest, reused = found_or_built(folder, build, needs=WAVEFORMS if waveforms else None)
+    splits, cancelled = {}, 0
+    for role, clips in table.splits.items():
+        index = read_index(folder, role)
+        index["origin"] = Origins.of(clips, index)
+        splits[role] = PreparedSplit(folder / f"{role}.f16", manifest["n_mels"], index, Labels.none())
+        cancelled += int(index["cancelled"].sum())
+    drops = [Drop(**values) for values in manifest["drops"]] + table.drops
+    notes = list(table.notes)
+    if cancelled:
+        clips_have = "1 clip has" if cancelled == 1 else f"{cancelled} clips have"
+        notes.append(
+            f"{clips_have} channels that cancel each other (opposite phase): one channel stands for all"
+        )
+    total = table.total + len(table.drops)
+    return PreparedData(folder, notes, reused, splits, drops, total, notes, table.stream)
 
 
 def _features_folder(config: TrainConfig, table: ClipTable, extractor: WhisperFeatureExtractor) -> Path:
     return Path(config.cache_dir).expanduser().absolute() / features_key(table, extractor)
-
-
-def _waveforms_folder(features: Path) -> Path:
-    """Beside the features whose clips they are."""
-    return features.parent / f"waveforms-{WAVEFORMS_VERSION}-{features.name}"
-
-
-def clip_positions(clips: Sequence[Clip], index: Mapping[str, Any]) -> list[int]:
-    """Where in `clips` each clip of an index of them is: in the same order, without those that have no features."""
-    kept = list(zip(map(str, index["name"]), map(str, index["text"]), strict=True))
-    positions: list[int] = []
-    for position, clip in enumerate(clips):
-        if len(positions) < len(kept) and kept[len(positions)] == (clip.name, clip.text):
-            positions.append(position)
-    return positions
-
-
-def _read_index(path: Path) -> dict[str, Any]:
-    """Columns of an index: numbers as numpy arrays, names and texts as Arrow holds them, without objects."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    columns = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_string(column.type):
-            columns[name] = column.cast(pa.large_string()).combine_chunks()
-        else:
-            columns[name] = column.to_numpy()
-    return columns
-
-
-def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:
-    """Names all that shapes the features: the clips of each split in order, the extractor, our own code."""
-    digest = hashlib.sha256(
-        json.dumps([CODE_VERSION, extractor_settings(extractor)], sort_keys=True).encode()
-    )
-    seen: dict[str, str] = {}
-    for role, clips in table.splits.items():
-        digest.update(f"\n{role}\n".encode())
-        for clip in clips:
-            digest.update(json.dumps([clip.identity(seen), clip.name, clip.text]).encode())
-    return digest.hexdigest()[:24]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
 from trainer.data.clips import ClipTable, load_clips
-from trainer.data.parallel import Task, over_clips
+from trainer.data.parallel import over_clips
 from trainer.data.sources import read_source
 from trainer.data.splits import subset
 from trainer.inspection.audio_findings import find_copies, find_in_copies, find_in_sound
@@ -121,8 +121,9 @@ def inspect_data(
     entries = make_entries(table)
     chosen = _sampled(entries, sample, config.data_seed)
     sounds = over_clips(
-        Task(functools.partial(listen, max_samples=limits.max_samples), limits.window),
+        functools.partial(listen, max_samples=limits.max_samples),
         [entry.clip for entry in chosen],
+        max_seconds=limits.window,
         doing="listens to clips",
         workers=workers,
         small=_SMALL,

@@ -29,7 +29,7 @@ from trainer.data.columns import (
 )
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
-from trainer.data.prepared import Features, PreparedSplit, clip_positions, open_features
+from trainer.data.prepared import PreparedSplit, clip_positions, find_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset, told_of
 from trainer.data.text import has_words
@@ -297,10 +297,11 @@ class SplitData:
         Raises:
             ModelError: the model cannot be found, or hears a window of another length and so other clips.
         """
-        found, labels = _find_features(config, self.source, on_progress), self.prepared.all_labels()
-        other = found.split(_ROLE, labels)
+        labels = self.prepared.all_labels
+        found = find_features(config, self.source.table, on_progress).splits[_ROLE]
+        other = dataclasses.replace(found, all_labels=labels)
         mine = [(self.prepared.name(row), self.prepared.text(row)) for row in range(len(self))]
-        if len(found.indexes[_ROLE]["name"]) <= labels.rows.max() or mine != [
+        if len(found.index["name"]) <= labels.rows.max() or mine != [
             (other.name(row), other.text(row)) for row in range(len(self))
         ]:
             raise ModelError(
@@ -328,8 +329,8 @@ def prepare_split(
     """
     processor = load_processor(config)
     check_languages(config, source.clips, processor)
-    found = _find_features(config, source, on_progress)
-    index = found.indexes[_ROLE]
+    found = find_features(config, source.table, on_progress)
+    index = found.splits[_ROLE].index
     longest = int(load_model_config(config).max_target_positions)
     labels, too_long = make_labels(config, processor, longest, split=source.name, index=index)
     drops = [dataclasses.replace(drop, split=source.name) for drop in found.drops] + too_long
@@ -345,14 +346,8 @@ def prepare_split(
     return SplitData(
         source=source,
         model=config.model,
-        prepared=found.split(_ROLE, labels),
+        prepared=dataclasses.replace(found.splits[_ROLE], all_labels=labels),
         rows=[positions[row] for row in labels.rows.tolist()],
         drops=drops,
         notes=source.notes + told,
     )
-
-
-def _find_features(config: TrainConfig, source: SplitClips, on_progress: Progress | None) -> Features:
-    extractor = load_processor(config).feature_extractor
-    with open_features(config, source.table, extractor, on_progress) as found:
-        return found

@@ -41,7 +41,7 @@ def allow_taught(
     """
     if config.keep_suppress_tokens:
         return []
-    labels = data.splits["validation" if data.stream is not None else "train"].all_labels()
+    labels = data.splits["validation" if data.stream is not None else "train"].all_labels
     # Below the end token all are text; language and task, on the lists as well, are never written but given.
     end = processor.tokenizer.eos_token_id
     taught = np.intersect1d(generation.suppress_tokens or [], labels.tokens[labels.tokens < end])

@@ -124,7 +124,8 @@ class Session(Generic[PlanT]):
             guards = prepare_guards(plan.base, plan.request.guard, guard_clips, console)
             copies = None
             if joined_address(plan.request.address) != "local":
-                folders = [*shared_folders(plan.base, data), *(each.folder for each in guards.values())]
+                folders = shared_folders(plan.base, data, augments=plan.augments)
+                folders += [each.folder for each in guards.values()]
                 with console.status("bringing features to the storage ..."):
                     copies = NodeCopies.keep(plan.request.storage, folders)
             yield cls(console, plan, resources, data, copies, tracking, stack, began, guards, splits)

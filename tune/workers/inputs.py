@@ -64,8 +64,7 @@ class TrialInputs:
         use_share_of_gpu(self.gpus if 0 < self.gpus < 1 else 1.0)
         config, data = self.config, ray.get(self.data)
         if (copies := self.copies) is not None:
-            waveforms = copies.local(data.waveforms) if config.augments and data.waveforms else None
-            data = data.moved_to(copies.local(data.folder), waveforms)
+            data = data.moved_to(copies.local(data.folder))
             named = [name for name in SOUNDS if config.augments and getattr(config, name) is not None]
             for name in [*named, *(["model"] if Path(config.model).is_absolute() else [])]:
                 config = config.replace(**{name: str(copies.local(Path(getattr(config, name))))})
@@ -114,10 +113,8 @@ def _driver() -> str:
     )
 
 
-def shared_folders(config: TrainConfig, data: PreparedData) -> list[Path]:
-    """Folders of this machine that trials read: features, waveforms, sounds, and the model where it is one."""
+def shared_folders(config: TrainConfig, data: PreparedData, *, augments: bool) -> list[Path]:
+    """Folders of this machine that trials read: features, a model, and sounds where clips are changed."""
     folders = [data.folder, *([Path(config.model)] if Path(config.model).is_absolute() else [])]
-    if data.waveforms is not None:
-        sounds = (getattr(config, name) for name in SOUNDS)
-        folders += [data.waveforms, *(Path(folder) for folder in sounds if folder is not None)]
-    return folders
+    sounds = (getattr(config, name) for name in SOUNDS) if augments else ()
+    return folders + [Path(folder) for folder in sounds if folder is not None]

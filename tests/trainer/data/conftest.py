@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from make_data import ROWS, clips_config, write_clips, write_processor
 
+import trainer.data.parallel
 from trainer.config import TrainConfig
+from trainer.data.audio import AudioSource
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +29,21 @@ def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
     return clips_config(tmp_path, processor_folder)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[AudioSource]:
+    """Every clip that is read for its features."""
+    found: list[AudioSource] = []
+
+    def hear_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
+        def counted() -> Iterator[AudioSource]:
+            for source in sources:
+                found.append(source)
+                yield source
+
+        return original(counted(), **values)
+
+    original = trainer.data.parallel.hear_each
+    monkeypatch.setattr(trainer.data.parallel, "hear_each", hear_each)
+    return found

@@ -12,14 +12,12 @@ import pytest
 import soundfile
 from make_data import (
     ROWS,
-    caches,
     examples,
     records,
     snapshot,
     tone,
     write_clips,
     write_manifest,
-    write_processor,
 )
 
 from trainer.config import TrainConfig
@@ -95,7 +93,7 @@ def test_other_texts_without_the_source(config: TrainConfig, tmp_path: Path, beg
     bad.unlink()
     made = data.with_texts(other)
     assert snapshot(made) == snapshot(expected)
-    for name in ("folder", "notes", "reused", "drops", "total", "source_notes"):
+    for name in ("folder", "notes", "drops", "total", "source_notes"):
         assert getattr(made, name) == getattr(expected, name), name
     back = made.with_texts(first)
     assert (snapshot(back), back.drops, back.notes) == (snapshot(data), data.drops, data.notes)
@@ -148,15 +146,8 @@ def test_too_many_drops_stop(config: TrainConfig, tmp_path: Path) -> None:
     assert data.reused
 
 
-def test_a_split_with_nothing_left(config: TrainConfig, tmp_path: Path) -> None:
-    rows = [row | {"text": "" if row["split"] == "validation" else row["text"]} for row in records(ROWS)]
-    path = write_manifest(tmp_path / "silent.csv", rows)
-    with pytest.raises(DataError, match="no clip of the validation split can be used: 3 no text"):
-        prepare(config.replace(data=str(path)))
-    assert not Path(config.cache_dir).exists()
-
-
 NOTHING_LEFT = {
+    "silent": "3 no text (the first is clips/clip_02.flac",
     "missing": "3 unreadable audio (the first is clips/none_02.flac: file not found)",
     "texts": "3 text longer than the model writes (the first is clips/clip_02.flac: 66 tokens",
     "window": "3 audio longer than the model's window of 2 s (the first is clips/long.wav: 2.50 s, over",
@@ -164,42 +155,21 @@ NOTHING_LEFT = {
 
 
 @pytest.mark.parametrize("mistake", NOTHING_LEFT)
-@pytest.mark.parametrize("there", [False, True])
-def test_features_that_no_one_can_use_are_not_left_behind(
-    config: TrainConfig, tmp_path: Path, mistake: str, there: bool
-) -> None:
+def test_a_split_of_which_no_clip_can_be_used(config: TrainConfig, tmp_path: Path, mistake: str) -> None:
     soundfile.write(tmp_path / "clips" / "long.wav", tone(2.5), 16_000)
     rows = records(ROWS)
     for row in rows:
         if row["split"] == "validation":
-            if mistake == "texts":
-                row["text"] = "x" * 60
+            if mistake in ("texts", "silent"):
+                row["text"] = "x" * 60 if mistake == "texts" else ""
             else:
                 file = "clips/long.wav" if mistake == "window" else row["audio"].replace("clip_", "none_")
                 row["audio"] = file
-    cache = tmp_path / "some" / "where" / "cache"
-    if there:
-        cache.mkdir(parents=True)
-        (cache / "of_another").touch()
     path = write_manifest(tmp_path / "useless.csv", rows)
     # No share that may be dropped would help, so none is advised.
     with pytest.raises(DataError) as caught:
-        prepare(config.replace(data=str(path), cache_dir=str(cache), max_dropped_share=0.1))
+        prepare(config.replace(data=str(path), max_dropped_share=0.1))
     message = str(caught.value)
     assert f"no clip of the validation split can be used: {NOTHING_LEFT[mistake]}" in message
     assert "name another split with validation_split" in message
     assert "max_dropped_share" not in message
-    if there:
-        assert [path.name for path in cache.iterdir()] == ["of_another"]
-    else:
-        assert not (tmp_path / "some").exists()
-
-
-def test_features_of_others_stay(config: TrainConfig, processor_folder: Path, tmp_path: Path) -> None:
-    """They were there before: a model that writes shorter texts cannot use them, others can."""
-    first = prepare(config)
-    short = write_processor(tmp_path / "short", max_tokens=5)
-    with pytest.raises(DataError, match="no clip of the train split can be used: 6 text longer than"):
-        prepare(config.replace(model=str(short)))
-    assert prepare(config).reused
-    assert caches(config) == [first.folder.name]

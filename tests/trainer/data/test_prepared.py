@@ -1,28 +1,32 @@
-"""Prepared data: what training gets, and which settings share the same features."""
+"""Prepared data: what training gets, which settings share the same features, and what takes no memory twice."""
 
 from __future__ import annotations
 
 import pickle
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
-from make_data import ROWS, SHARED_DATA, snapshot, tone, write_processor
+from hypothesis import given
+from hypothesis import strategies as st
+from make_data import ROWS, SHARED_DATA, caches, snapshot, write_processor
 
 import trainer.data.labels
 import trainer.data.parallel
 from trainer.config import TrainConfig
-from trainer.data.audio import read_audio
-from trainer.data.features import FEATURE_TOLERANCE, pad_features
-from trainer.data.prepared import PreparedSplit, prepare
+from trainer.data.audio import AudioError, AudioSource, read_audio
+from trainer.data.feature_store import encode_waveform
+from trainer.data.features import FEATURE_TOLERANCE, extract_features, pad_features
+from trainer.data.prepared import PreparedData, PreparedSplit, is_prepared, prepare
 from trainer.model.processor import load_processor
 
 
-def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
+def test_what_training_gets(config: TrainConfig, tmp_path: Path, heard: list[object]) -> None:
     seen: list[tuple[int, int]] = []
     data = prepare(config, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 12) for done in range(1, 13)]
@@ -38,7 +42,7 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
         audio = read_audio(tmp_path / "clips" / row.file)
         assert (split.name(i), split.text(i)) == (f"clips/{row.file}", row.text)
         target = " ".join(row.text.split())
-        assert split.seconds(i) == pytest.approx(len(audio) / 16_000)
+        assert split.seconds(i) == len(audio) / 16_000
         features = split.features(i)
         assert features.dtype == np.float16
         assert features.base is not None  # a view, not a copy
@@ -53,16 +57,10 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path) -> None:
         assert split.labels(i) == processor.tokenizer(f" {target}").input_ids
         assert split.labels(i)[-1] == processor.tokenizer.eos_token_id
         assert processor.tokenizer.decode(split.labels(i), skip_special_tokens=True) == f" {target}"
-
-
-def test_a_second_time_nothing_is_computed(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = prepare(config)
-    monkeypatch.setattr(trainer.data.parallel, "hear_each", None)
     second = prepare(config)
-    assert second.reused
-    assert second.folder == first.folder
-    assert snapshot(second) == snapshot(first)
-    assert second.notes == first.notes
+    assert (second.reused, second.folder, second.notes) == (True, data.folder, data.notes)
+    assert snapshot(second) == snapshot(data)
+    assert len(heard) == 12
 
 
 def taught(split: PreparedSplit, config: TrainConfig) -> list[str]:
@@ -71,20 +69,18 @@ def taught(split: PreparedSplit, config: TrainConfig) -> list[str]:
     return [tokenizer.decode(split.labels(i), skip_special_tokens=True) for i in range(len(split))]
 
 
-def test_text_settings_share_the_features(config: TrainConfig) -> None:
+def test_text_settings_share_the_features(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(config)
-    other = prepare(
-        config.replace(lowercase=True, remove_punctuation=True, language="de", learning_rate=1e-3, seed=5)
-    )
-    assert other.reused
-    assert other.folder == first.folder
+    bare = config.replace(lowercase=True, remove_punctuation=True, language="de", learning_rate=1e-3, seed=5)
+    other = prepare(bare)
+    assert (other.reused, other.folder) == (True, first.folder)
     assert taught(other.splits["test"], config) == [" null", " nan", " sentence number 11"]
-    assert "<|de|>" in load_processor(config.replace(language="de")).tokenizer.decode(
-        other.splits["test"].labels(0)
-    )
+    assert "<|de|>" in load_processor(bare).tokenizer.decode(other.splits["test"].labels(0))
     validation = other.splits["validation"]
     assert taught(validation, config) == [" 1.0", " quoted he said", " sentence number 10"]
     assert validation.text(1) == '"Quoted," he said'
+    monkeypatch.setattr(trainer.data.labels, "prepare_target", None)  # they are made once
+    assert snapshot(first.with_texts(bare)) == snapshot(other)
 
 
 @pytest.mark.parametrize(
@@ -104,64 +100,112 @@ def test_labels_begin_with_a_space_where_the_written_language_has_spaces(
     assert taught(data.splits["test"], config)[0] == f"{space}null"
 
 
-def test_labels_of_other_texts_are_made_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, other = prepare(config), config.replace(lowercase=True)
-    first = snapshot(data.with_texts(other))
-    assert first == snapshot(prepare(other))
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.data.labels, "prepare_target", None)  # nothing is made again
-        assert snapshot(data.with_texts(other)) == first
-        assert snapshot(pickle.loads(pickle.dumps(data.with_texts(other)))) == first
-    (made,) = Path(config.cache_dir).glob("labels-*")
-    with next(made.glob("train.tokens*")).open("ab") as file:
-        file.write(b"more")  # it is not what was written
-    assert snapshot(data.with_texts(other)) == first
-    data.with_texts(other.replace(language="de"))
-    data.with_texts(other.replace(remove_punctuation=True))
-    assert len(list(Path(config.cache_dir).glob("labels-*"))) == 3
-
-
 def test_the_key_follows_what_shapes_features(config: TrainConfig, tmp_path: Path) -> None:
-    folders = {prepare(config).folder}
-    folders.add(prepare(config.replace(row_filter="language=en")).folder)
-    folders.add(prepare(config.replace(max_train_clips=3)).folder)
-    folders.add(prepare(config.replace(max_train_clips=3, data_seed=1)).folder)
-    folders.add(prepare(config.replace(model=str(write_processor(tmp_path / "longer", window=3)))).folder)
-    clip = tmp_path / "clips" / ROWS[0].file
-    soundfile.write(clip, tone(0.4, pitch=300), 16_000)
-    folders.add(prepare(config).folder)
-    assert len(folders) == 6
+    changes: list[dict[str, Any]] = [
+        {},
+        {"row_filter": "language=en"},
+        {"max_train_clips": 3},
+        {"max_train_clips": 3, "data_seed": 1},
+        {"model": str(write_processor(tmp_path / "longer", window=3))},
+    ]
+    assert len({prepare(config.replace(**each)).folder for each in changes}) == len(changes)
+
+
+def kept(data: PreparedData) -> list[np.ndarray]:
+    split = data.splits["train"]
+    return [split.waveform(i) for i in range(len(split))]
 
 
 def test_several_processes_give_the_same(config: TrainConfig) -> None:
     """The spawned workers import torch: some seconds."""
     seen: list[int] = []
-    alone = prepare(config)
-    many = prepare(
-        config.replace(cache_dir=config.cache_dir + "2"),
-        on_progress=lambda done, _: seen.append(done),
-        workers=2,
-    )
+    alone = prepare(config, waveforms=True)
+    other = config.replace(cache_dir=config.cache_dir + "2")
+    many = prepare(other, on_progress=lambda done, _: seen.append(done), workers=2, waveforms=True)
     assert seen == list(range(1, 13))
     assert snapshot(many) == snapshot(alone)
+    for one, found in zip(kept(alone), kept(many), strict=True):
+        np.testing.assert_array_equal(one, found)
 
 
-def test_pickled_without_the_features(config: TrainConfig) -> None:
-    data = prepare(config)
-    before = snapshot(data)  # maps the files
+def test_files_are_mapped_never_pickled_and_may_be_moved(config: TrainConfig, tmp_path: Path) -> None:
+    data = prepare(config, waveforms=True)
+    before, waveforms = snapshot(data), kept(data)  # maps the files
     pickled = pickle.dumps(data)
     assert len(pickled) < 20_000
-    assert snapshot(pickle.loads(pickled)) == before
-
-
-def test_features_that_were_moved(config: TrainConfig, tmp_path: Path) -> None:
-    data = prepare(config)
-    before = snapshot(data)
+    again = pickle.loads(pickled)
+    assert snapshot(again) == before
     data.folder.rename(tmp_path / "elsewhere")
     moved = data.moved_to(tmp_path / "elsewhere")
-    assert moved.folder == tmp_path / "elsewhere"
-    assert snapshot(moved) == before
-    assert snapshot(moved.with_texts(config)) == before
+    for same in (moved, moved.with_texts(config)):
+        assert (same.folder, snapshot(same)) == (tmp_path / "elsewhere", before)
+        for one, other in zip(kept(same), waveforms, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_waveforms_of_the_clips_that_can_be_used(
+    config: TrainConfig, tmp_path: Path, heard: list[object]
+) -> None:
+    """They come in one pass with the features, which are there without them until they are wanted."""
+    config = config.replace(max_dropped_share=1.0)
+    rows = [row for row in ROWS if row.split == "train"]
+    (tmp_path / "clips" / rows.pop(0).file).write_bytes(b"no audio")
+    plain = prepare(config)
+    assert is_prepared(config) and not is_prepared(config, waveforms=True)
+    with pytest.raises(FileNotFoundError):
+        plain.splits["train"].waveform(0)
+    data = prepare(config, waveforms=True)
+    assert len(heard) == 2 * 12
+    assert (data.folder, snapshot(data)) == (plain.folder, snapshot(plain))
+    assert is_prepared(config, waveforms=True) and prepare(config).reused
+    extractor = load_processor(config).feature_extractor
+    split = data.with_texts(config.replace(lowercase=True)).splits["train"].only([3, 1, 3, 0, 2, 4])
+    for i, position in enumerate([3, 1, 3, 0, 2, 4]):
+        found, audio = split.waveform(i), read_audio(tmp_path / "clips" / rows[position].file)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, audio)  # of 16 bits
+        assert split.samples(i) == len(audio)
+        np.testing.assert_array_equal(extract_features(extractor, found)[0], split.features(i))
+    assert caches(config) == [
+        data.folder.name,
+        *(name for name in caches(config) if name.startswith("labels-")),
+    ]
+
+
+@given(st.lists(st.integers(-32768, 32767), min_size=1), st.sampled_from([1.0, 2.0**-9, 2.0**6]))
+def test_16_bit_audio_is_kept_as_it_is(values: list[int], loudness: float) -> None:
+    audio = np.array(values, np.float32) / 32768 * np.float32(loudness)
+    stored, scale = encode_waveform(audio)
+    np.testing.assert_array_equal(stored * np.float32(scale), audio)
+
+
+@given(st.floats(1e-20, 1e6), st.integers(1, 1000), st.integers(0, 9))
+def test_other_audio_has_15_bits_at_least(peak: float, count: int, seed: int) -> None:
+    audio = np.random.default_rng(seed).uniform(-1, 1, count).astype(np.float32)
+    audio *= np.float32(peak) / np.abs(audio).max()
+    stored, scale = encode_waveform(audio)
+    assert stored.dtype == np.int16
+    assert np.abs(stored * np.float32(scale) - audio).max() <= peak * 2**-15
+
+
+def test_labels_of_features_that_were_made_anew(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clip that could not be read then can be now: labels that were kept are of other clips."""
+    config = config.replace(max_dropped_share=1.0)
+    original = trainer.data.parallel.hear_each
+
+    def hear_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
+        for number, (source, found) in enumerate(original(sources, **values)):
+            yield source, AudioError("unreadable_audio", "no network") if number == 1 else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.data.parallel, "hear_each", hear_each)
+        fewer = prepare(config)
+    assert len(fewer.splits["train"]) == 5
+    shutil.rmtree(fewer.folder)
+    data = prepare(config)
+    assert data.folder == fewer.folder
+    texts = [row.text for row in ROWS if row.split == "train"]
+    assert taught(data.splits["train"], config) == [" " + " ".join(text.split()) for text in texts]
 
 
 def test_real_speech_with_whispers_own_vocabulary(tmp_path: Path) -> None:
@@ -180,12 +224,10 @@ def test_real_speech_with_whispers_own_vocabulary(tmp_path: Path) -> None:
 
 
 WITHOUT_GUARD = """
-import trainer.data.features
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 
-trainer.data.features._SMALL = 0
-prepare(TrainConfig(cache_dir={cache!r}, max_train_clips=4, max_eval_clips=2))
+prepare(TrainConfig(cache_dir={cache!r}, max_train_clips=4, max_eval_clips=2), workers=2)
 """
 
 

@@ -99,7 +99,7 @@ def test_an_end_token_in_a_text_is_text(config: TrainConfig, base: Path, tmp_pat
     config = config.replace(data=str(data))
     processor = load_processor(config)
     end, prefix = processor.tokenizer.eos_token_id, processor.tokenizer.prefix_tokens
-    labels = prepare(config).splits["train"].all_labels()
+    labels = prepare(config).splits["train"].all_labels
     first = labels.tokens[: labels.offsets[1]].tolist()
     assert first[: len(prefix)] == prefix
     assert processor.tokenizer.decode(first[len(prefix) : -1]) == "<|endoftext|> a0"

@@ -12,15 +12,12 @@ import pytest
 import soundfile
 import torch
 from processes import run_workers
-from safetensors.torch import load_file
 
 from trainer.config import TrainConfig
-from trainer.data.features import count_frames, extract_features
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DataError
-from trainer.model.processor import load_processor
 from trainer.probe import _window
-from trainer.train import _augmented, _make_trainer, train
+from trainer.train import _augmented, _make_trainer
 from trainer.training.augmented import augmented_frames
 from trainer.training.window import window_frames
 
@@ -72,39 +69,10 @@ def test_samples_are_the_same_for_all_workers_and_splits_of_a_batch(
     whole = samples(config, tmp_path / "one")
     assert len(set(whole.values())) > 35, "each epoch has others"
     for name, changes in {
-        "accumulated": {"train_batch_size": 2, "gradient_accumulation_steps": 4},
-        "loading": {"dataloader_workers": 2},
-        "two": {"workers": 2, "train_batch_size": 4},
-        "two-accumulated": {"workers": 2, "train_batch_size": 1, "gradient_accumulation_steps": 4},
+        "loading": {"train_batch_size": 2, "gradient_accumulation_steps": 4, "dataloader_workers": 2},
+        "two": {"workers": 2, "train_batch_size": 1, "gradient_accumulation_steps": 4},
     }.items():
         assert samples(config.replace(**changes), tmp_path / name) == whole, name
-    other = samples(config.replace(seed=1), tmp_path / "seed")
-    assert len(set(other.values()) & set(whole.values())) < 5
-
-
-def test_a_resume_is_bit_equal(config: TrainConfig, data: PreparedData, tmp_path: Path) -> None:
-    import shutil
-
-    config = config.replace(dropout=0.1, spec_augment=True)
-    kept, rows = tmp_path / "middle", list[Any]()
-
-    def keep(metrics: Any, folder: Path | None) -> None:
-        rows.append(dict(metrics))
-        if folder is not None and not kept.exists():
-            shutil.copytree(folder, kept)
-
-    whole = train(config, keep, data=data, output_dir=tmp_path / "whole")
-    begun = len(rows)
-    again = train(config, keep, data=data, output_dir=tmp_path / "again", resume_from=kept)
-    middle = next(row["step"] for row in rows if "wer" in row)
-    expected = [row["loss"] for row in rows[:begun] if row["step"] > middle]
-    assert [row["loss"] for row in rows[begun:]] == expected
-    assert whole.checkpoint is not None and again.checkpoint is not None
-    weights, others = (
-        load_file(tmp_path / name / f"checkpoint-{whole.steps}" / "model.safetensors")
-        for name in ("whole", "again")
-    )
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: PreparedData) -> None:
@@ -125,12 +93,6 @@ def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: P
     for clip in range(len(split)):
         np.testing.assert_array_equal(nothing.features(0, clip)[0], split.features(clip))
         assert nothing.features(0, clip)[1] == split.fill(clip)
-        # 16 bits show next to the floor only, 80 dB below the loudest.
-        features, fill = extract_features(nothing._extractor, split.waveform(clip))
-        off = np.abs(features.astype(np.float32) - split.features(clip))
-        assert off.max() < 5e-3
-        assert (off > 1e-3).mean() < 0.01
-        assert fill == pytest.approx(split.fill(clip), abs=1e-3)
 
 
 @pytest.mark.parametrize("window", [None, "batch", 30.0, 3.0])
@@ -211,8 +173,3 @@ def test_the_probe_trains_on_changed_clips(config: TrainConfig, data: PreparedDa
     from trainer.probe import probe_step
 
     assert probe_step(config, data, seconds=0.1)
-
-
-def test_frames_are_counted_as_features_have_them(config: TrainConfig) -> None:
-    extractor = load_processor(config).feature_extractor
-    assert [count_frames(extractor, n) for n in (1, 160, 16_000, extractor.n_samples)] == [2, 3, 102, FULL]

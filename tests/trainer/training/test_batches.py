@@ -40,12 +40,6 @@ def test_every_batch_size_lands_exactly_on_every_point(batch: int, accumulation:
     assert min(sizes) >= 1
 
 
-def test_steps_between_two_points_differ_by_one_sample_at_most() -> None:
-    made = plan(7, 3, points=(100,))
-    sizes = {int(made.boundaries[i + 1] - made.boundaries[i]) for i in range(made.n_steps)}
-    assert sizes <= {20}
-
-
 @pytest.mark.parametrize(("batch", "accumulation"), [(8, 4), (7, 3), (1, 16), (16, 1)])
 def test_micro_batches_cover_epochs_without_repeats(batch: int, accumulation: int) -> None:
     made = plan(batch, accumulation)

@@ -14,7 +14,6 @@ from processes import run_workers
 from safetensors.torch import load_file
 
 from trainer.config import TrainConfig
-from trainer.errors import CheckpointError
 from trainer.memory import halve_micro_batch
 from trainer.train import train
 from trainer.training.checkpoints import UTTERANCES_FILE, estimated_checkpoint_bytes, problem_of
@@ -119,21 +118,18 @@ def run(config: TrainConfig, folder: Path, resume_from: Path | None = None) -> l
     return rows
 
 
-@pytest.mark.parametrize("step", [2, 6])
-def test_resumed_in_a_fresh_process(config: TrainConfig, unbroken: Rows, tmp_path: Path, step: int) -> None:
-    rows = run(config, tmp_path, unbroken.folder / f"kept-{step}")
-    assert after(rows, 0) == after(unbroken.rows, step)
+def test_resumed_in_a_fresh_process(config: TrainConfig, unbroken: Rows, tmp_path: Path) -> None:
+    rows = run(config, tmp_path, unbroken.folder / "kept-2")
+    assert after(rows, 0) == after(unbroken.rows, 2)
     assert_same_weights(tmp_path / "kept-8", unbroken.folder / "kept-8", atol=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deepspeed", [None, "ds_config.json"])
-def test_two_workers_resume_and_halve(config: TrainConfig, tmp_path: Path, deepspeed: str | None) -> None:
+def test_two_workers_resume_and_halve(config: TrainConfig, tmp_path: Path) -> None:
     """Each worker draws its own random numbers; the loss and the weights are those of both."""
     config = config.replace(
         workers=2,
         train_batch_size=2,
-        deepspeed=deepspeed,
         epochs=1.0,
         evaluations=2,
         log_every_seconds=3600.0,
@@ -151,19 +147,6 @@ def test_two_workers_resume_and_halve(config: TrainConfig, tmp_path: Path, deeps
     run(plain, tmp_path / "plain")
     run(smaller, tmp_path / "halved", tmp_path / "plain" / "kept-2")
     assert_same_weights(tmp_path / "halved" / "kept-4", tmp_path / "plain" / "kept-4", atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
-def test_a_truncated_checkpoint_is_refused(
-    config: TrainConfig, unbroken: Rows, tmp_path: Path, name: str
-) -> None:
-    folder = tmp_path / "cut"
-    shutil.copytree(unbroken.folder / "kept-4", folder)
-    whole = (folder / name).stat().st_size
-    with (folder / name).open("r+b") as file:
-        file.truncate(1024)
-    with pytest.raises(CheckpointError, match=rf"cut: {name} has 1,024 of {whole:,} bytes; .*earlier"):
-        train(config, resume_from=folder)
 
 
 def test_goes_on_with_half_the_micro_batch(config: TrainConfig, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import peft
 import pytest
 import torch
-from processes import run_workers
 from safetensors.torch import load_file
 from transformers import WhisperForConditionalGeneration
 
@@ -28,7 +27,6 @@ from trainer.model.adapters import (
 )
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
-from trainer.model.rates import default_learning_rate
 from trainer.model.whisper import limit_training, load_model, load_model_config
 from trainer.train import evaluate, train
 from trainer.training.checkpoints import (
@@ -57,9 +55,15 @@ def size(folder: Path, *, resume: bool = False) -> int:
     )
 
 
-@pytest.mark.parametrize("scaling", ["standard", "rank_stabilized"])
-@pytest.mark.parametrize("frozen", [0, 1, 3])
-@pytest.mark.parametrize(("rank", "targets"), [(1, "attention"), (8, ALL_LAYERS), (64, "attention")])
+@pytest.mark.parametrize(
+    ("rank", "targets", "frozen", "scaling"),
+    [
+        (1, "attention", 0, "standard"),
+        (8, ALL_LAYERS, 1, "rank_stabilized"),
+        (8, ALL_LAYERS, 3, "standard"),
+        (64, "attention", 3, "rank_stabilized"),
+    ],
+)
 def test_lora_trains_what_its_formula_says(rank: int, targets: Any, frozen: int, scaling: Any) -> None:
     """The demo model has width 128, feed-forward width 256, three encoder layers and one decoder layer."""
     config = TrainConfig(
@@ -92,7 +96,7 @@ def test_lora_trains_what_its_formula_says(rank: int, targets: Any, frozen: int,
     assert checkpoint_bytes(config, model) == estimated_checkpoint_bytes(config)
 
 
-@pytest.mark.parametrize("frozen", [0, 1, 3])
+@pytest.mark.parametrize("frozen", [0, 2])
 def test_first_encoder_layers_are_left_as_they_are(frozen: int) -> None:
     found = limited(TrainConfig(freeze_encoder_layers=frozen))
     kept = {name for name, weight in found.named_parameters() if not weight.requires_grad}
@@ -108,24 +112,18 @@ def test_first_encoder_layers_are_left_as_they_are(frozen: int) -> None:
     }
 
 
+def test_the_method_decoder_leaves_the_encoder() -> None:
+    model = limited(TrainConfig(method="decoder"))
+    every = {name for name, _ in model.named_parameters()}
+    assert set(trained(model)) == {name for name in every if ".encoder." not in name}
+
+
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_more_layers_than_there_are_is_told_in_one_line(small_config: TrainConfig, method: Any) -> None:
     config = small_config.replace(method=method, freeze_encoder_layers=4)
     with pytest.raises(ConfigError) as caught:
         train(config)
     assert str(caught.value) == ("freeze_encoder_layers=4: the encoder of demo has 3 layers; give at most 3")
-
-
-def test_the_default_learning_rate_is_higher(tmp_path: Path) -> None:
-    for name, least, most in [("tiny", 5e-4, 2e-3), ("large-v3", 5e-5, 2e-4)]:
-        width = {"tiny": 384, "large-v3": 1280}[name]
-        (tmp_path / "config.json").write_text(
-            json.dumps({"model_type": "whisper", "d_model": width, "decoder_layers": 32})
-        )
-        config = TrainConfig(model=str(tmp_path))
-        rate = default_learning_rate(config.replace(method="lora"))
-        assert least <= rate <= most
-        assert rate >= 10 * default_learning_rate(config)
 
 
 class Rows:
@@ -290,11 +288,9 @@ def test_an_evaluation_leaves_the_training_as_it_was(config: TrainConfig, tmp_pa
 @pytest.mark.parametrize(
     "settings",
     [
-        {"gradient_checkpointing": True},
-        {"lora_targets": ALL_LAYERS, "freeze_encoder_layers": 3},
-        {"precision": "bf16", "lora_scaling": "rank_stabilized"},
+        {"gradient_checkpointing": True, "lora_targets": ALL_LAYERS, "freeze_encoder_layers": 3},
+        {"precision": "bf16", "lora_scaling": "rank_stabilized", "optimizer": "adafactor"},
         {"generation_num_beams": 2, "audio_window": "batch"},
-        {"optimizer": "adafactor"},
         {"method": "full", "freeze_encoder_layers": 2, "gradient_checkpointing": True},
     ],
     ids=str,
@@ -327,15 +323,3 @@ def test_a_model_that_is_itself_an_adapter_is_trained_on(
         train(second.replace(method=method), report)
         found = evaluate(config.replace(model=str(report.folder / "kept-1")))
         assert found.rates["wer"] == pytest.approx(report.rows[0]["wer"], abs=0.1)
-
-
-@pytest.mark.slow
-def test_two_workers_train_the_same_adapters(config: TrainConfig, tmp_path: Path) -> None:
-    config = config.replace(dropout=0.0, lora_dropout=0.0, epochs=1.0, evaluations=1)
-    for workers in (1, 2):
-        folder = tmp_path / str(workers)
-        folder.mkdir()
-        run_workers("train", config.replace(workers=workers, train_batch_size=8 // workers), folder)
-    one, two = (load_file(tmp_path / str(workers) / "kept-4" / ADAPTER_WEIGHTS) for workers in (1, 2))
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, atol=1e-4, rtol=1e-3, msg=name)

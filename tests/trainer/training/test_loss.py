@@ -125,17 +125,12 @@ def test_an_evaluation_has_the_same_loss(small_config: TrainConfig) -> None:
     assert cut.predictions == whole.predictions
 
 
-@pytest.mark.parametrize(
-    "deepspeed",
-    [None, *(pytest.param(name, marks=pytest.mark.slow) for name in PACKAGED)],
-)
-def test_two_workers_have_the_gradients_of_one(
-    small_config: TrainConfig, tmp_path: Path, deepspeed: str | None
-) -> None:
-    """DeepSpeed keeps its gradients to itself: there what is learned is compared."""
-    action = "gradient" if deepspeed is None else "train"
+@pytest.mark.slow
+def test_deepspeed_learns_the_same(small_config: TrainConfig, tmp_path: Path) -> None:
+    """It keeps its gradients to itself, and weights in parts."""
     config = small_config.replace(
-        max_train_clips=16, epochs=1.0, max_grad_norm=0.0, evaluations=1, deepspeed=deepspeed
+        **{"max_train_clips": 16, "epochs": 1.0, "max_grad_norm": 0.0, "evaluations": 1},
+        **{"train_batch_size": 4, "workers": 2, "deepspeed": PACKAGED[0]},
     )
     found = []
     for name in ("whole", "cut"):
@@ -143,15 +138,8 @@ def test_two_workers_have_the_gradients_of_one(
         folder.mkdir()
         if name == "cut":
             (folder / "most-bytes").write_text(str(BYTES))
-        run_workers(action, config.replace(train_batch_size=4, workers=2), folder)
-        found.append(folder)
-    if deepspeed is None:
-        whole, cut = (torch.load(folder / "gradients-2.pt") for folder in found)
-        assert cut.keys() == whole.keys()
-        for name, value in cut.items():
-            torch.testing.assert_close(value, whole[name], atol=1e-5, rtol=1e-4, msg=name)
-        return
-    whole, cut = (json.loads((folder / "rows-0.json").read_text())["rows"] for folder in found)
-    for row, other in zip(cut, whole, strict=True):
+        run_workers("train", config, folder)
+        found.append(json.loads((folder / "rows-0.json").read_text())["rows"])
+    for row, other in zip(*found, strict=True):
         for key in {"loss", "eval_loss"} & row.keys():
             assert row[key] == pytest.approx(other[key], rel=1e-4), key

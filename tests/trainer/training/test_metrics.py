@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import jiwer
 import pytest
 
@@ -27,31 +24,12 @@ def test_rates_are_those_of_the_whole_corpus(metric: ErrorRates) -> None:
     assert rates["wer"] == pytest.approx(100 * jiwer.wer(SAID, HEARD))
     assert rates["cer"] == pytest.approx(100 * jiwer.cer(SAID, HEARD))
     assert metric.counts["wer"].errors.tolist() == [3, 0, 1]
-
-
-def test_batches_may_come_one_by_one(metric: ErrorRates) -> None:
-    whole = metric.compute(predictions=HEARD, references=SAID)
     for said, heard in zip(SAID, HEARD, strict=True):
         metric.add(prediction=heard, reference=said)
-    assert metric.compute() == whole
+    assert metric.compute() == rates
 
 
 @pytest.mark.parametrize("references", [[""], ["  ", ""]])
 def test_nothing_to_measure_raises(metric: ErrorRates, references: list[str]) -> None:
     with pytest.raises(ValueError, match="nothing to measure"):
         metric.compute(predictions=["x"] * len(references), references=references)
-
-
-def test_it_needs_no_network() -> None:
-    code = (
-        "import socket\n"
-        "def refuse(*a, **k): raise OSError('no network in this test')\n"
-        "socket.socket.connect = refuse\n"
-        "from trainer.training.metrics import ErrorRates\n"
-        "from trainer.scoring.normalizers import make_normalizer\n"
-        "from trainer.config import TrainConfig\n"
-        "metric = ErrorRates(make_normalizer(TrainConfig(normalizer='none')))\n"
-        "print(metric.compute(predictions=['a'], references=['b'])['wer'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "100.0"

@@ -126,19 +126,14 @@ def test_the_training_goes_on_meanwhile_and_the_next_save_waits(
 
 def test_only_what_is_asked_for_is_kept(config: TrainConfig, tmp_path: Path) -> None:
     keeper = Keeper(tmp_path, "all", None, "errors", "weights")
-    train(config, keeper=keeper)
+    result = train(config.replace(evaluations=5, epochs=2.5), keeper=keeper)
+    assert (result.steps, len(keeper.rows)) == (8, 4), "a decision ends the training"
     assert sorted(keeper.saved) == [2, 6, 8]
     names = {step: {path.name for path in folder.iterdir()} for step, folder in keeper.saved.items()}
     assert {"model.safetensors", "optimizer.pt", "trainer_state.json"} <= names[2]
     assert names[6] == {"manifest.json", "train_config.json", "utterances.json"}
     assert {"model.safetensors", "config.json", "tokenizer.json", "utterances.json"} <= names[8]
     assert not {"optimizer.pt", "scheduler.pt", "rng_state.pth"} & names[8]
-
-
-def test_a_decision_ends_the_training(config: TrainConfig, tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path, "all", "weights")
-    result = train(config, keeper=keeper)
-    assert (result.steps, len(keeper.rows)) == (4, 2)
 
 
 def test_without_memory_for_a_copy_it_is_written_at_once(

@@ -5,31 +5,25 @@ from __future__ import annotations
 import functools
 import json
 import math
-import shlex
-import shutil
-import subprocess
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperModel, WhisperProcessor
 from transformers.models.whisper.modeling_whisper import shift_tokens_right
 
 from trainer.config import TrainConfig
 from trainer.data.features import pad_features
 from trainer.data.prepared import prepare
-from trainer.errors import ModelError
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.train import _make_trainer, evaluate, train
-from trainer.training.arguments import warmup_steps
 from trainer.training.batches import BatchPlan
 from trainer.training.collator import WhisperCollator
 from trainer.training.loss import IGNORED
@@ -255,12 +249,6 @@ def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig, 
     assert found.rates["clips"] == len(split) == 16
 
 
-def test_evaluation_does_not_depend_on_the_batch_size(small_config: TrainConfig) -> None:
-    rates = [evaluate(small_config.replace(eval_batch_size=size)) for size in (16, 5)]
-    assert rates[0].rates["wer"] == rates[1].rates["wer"]
-    assert rates[0].rates["loss"] == pytest.approx(rates[1].rates["loss"], rel=1e-4)
-
-
 @pytest.mark.slow
 def test_a_compiled_training_learns_the_same(small_config: TrainConfig, tmp_path: Path) -> None:
     config = small_config.replace(max_steps=3, evaluations=1, max_eval_clips=2)
@@ -287,11 +275,6 @@ def test_same_seed_same_result_other_seed_other_result(small_config: TrainConfig
     assert losses(1) != losses(2)
 
 
-@pytest.mark.parametrize(("ratio", "steps", "expected"), [(0.1, None, 10), (0.0, None, 0), (0.5, 7, 7)])
-def test_warmup(ratio: float, steps: int | None, expected: int) -> None:
-    assert warmup_steps(TrainConfig(warmup_ratio=ratio, warmup_steps=steps), 100) == expected
-
-
 def test_schedule_has_its_horizon_at_the_full_budget_whatever_the_evaluations(
     small_config: TrainConfig,
 ) -> None:
@@ -306,15 +289,21 @@ def test_schedule_has_its_horizon_at_the_full_budget_whatever_the_evaluations(
     assert rates((8,)) == rates((8, 16)) == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
-@pytest.mark.parametrize("name", ["constant", "constant_with_warmup"])
-@pytest.mark.parametrize(("ratio", "expected"), [(0.5, [0, 1 / 3, 2 / 3, 1, 1, 1]), (0.0, [1] * 6)])
+@pytest.mark.parametrize(
+    ("name", "warmup", "expected"),
+    [
+        ("constant", {"warmup_ratio": 0.5}, [0, 1 / 3, 2 / 3, 1, 1, 1]),
+        ("constant_with_warmup", {"warmup_ratio": 0.5, "warmup_steps": 2}, [0, 1 / 2, 1, 1, 1, 1]),
+        ("constant_with_warmup", {"warmup_ratio": 0.0}, [1] * 6),
+    ],
+)
 def test_a_constant_schedule_has_its_warmup(
-    small_config: TrainConfig, name: str, ratio: float, expected: list[float]
+    small_config: TrainConfig, name: str, warmup: dict[str, Any], expected: list[float]
 ) -> None:
     rows: list[Mapping[str, float]] = []
     config = small_config.replace(
         scheduler_type=name,
-        warmup_ratio=ratio,
+        **warmup,
         max_steps=6,
         train_batch_size=4,
         evaluations=1,
@@ -348,139 +337,6 @@ def test_tf32_is_what_each_trial_says(
     assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == (False, False)
 
 
-def test_the_method_decoder_trains_the_decoder_only(small_config: TrainConfig, tmp_path: Path) -> None:
-    config = small_config.replace(
-        method="decoder", max_steps=1, train_batch_size=4, evaluations=1, warmup_ratio=0.0
-    )
-    result = train(config, output_dir=tmp_path)
-    before = load_model(config, load_processor(config)).state_dict()
-    after = WhisperForConditionalGeneration.from_pretrained(result.checkpoint).state_dict()
-    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
-    assert changed
-    assert not {name for name in changed if ".encoder." in name}
-
-
-@pytest.mark.parametrize("name", ["no/such/folder", "./nothing", "nonsense"])
-def test_unknown_model_is_one_line(name: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        load_processor(TrainConfig(model=name))
-    assert name in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_model_that_is_not_whisper(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    config = TrainConfig(model=str(tmp_path))
-    with pytest.raises(ModelError, match="only Whisper"):
-        load_model(config, load_processor(TrainConfig()))
-
-
-def demo_copy(folder: Path, **settings: Any) -> Path:
-    """The demo model with other settings in its configuration."""
-    shutil.copytree(DEMO_MODEL, folder)
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    return folder
-
-
-def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
-    folder = demo_copy(tmp_path / "model")
-    found = json.loads((folder / "tokenizer.json").read_text())["model"]
-    (folder / "tokenizer.json").unlink()
-    config = TrainConfig(model=str(folder))
-    with pytest.raises(ModelError, match="no tokenizer that knows words"):
-        load_processor(config)
-    (folder / "vocab.json").write_text(json.dumps(found["vocab"]))
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, found["merges"])]))
-    assert (
-        load_processor(config).tokenizer.decode(load_processor(config).tokenizer("so").input_ids[4:-1])
-        == "so"
-    )
-
-
-def truncated(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100_000])
-
-
-def pointer(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-
-
-def pickled(folder: Path, name: str = "pytorch_model.bin") -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / name)
-    (folder / "model.safetensors").unlink()
-
-
-def pickled_pieces(folder: Path) -> None:
-    name = "pytorch_model-00001-of-00001.bin"
-    weights = load_file(folder / "model.safetensors")
-    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    pickled(folder, name)
-
-
-def renamed(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    save_file({f"module.{name}": weights[name] for name in weights}, path, metadata={"format": "pt"})
-
-
-@pytest.mark.parametrize(
-    ("damage", "settings", "told"),
-    [
-        (truncated, {}, "not fully covered; the file is damaged"),
-        (pointer, {}, "the file is damaged"),
-        (pickled, {}, r"pytorch_model\.bin is a pickle, .* convert it: python -c"),
-        (pickled_pieces, {}, r"pytorch_model-00001-of-00001\.bin is a pickle, .* convert it: python -c"),
-        (lambda folder: (folder / "model.safetensors").unlink(), {}, "no file named model.safetensors"),
-        (None, {"d_model": 64}, r"has the shape \(\d+, .*\) and needs \(.*\) \(75 more do not fit\)"),
-        (renamed, {}, r"is missing \(\d+ more do not fit\)"),
-        (None, {"d_model": "wide"}, "expected int, got str"),
-    ],
-)
-def test_weights_that_are_damaged_or_of_another_model_are_one_line(
-    tmp_path: Path, damage: Callable[[Path], None] | None, settings: dict[str, Any], told: str
-) -> None:
-    folder = demo_copy(tmp_path / "model", **settings)
-    if damage:
-        damage(folder)
-    with pytest.raises(ModelError, match=told) as caught:
-        load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
-    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_pickle_beside_safetensors_is_left_alone(tmp_path: Path) -> None:
-    folder = demo_copy(tmp_path / "model")
-    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
-
-
-def test_a_pickle_is_converted_as_the_error_says(tmp_path: Path) -> None:
-    folder = demo_copy(tmp_path / "my model")
-    expected = load_file(folder / "model.safetensors")
-    pickled(folder)
-    config = TrainConfig(model=str(folder))
-    with pytest.raises(ModelError) as caught:
-        load_processor(config)  # before anything is computed
-    *_, command = str(caught.value).partition("convert it: ")
-    words = shlex.split(command)
-    assert words[0] == "python"
-    subprocess.run([sys.executable, *words[1:]], check=True, capture_output=True, timeout=560)
-    found = load_model(config, load_processor(config)).state_dict()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-
-
-def test_weights_that_find_no_memory_are_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-
-    processor = load_processor(TrainConfig())
-    monkeypatch.setattr(WhisperForConditionalGeneration, "from_pretrained", full)
-    with pytest.raises(RuntimeError, match="can't allocate"):
-        load_model(TrainConfig(), processor)
-
-
 def test_spec_augment_masks_training_and_not_evaluation(small_config: TrainConfig) -> None:
     masked = small_config.replace(spec_augment=True, mask_time_prob=0.3, mask_feature_prob=0.3)
 
@@ -494,47 +350,3 @@ def test_spec_augment_masks_training_and_not_evaluation(small_config: TrainConfi
 
     assert first_loss(masked) > 1.05 * first_loss(small_config)
     assert evaluate(masked).rates["wer"] == evaluate(small_config).rates["wer"]
-
-
-@pytest.fixture
-def multilingual_processor(shared_data: Path) -> str:
-    return str(shared_data / "whisper_tiny_processor")
-
-
-@pytest.mark.parametrize("language", ["yue", None])
-def test_a_language_that_the_model_does_not_have_is_refused(
-    multilingual_processor: str, language: str
-) -> None:
-    with pytest.raises(ModelError, match="language="):
-        load_processor(TrainConfig(model=multilingual_processor, language=language))
-
-
-def test_the_prefix_is_that_of_the_language(multilingual_processor: str) -> None:
-    processor = load_processor(TrainConfig(model=multilingual_processor, language="be", task="translate"))
-    assert processor.tokenizer.prefix_tokens == [50258, 50330, 50358, 50363]
-
-
-@pytest.mark.parametrize(
-    ("language", "task", "refused"),
-    [("en", "transcribe", False), ("de", "transcribe", True), ("en", "translate", True)],
-)
-def test_english_models_transcribe_english(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, task: str, refused: bool
-) -> None:
-    # the demo's vocabulary stands for an English one, which is told by the number of its end token
-    monkeypatch.setattr("trainer.model.processor._is_english_only", lambda processor: True)
-    config = TrainConfig(language=language, task=task)
-    if refused:
-        with pytest.raises(ModelError, match="only transcribes English"):
-            load_processor(config)
-    else:
-        load_processor(config)
-
-
-def test_bf16_runs_without_a_gpu(small_config: TrainConfig) -> None:
-    result = train(
-        small_config.replace(
-            precision="bf16", max_steps=1, train_batch_size=4, evaluations=1, max_eval_clips=2
-        )
-    )
-    assert result.steps == 1

@@ -67,17 +67,3 @@ def test_only_training_after_the_first_step_is_counted(
     found.clear()
     train(config, report, resume_from=tmp_path / "kept")
     assert found == [(4, STEP, 4), (6, 3 * STEP, 12)]
-
-
-def test_an_evaluation_after_the_first_step_has_nothing_to_tell(
-    small_config: TrainConfig, clock: Clock
-) -> None:
-    config = small_config.replace(max_steps=3, train_batch_size=4, evaluate_at=(4, 8), max_eval_clips=2)
-    found: list[tuple[float, float]] = []
-
-    def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-        if checkpoint_dir is not None:
-            found.append((metrics["train_seconds"], metrics["train_samples"]))
-
-    train(config, report)
-    assert found == [(0.0, 0), (STEP, 4), (2 * STEP, 8)]

@@ -93,10 +93,9 @@ def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path)
         look_at_clips(noisy, augments=True)
     soundfile.write(folder / "a.wav", [0.1] * 100, 16_000)
     assert len(look_at_clips(noisy, augments=True)[0].splits["train"]) == 800
-    kept = SimpleNamespace(folder=tmp_path / "features", waveforms=tmp_path / "waveforms")
-    assert shared_folders(noisy, cast(Any, kept)) == [kept.folder, kept.waveforms, folder]
-    kept.waveforms = None
-    assert shared_folders(noisy, cast(Any, kept)) == [kept.folder]
+    kept = cast(Any, SimpleNamespace(folder=tmp_path / "features"))
+    assert shared_folders(noisy, kept, augments=True) == [kept.folder, folder]
+    assert shared_folders(noisy, kept, augments=False) == [kept.folder]
 
 
 def test_disk_for_features_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -225,10 +225,10 @@ def open_stream(config: TrainConfig) -> OpenedStream:
     )
     folder = Path(config.cache_dir).expanduser().absolute() / f"streamed-{digest.hexdigest()[:24]}"
     rows = {role: shards[name].rows(range(len(shards[name]))) for role, name in held_out.items()}
-    with found_or_built(folder, functools.partial(keep_rows, rows=rows)):
-        files = {role: folder / f"{role}.parquet" for role in held_out}
-        held_out = {role: name for role, name in held_out.items() if files[role].exists()}
-        tables = {name: [read_manifest(files[role])] for role, name in held_out.items()}
+    found_or_built(folder, functools.partial(keep_rows, rows=rows))
+    files = {role: folder / f"{role}.parquet" for role in held_out}
+    held_out = {role: name for role, name in held_out.items() if files[role].exists()}
+    tables = {name: [read_manifest(files[role])] for role, name in held_out.items()}
     if "validation" not in held_out:
         raise DataError(
             f"data={config.data!r}: the validation split {roles['validation']!r} has no rows; name another"
@@ -326,10 +326,10 @@ def keep_sample(config: TrainConfig, count: int) -> tuple[TrainConfig, str]:
     rows = {
         role: _some_rows(shards[roles[role]], number, config.data_seed) for role, number in wanted.items()
     }
-    with found_or_built(folder, functools.partial(keep_rows, rows=rows)):
-        own: dict[str, Any] = {f"{role}_split": role for role in SPLIT_ALIASES}
-        note = f"a sample of about {count:,} clips, the first of some shards; the rest was not downloaded"
-        return config.replace(data=str(folder), data_config=None, **own), "; ".join([*notes, note])
+    found_or_built(folder, functools.partial(keep_rows, rows=rows))
+    own: dict[str, Any] = {f"{role}_split": role for role in SPLIT_ALIASES}
+    note = f"a sample of about {count:,} clips, the first of some shards; the rest was not downloaded"
+    return config.replace(data=str(folder), data_config=None, **own), "; ".join([*notes, note])
 
 
 def _some_rows(shards: Shards, count: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,179 @@
+"""Models that cannot be used are one line: not there, damaged, pickled, of another kind or language."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import WhisperForConditionalGeneration
+
+from trainer.config import TrainConfig
+from trainer.errors import ModelError
+from trainer.model.pretrained import DEMO_MODEL
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "./nothing", "nonsense"])
+def test_unknown_model_is_one_line(name: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_processor(TrainConfig(model=name))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_is_not_whisper(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    config = TrainConfig(model=str(tmp_path))
+    with pytest.raises(ModelError, match="only Whisper"):
+        load_model(config, load_processor(TrainConfig()))
+
+
+def demo_copy(folder: Path, **settings: Any) -> Path:
+    """The demo model with other settings in its configuration."""
+    shutil.copytree(DEMO_MODEL, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
+    folder = demo_copy(tmp_path / "model")
+    found = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    config = TrainConfig(model=str(folder))
+    with pytest.raises(ModelError, match="no tokenizer that knows words"):
+        load_processor(config)
+    (folder / "vocab.json").write_text(json.dumps(found["vocab"]))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, found["merges"])]))
+    assert (
+        load_processor(config).tokenizer.decode(load_processor(config).tokenizer("so").input_ids[4:-1])
+        == "so"
+    )
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100_000])
+
+
+def pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+
+
+def pickled(folder: Path, name: str = "pytorch_model.bin") -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / name)
+    (folder / "model.safetensors").unlink()
+
+
+def pickled_pieces(folder: Path) -> None:
+    name = "pytorch_model-00001-of-00001.bin"
+    weights = load_file(folder / "model.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    pickled(folder, name)
+
+
+def renamed(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    save_file({f"module.{name}": weights[name] for name in weights}, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "settings", "told"),
+    [
+        (truncated, {}, "not fully covered; the file is damaged"),
+        (pointer, {}, "the file is damaged"),
+        (pickled, {}, r"pytorch_model\.bin is a pickle, .* convert it: python -c"),
+        (pickled_pieces, {}, r"pytorch_model-00001-of-00001\.bin is a pickle, .* convert it: python -c"),
+        (lambda folder: (folder / "model.safetensors").unlink(), {}, "no file named model.safetensors"),
+        (None, {"d_model": 64}, r"has the shape \(\d+, .*\) and needs \(.*\) \(75 more do not fit\)"),
+        (renamed, {}, r"is missing \(\d+ more do not fit\)"),
+        (None, {"d_model": "wide"}, "expected int, got str"),
+    ],
+)
+def test_weights_that_are_damaged_or_of_another_model_are_one_line(
+    tmp_path: Path, damage: Callable[[Path], None] | None, settings: dict[str, Any], told: str
+) -> None:
+    folder = demo_copy(tmp_path / "model", **settings)
+    if damage:
+        damage(folder)
+    with pytest.raises(ModelError, match=told) as caught:
+        load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_pickle_beside_safetensors_is_left_alone(tmp_path: Path) -> None:
+    folder = demo_copy(tmp_path / "model")
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
+
+
+def test_a_pickle_is_converted_as_the_error_says(tmp_path: Path) -> None:
+    folder = demo_copy(tmp_path / "my model")
+    expected = load_file(folder / "model.safetensors")
+    pickled(folder)
+    config = TrainConfig(model=str(folder))
+    with pytest.raises(ModelError) as caught:
+        load_processor(config)  # before anything is computed
+    *_, command = str(caught.value).partition("convert it: ")
+    words = shlex.split(command)
+    assert words[0] == "python"
+    subprocess.run([sys.executable, *words[1:]], check=True, capture_output=True, timeout=560)
+    found = load_model(config, load_processor(config)).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_weights_that_find_no_memory_are_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    processor = load_processor(TrainConfig())
+    monkeypatch.setattr(WhisperForConditionalGeneration, "from_pretrained", full)
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        load_model(TrainConfig(), processor)
+
+
+@pytest.fixture
+def multilingual_processor(shared_data: Path) -> str:
+    return str(shared_data / "whisper_tiny_processor")
+
+
+@pytest.mark.parametrize("language", ["yue", None])
+def test_a_language_that_the_model_does_not_have_is_refused(
+    multilingual_processor: str, language: str
+) -> None:
+    with pytest.raises(ModelError, match="language="):
+        load_processor(TrainConfig(model=multilingual_processor, language=language))
+
+
+def test_the_prefix_is_that_of_the_language(multilingual_processor: str) -> None:
+    processor = load_processor(TrainConfig(model=multilingual_processor, language="be", task="translate"))
+    assert processor.tokenizer.prefix_tokens == [50258, 50330, 50358, 50363]
+
+
+@pytest.mark.parametrize(
+    ("language", "task", "refused"),
+    [("en", "transcribe", False), ("de", "transcribe", True), ("en", "translate", True)],
+)
+def test_english_models_transcribe_english(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, task: str, refused: bool
+) -> None:
+    # the demo's vocabulary stands for an English one, which is told by the number of its end token
+    monkeypatch.setattr("trainer.model.processor._is_english_only", lambda processor: True)
+    config = TrainConfig(language=language, task=task)
+    if refused:
+        with pytest.raises(ModelError, match="only transcribes English"):
+            load_processor(config)
+    else:
+        load_processor(config)
