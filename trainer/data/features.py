@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard, hear
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard, read_audio
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.grouping import audio_key
 from trainer.data.parallel import Task, over_clips
@@ -146,7 +146,7 @@ def _length(clip: Clip, extractor: WhisperFeatureExtractor) -> int:
         seconds = clip.span.end - clip.span.start
         return round(seconds * SAMPLE_RATE) if 0 < seconds <= longest else 0
     try:
-        return len(hear(clip.source(), max_seconds=longest).samples)
+        return len(read_audio(clip.source(), max_seconds=longest))
     except AudioError:
         return 0
 
