@@ -197,13 +197,13 @@ class Planter:
             for row in (first, second):
                 self._free.remove(row)
                 self.swapped.add(row.file_name)
-            self.mark("swapped", second.file_name, *([first.file_name] if both else []))
+            self.mark("text_misfit", second.file_name, *([first.file_name] if both else []))
             first.sentence, second.sentence = second.sentence, first.sentence
 
     def plant_texts(self) -> None:
         """Texts that nobody said."""
         self.spoil("other_language", NOT_ENGLISH)
-        self.spoil("other_script", ["Это совсем другой текст, не тот."])
+        self.spoil("other_language", ["Это совсем другой текст, не тот."])
         self.spoil("odd_characters", ODD)
         self.spoil("markup", MARKUP)
 

@@ -1,7 +1,7 @@
 """Audio as 16 kHz mono, of any rate and usual format, whole, in parts or block by block.
 
-libsndfile decodes WAV, its kin and Ogg, FFmpeg by way of PyAV all else. What is announced and not there is a cut file:
-its text would be taught with half of its sound.
+libsndfile decodes WAV and its kin, FFmpeg by way of PyAV all else. What is announced and not there is a cut file: its
+text would be taught with half of its sound.
 """
 
 from __future__ import annotations
@@ -50,28 +50,13 @@ class AudioError(Exception):
 
 
 class AudioFile:
-    """One file that is decoded block by block; `incomplete` and `cancelled` are known at its end."""
+    """One file that is decoded block by block; what it holds is known at its end."""
 
     def __init__(self, source: str | bytes | Path, channel: int | None = None) -> None:
-        """Look at the headers.
-
-        Args:
-            source: path of a file, or the content of one.
-            channel: the one to read, from 1; `None` is the mean of all.
-
-        Raises:
-            AudioError: `unreadable_audio`, `empty_audio` or `missing_channel`.
-        """
+        """Of a path or the content of a file; `channel` is the one to read, from 1, `None` the mean of all."""
         self._source, self._channel = source, channel
-        with _decoder(source) as decoder:
-            self.kind, self.rate, self.channels = decoder.kind, decoder.rate, decoder.channels
-            self.seconds = decoder.announced
-            """Length that the headers announce; `None` where they announce none."""
-        if self.rate not in _RATES:
-            raise AudioError("unreadable_audio", f"announces {self.rate} samples a second")
-        if channel is not None and channel > self.channels:
-            many = "s" if self.channels > 1 else ""
-            raise AudioError("missing_channel", f"has {self.channels} channel{many}, not {channel}")
+        self.seconds: float | None = None
+        """Length that the headers announce; `None` where they announce none."""
         self.held = 0.0
         """Seconds that were decoded."""
         self.incomplete: str | None = None
@@ -79,43 +64,47 @@ class AudioFile:
         self.cancelled = False
         """Whether channels cancel each other somewhere, so that one of them stands for all there."""
 
-    def blocks(self) -> Iterator[np.ndarray]:
-        """All that can be decoded: float32 (samples, channels) at the file's rate, finite, with full scale as 1.
+    def stream(self) -> Iterator[np.ndarray]:
+        """All that can be decoded as 16 kHz mono, float32 (samples,), finite, with full scale as 1.
+
+        Memory does not grow with the file.
 
         Raises:
-            AudioError: `unreadable_audio`: not even the beginning can be decoded, or samples are no numbers of audio.
+            AudioError: `empty_audio`, `missing_channel` or `unreadable_audio`: not even the beginning can be decoded,
+                or samples are no numbers of audio.
         """
-        self.held, self.incomplete = 0.0, None
+        import numpy as np
+        import soxr
+
         with _decoder(self._source) as decoder:
+            rate, self.seconds = decoder.rate, decoder.announced
+            if rate not in _RATES:
+                raise AudioError("unreadable_audio", f"announces {rate} samples a second")
+            if self._channel is not None and self._channel > decoder.channels:
+                many = "s" if decoder.channels > 1 else ""
+                raise AudioError(
+                    "missing_channel", f"has {decoder.channels} channel{many}, not {self._channel}"
+                )
+            resampler = soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
             for samples in decoder.blocks():
                 if not max(samples.max(), -samples.min()) <= _LOUDEST:  # nor is what is no number
                     raise AudioError(
                         "unreadable_audio", "has samples that are not finite, or far beyond full scale"
                     )
-                self.held += len(samples) / self.rate
-                yield samples
-            announced, failure = decoder.announced, decoder.failure
-        if announced is not None and announced - self.held > _MISSING:
-            failure = f"announces {announced:.2f} s, holds {self.held:.2f} s"
+                self.held += len(samples) / rate
+                if self._channel is not None:
+                    mono = np.ascontiguousarray(samples[:, self._channel - 1])
+                else:
+                    mono, cancelled = mix(samples)
+                    self.cancelled |= cancelled
+                yield mono if rate == SAMPLE_RATE else resampler.resample_chunk(mono)
+            failure = decoder.failure
+        if self.seconds is not None and self.seconds - self.held > _MISSING:
+            failure = f"announces {self.seconds:.2f} s, holds {self.held:.2f} s"
         if failure and not self.held:
             raise AudioError("unreadable_audio", f"cannot be decoded: {failure}")
         self.incomplete = f"cut off or damaged: {failure}" if failure else None
-
-    def stream(self) -> Iterator[np.ndarray]:
-        """The same as 16 kHz mono, float32 (samples,), in memory that does not grow with the file."""
-        import numpy as np
-        import soxr
-
-        self.cancelled = False
-        resampler = soxr.ResampleStream(self.rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
-        for samples in self.blocks():
-            if self._channel is not None:
-                mono = np.ascontiguousarray(samples[:, self._channel - 1])
-            else:
-                mono, cancelled = mix(samples)
-                self.cancelled |= cancelled
-            yield mono if self.rate == SAMPLE_RATE else resampler.resample_chunk(mono)
-        if self.rate != SAMPLE_RATE:
+        if rate != SAMPLE_RATE:
             yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
 
 
@@ -148,12 +137,10 @@ class Heard:
     """float32 (samples,), 16 kHz mono in about -1 to 1: the mean of the channels, or the one wanted."""
     cancelled: bool
     """Whether channels cancel each other, so that one of them stands for all."""
-    file: AudioFile
-    """That it was read from."""
 
 
-def hear(source: AudioSource | str | bytes | Path, *, max_seconds: float | None = None) -> Heard:
-    """One clip, whole or not at all.
+def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float | None = None) -> np.ndarray:
+    """The samples of one clip as float32 (samples,), 16 kHz mono, whole or not at all.
 
     Args:
         source: what is to be heard; a path or the content of a file is all of it.
@@ -164,12 +151,10 @@ def hear(source: AudioSource | str | bytes | Path, *, max_seconds: float | None 
             `wrong_times`.
     """
     wanted = source if isinstance(source, AudioSource) else AudioSource(source)
-    if not wanted.is_part:
-        return _hear_file(wanted, max_seconds)
     [(_, found)] = hear_each([wanted], max_seconds=max_seconds)
     if isinstance(found, AudioError):
         raise found
-    return found
+    return found.samples
 
 
 def hear_each(
@@ -181,19 +166,16 @@ def hear_each(
         try:
             if not source.file:
                 raise AudioError("unreadable_audio", "no audio is given")
-            if not source.is_part:
-                yield source, _hear_file(source, max_seconds)
-                continue
             if source.problem:
                 raise AudioError("wrong_times", source.problem)
-            if source.end is not None and max_seconds is not None:
+            if source.end is not None:
                 _refuse_long(source.end - source.start, max_seconds)
-            same = (source.file, source.channel) == (file.file, file.channel)
+            same = source.is_part and (source.file, source.channel) == (file.file, file.channel)
             if recording is None or not same or not recording.holds(source):
                 recording, file = None, source
                 recording = _Recording(AudioFile(source.file, source.channel))
             samples = recording.cut(source, max_seconds)
-            yield source, Heard(samples, recording.file.cancelled, recording.file)
+            yield source, Heard(samples, recording.file.cancelled)
         except AudioError as error:
             yield source, error
 
@@ -202,79 +184,51 @@ class _Recording:
     """A file that is decoded once, with no more of it in memory than the parts need."""
 
     def __init__(self, file: AudioFile) -> None:
-        import numpy as np
-
         self.file = file
-        self._blocks, self._held, self._first = file.stream(), np.zeros(0, np.float32), 0
-        self._ended = False
+        self._stream = file.stream()
+        self._blocks: list[np.ndarray] = []
+        self._first = self._end = 0  # samples before the blocks, and up to their end
 
     def holds(self, source: AudioSource) -> bool:
         """Whether nothing of a part was forgotten already."""
         return round(source.start * SAMPLE_RATE) >= self._first
 
     def cut(self, source: AudioSource, max_seconds: float | None) -> np.ndarray:
-        """float32 (samples,) of a part that begins where the one before began, or later."""
+        """float32 (samples,) of the file, or of a part that begins where the one before began, or later."""
         import numpy as np
 
         start = round(source.start * SAMPLE_RATE)
         end = None if source.end is None else round(source.end * SAMPLE_RATE)
-        self._forget(start)
-        while not self._ended and (end is None or self._first + len(self._held) < end):
-            try:
-                block = next(self._blocks)
-            except StopIteration:
-                self._ended = True
+        while end is None or self._end < end:
+            if (block := next(self._stream, None)) is None:
                 break
-            except AudioError:
-                self._ended = True
-                raise
-            self._held = np.concatenate([self._held, block])
-            self._forget(start)
-            if end is None and max_seconds is not None:
-                _refuse_long(len(self._held) / SAMPLE_RATE, max_seconds)
-        held = self._first + len(self._held)
-        if (end is None or end > held) and self.file.incomplete:
+            self._blocks.append(block)
+            self._end += len(block)
+            while self._blocks and self._first + len(self._blocks[0]) <= start:
+                self._first += len(self._blocks.pop(0))
+            if (
+                end is None
+                and max_seconds is not None
+                and self._end - start > max_seconds * SAMPLE_RATE + 0.5
+            ):
+                _refuse_long(
+                    max(self._end / SAMPLE_RATE, self.file.seconds or 0.0) - source.start, max_seconds
+                )
+        if (end is None or end > self._end) and self.file.incomplete:
             raise AudioError("incomplete_audio", self.file.incomplete)
-        if start >= held or (end is not None and end - held > _MISSING * SAMPLE_RATE):
+        if not self._end:
+            raise AudioError("empty_audio", "no samples")
+        if start >= self._end or (end is not None and end - self._end > _MISSING * SAMPLE_RATE):
             what = f"begins at {source.start:.2f}" if source.end is None else f"ends at {source.end:.2f}"
-            raise AudioError(
-                "wrong_times",
-                f"{what} s, after the end of the recording ({held / SAMPLE_RATE:.2f} s); files that are cut already "
-                "need segment_columns=null",
-            )
-        return np.array(self._held[start - self._first : None if end is None else end - self._first])
-
-    def _forget(self, start: int) -> None:
-        gone = min(max(0, start - self._first), len(self._held))
-        self._held, self._first = self._held[gone:], self._first + gone
+            told = f"{what} s, after the end of the recording ({self._end / SAMPLE_RATE:.2f} s)"
+            raise AudioError("wrong_times", f"{told}; files that are cut already need segment_columns=null")
+        samples = np.concatenate(self._blocks)
+        return np.array(samples[start - self._first : None if end is None else end - self._first])
 
 
-def _refuse_long(seconds: float, most: float) -> None:
-    if seconds > most + 0.5 / SAMPLE_RATE:
+def _refuse_long(seconds: float, most: float | None) -> None:
+    if most is not None and seconds > most + 0.5 / SAMPLE_RATE:
         raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {most:g} s")
-
-
-def _hear_file(source: AudioSource, max_seconds: float | None) -> Heard:
-    """A whole file."""
-    import numpy as np
-
-    file = AudioFile(source.file, source.channel)
-    blocks = []
-    for samples in file.stream():
-        if max_seconds is not None and file.held > max_seconds + 0.5 / SAMPLE_RATE:
-            _refuse_long(max(file.seconds or 0.0, file.held), max_seconds)
-        blocks.append(samples)
-    if file.incomplete:
-        raise AudioError("incomplete_audio", file.incomplete)
-    samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
-    if not len(samples):
-        raise AudioError("empty_audio", "no samples")
-    return Heard(samples, file.cancelled, file)
-
-
-def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float | None = None) -> np.ndarray:
-    """The samples of one clip, as `hear` gives them and with its errors."""
-    return hear(source, max_seconds=max_seconds).samples
 
 
 def mix(samples: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -296,14 +250,14 @@ def mix(samples: np.ndarray) -> tuple[np.ndarray, bool]:
     return channels[int(np.argmax(power > 0.5 * power.max()))], True
 
 
-# Decoders: each has `kind`, `rate`, `channels` and `announced` seconds, gives `blocks`, then says its `failure`.
+# Decoders: each has `rate`, `channels` and `announced` seconds, gives `blocks`, then says its `failure`.
 
 
 _SHORTER = re.compile(r"(?m)^ *(?:data|SSND|Riff size|riff|Data Size) *: (\d+) \(should be (\d+)\)")
 
 
 class _Sndfile:
-    """WAV and its kin, and Ogg: libsndfile is ten times as fast as FFmpeg in PCM."""
+    """WAV and its kin: libsndfile is ten times as fast as FFmpeg in PCM."""
 
     def __init__(self, file: BinaryIO) -> None:
         import soundfile
@@ -313,13 +267,13 @@ class _Sndfile:
             self.file = soundfile.SoundFile(handle, closefd=False)
         except soundfile.LibsndfileError as error:
             raise AudioError("unreadable_audio", f"cannot be decoded: {_reason(error)}") from error
-        self.kind = f"{self.file.format} {self.file.subtype}"
         self.rate, self.channels = self.file.samplerate, self.file.channels
         self.announced: float | None = self.file.frames / self.rate
         self.failure: str | None = None
         # libsndfile cuts the length to what is there, and notes so: "data : 128000 (should be 63978)".
         for told, there in re.findall(_SHORTER, self.file.extra_info):
-            if int(told) < 0x7FFFE000 or "64" in self.kind:  # else of a program that did not know it yet
+            # Larger ones are of programs that did not know it yet.
+            if int(told) < 0x7FFFE000 or "64" in self.file.format:
                 self.announced = self.file.frames / self.rate * int(told) / max(1, int(there))
                 self.failure = None if self.file.frames else "announces sound, holds none"
 
@@ -346,10 +300,12 @@ _GAP = 0.1
 """Seconds without a packet that are silence: a pause of the recorder, or sound that begins after the picture."""
 _LONGEST_GAP = 600
 """Seconds; longer ones are damage."""
+_LARGEST_PAGE = 65_307
+"""Bytes of an Ogg page."""
 
 
 class _Ffmpeg:
-    """All else: FLAC, MP3, what phones, browsers and cameras record."""
+    """All else: FLAC, Ogg, MP3, what phones, browsers and cameras record."""
 
     def __init__(self, file: BinaryIO) -> None:
         import av
@@ -370,7 +326,6 @@ class _Ffmpeg:
             raise AudioError("unreadable_audio", "its sound is in a coding that is not known")
         self.stream = stream
         self.name = container.format.name.partition(",")[0]
-        self.kind = f"{self.name.upper()} {stream.codec_context.codec.canonical_name.upper()}"
         self.rate, self.channels = stream.codec_context.rate, stream.codec_context.channels
         self.layout = stream.codec_context.layout
         self.begin: float = (container.start_time or 0) / av.time_base
@@ -452,22 +407,21 @@ _Decoder: TypeAlias = _Sndfile | _Ffmpeg
 def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
     """What decodes a file; errors of the disk as those of a clip."""
     try:
-        with _opened(source) as file, contextlib.closing(_choose(file)) as decoder:
+        if isinstance(source, bytes):
+            opened: BinaryIO = io.BytesIO(source)
+        elif (
+            Path(source).exists() and not Path(source).is_file()
+        ):  # to open a pipe would wait for who writes it
+            raise AudioError("unreadable_audio", "not a file")
+        else:  # by its number: FFmpeg and soundfile would guess from the name what is in it
+            opened = os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0)
+        with opened as file, contextlib.closing(_choose(file)) as decoder:
             yield decoder
     except FileNotFoundError as error:
         raise AudioError("unreadable_audio", "file not found") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise AudioError("unreadable_audio", f"cannot be read: {reason}") from error
-
-
-def _opened(source: str | bytes | Path) -> BinaryIO:
-    if isinstance(source, bytes):
-        return io.BytesIO(source)
-    if Path(source).exists() and not Path(source).is_file():  # to open a pipe would wait for who writes it
-        raise AudioError("unreadable_audio", "not a file")
-    # By its number: FFmpeg and soundfile would guess from the name what is in it.
-    return os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0)
 
 
 def _choose(file: BinaryIO) -> _Decoder:
@@ -480,26 +434,20 @@ def _choose(file: BinaryIO) -> _Decoder:
             return decoder
         decoder.close()  # written to a pipe: libsndfile believes that it is empty
         file.seek(0)
-    return _choose_ogg(file) if head[:4] == b"OggS" else _Ffmpeg(file)
+    found = _Ffmpeg(file)
+    if head[:4] == b"OggS" and _ends_inside_a_page(file):
+        found.failure = "ends inside a page"
+    return found
 
 
-def _choose_ogg(file: BinaryIO) -> _Decoder:
-    """libsndfile decodes Opus at its own rate and Vorbis to the sample, but of joined files only the first.
-
-    Ogg announces no length: one that ends inside a page is cut.
-    """
-    content = file.read()
-    file.seek(0)
-    page = content[content.rfind(b"OggS") :]
-    torn = len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
-    decoder: _Decoder
-    try:
-        decoder = _Sndfile(file) if content.count(b"OggS\0\2") == 1 else _Ffmpeg(file)
-    except AudioError:  # Speex
-        file.seek(0)
-        decoder = _Ffmpeg(file)
-    decoder.failure = "ends inside a page" if torn else None
-    return decoder
+def _ends_inside_a_page(file: BinaryIO) -> bool:
+    """Whether an Ogg file is cut: it announces no length."""
+    place = file.tell()
+    file.seek(-min(file.seek(0, os.SEEK_END), _LARGEST_PAGE), os.SEEK_END)
+    end = file.read()
+    file.seek(place)
+    page = end[end.rfind(b"OggS") :]
+    return len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
 
 
 def _reason(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard, hear
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard, read_audio
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.features import count_frames, extract_features, extractor_settings
 from trainer.data.grouping import audio_key
@@ -96,7 +96,7 @@ def _length(clip: Clip, extractor: WhisperFeatureExtractor) -> int:
         seconds = clip.span.end - clip.span.start
         return round(seconds * SAMPLE_RATE) if 0 < seconds <= longest else 0
     try:
-        return len(hear(clip.source(), max_seconds=longest).samples)
+        return len(read_audio(clip.source(), max_seconds=longest))
     except AudioError:
         return 0
 

@@ -1,13 +1,12 @@
-"""The characters of the texts: the alphabet with its scripts, and those that hardly belong in a text."""
+"""The characters of the texts: the scripts that they are in, and those that hardly belong in a text."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.inspection.texts import any_of
 
@@ -18,23 +17,13 @@ _UNITS = "\u2126\u212a\u212b"
 """Ohm, kelvin and angstrom, which by Unicode's count are letters of Greek and Latin."""
 _JOINERS = "\u200c\u200d"
 """Invisible, and needed between letters of some scripts."""
-_BLANKS = frozenset("\u115f\u1160\u3164\uffa0\u2800\u180e")
-"""Letters and symbols by Unicode's count that show as nothing."""
 _ALIKE = frozenset({"Latin", "Cyrillic", "Greek"})
 """Scripts with letters that look the same, and so are taken for each other: `а`, `a` and `α`."""
 _LOOKALIKES = frozenset("aceijopsxyABCEHIJKMOPSTXYасеіјорѕхуАВСЕНІЈКМОРЅТХУονΑΒΕΗΙΚΜΝΟΡΤΥΧΖ")
 _ACCENT = re.compile("[\u0300-\u036f]")
 _WORD = re.compile(r"[^\W\d_]+")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Odd:
-    """Something odd in one text."""
-
-    position: int
-    """Of the text among those given."""
-    detail: str
-    """What it is, in words."""
+_SAMPLE = 5_000
+"""Texts from which it is seen in which scripts all are written."""
 
 
 @functools.cache
@@ -56,32 +45,10 @@ def script(char: str) -> str:
     return "" if code in ("Zyyy", "Zinh") else str(scripts.script_name(code))
 
 
-@functools.cache
-def odd_by_itself(char: str) -> str | None:
-    """What is wrong with a character wherever it stands; None where nothing is."""
-    category = unicodedata.category(char)
-    if char == "\ufffd" or category in ("Co", "Cn", "Cs"):
-        return "broken character"
-    if category == "Cc" and not char.isspace():
-        return "control character"
-    unseen = category == "Cf" and char not in _JOINERS and "ARABIC" not in unicodedata.name(char, "")
-    if unseen or char in _BLANKS or "\ufe00" <= char <= "\ufe0f":
-        return "invisible character"
-    if category == "So" and (ord(char) >= 0x1F000 or 0x2600 <= ord(char) <= 0x27BF):
-        return "emoji"
-    if category[0] == "L" and unicodedata.name(char, "").startswith("MATHEMATICAL"):
-        return "letter of formulas"
-    return None
-
-
-def main_scripts(letters: Mapping[str, int]) -> frozenset[str]:
-    """The scripts that the texts are written in: those of at least a tenth of the letters.
-
-    Args:
-        letters: how often each character occurs.
-    """
+def main_scripts(texts: Sequence[str]) -> frozenset[str]:
+    """The scripts that texts of one language are written in: those of at least a tenth of the letters."""
     counts: Counter[str] = Counter()
-    for char, count in letters.items():
+    for char, count in Counter("".join(texts[:: max(1, len(texts) // _SAMPLE)])).items():
         if name := script(char):
             counts[name] += count
     return frozenset(name for name, count in counts.items() if count >= counts.total() / 10)
@@ -96,41 +63,52 @@ def foreign_script(text: str, mains: frozenset[str]) -> str | None:
     return name if name not in mains and count > counts.total() / 2 else None
 
 
-def odd_characters(texts: Sequence[str], characters: Collection[str], mains: frozenset[str]) -> list[Odd]:
-    """What is wrong in the texts whatever their language, at most one entry a text.
+def odd_characters(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Positions of texts of one language with something that is wrong in any, and the first that is.
 
-    Args:
-        texts: all of one language.
-        characters: all that occur in them.
-        mains: the scripts that they are written in.
+    That is: broken, invisible and control characters, emoji, UTF-8 that was read as another encoding, letters of
+    another script inside a word or in place of one that looks the same, letters and accents apart.
     """
-    wrong = {char: kind for char in characters if (kind := odd_by_itself(char)) is not None}
+    characters, mains = set("".join(texts)), main_scripts(texts)
+    wrong = {char: kind for char in characters if (kind := _odd_by_itself(char, mains)) is not None}
+    # Latin words are common in all languages.
     foreign = {
         char: f"{name} letter"
         for char in characters
-        if mains and (name := script(char)) and name not in mains
+        if mains and (name := script(char)) and name not in mains | {"Latin"}
     }
-    suspects = [*wrong, *foreign, *_JOINERS]
-    if len(mains & _ALIKE) > 1:  # which of them a word is in is seen only in the word
-        suspects += [char for char in characters if script(char) in _ALIKE and not char.isascii()]
-    suspect, certain = any_of(suspects), any_of(wrong)
-    # Latin words are common in all languages.
-    strange = any_of([char for char in foreign if script(char) != "Latin"])
-    found = []
+    odd = any_of([*wrong, *foreign])
+    # A word in two of the scripts that look alike has a letter of one that is not the most common.
+    alike = Counter(script(char) for char in characters if script(char) in _ALIKE)
+    usual = max(alike, key=lambda name: (name in mains, alike[name]), default="")
+    mixed = any_of([char for char in characters if script(char) in _ALIKE - {usual}])
     for position, text in enumerate(texts):
         detail = None if text.isascii() else _garbled(text)
-        if detail is None and suspect.search(text):
-            detail = (
-                _first(text, certain, wrong)
-                or _stray_joiner(text)
-                or next(filter(None, (_lookalike(word, mains) for word in _WORD.findall(text))), None)
-                or _first(text, strange, foreign)
-            )
+        if detail is None and mixed.search(text):
+            detail = next(filter(None, (_mixed_up(word, mains) for word in _WORD.findall(text))), None)
+        if detail is None:
+            detail = _first(text, odd, wrong | foreign)
         if detail is None and not text.isascii():
             detail = _decomposed(text)
         if detail is not None:
-            found.append(Odd(position, detail))
-    return found
+            yield position, detail
+
+
+def _odd_by_itself(char: str, mains: frozenset[str]) -> str | None:
+    """What is wrong with a character wherever it stands in texts of these scripts; None where nothing is."""
+    category = unicodedata.category(char)
+    if char == "\ufffd" or category in ("Co", "Cn", "Cs"):
+        return "broken character"
+    if category == "Cc" and not char.isspace():
+        return "control character"
+    # Joiners stand in words of Arabic and Indic letters.
+    needed = char in _JOINERS and bool(mains - _ALIKE - {_JAPANESE, "Hangul"})
+    unseen = category == "Cf" and not needed and "ARABIC" not in unicodedata.name(char, "")
+    if unseen or "\ufe00" <= char <= "\ufe0f":
+        return "invisible character"
+    if category == "So" and (ord(char) >= 0x1F000 or 0x2600 <= ord(char) <= 0x27BF):
+        return "emoji"
+    return None
 
 
 def _garbled(text: str) -> str | None:
@@ -158,18 +136,7 @@ def _first(text: str, pattern: re.Pattern[str], kinds: Mapping[str, str]) -> str
     return found and f"{kinds[found.group()]} {_named(found.group())} in {_word_at(text, found.start())!r}"
 
 
-def _stray_joiner(text: str) -> str | None:
-    """A joiner that is not between letters of a script that needs it (Arabic, Indic)."""
-    for position, char in enumerate(text):
-        if char in _JOINERS:
-            before = text[position - 1 : position]
-            letter = bool(before) and unicodedata.category(before)[0] in "LM"
-            if not letter or script(before) in _ALIKE | {_JAPANESE, "Hangul"}:
-                return f"invisible character {_named(char)} in {_word_at(text, position)!r}"
-    return None
-
-
-def _lookalike(word: str, mains: frozenset[str]) -> str | None:
+def _mixed_up(word: str, mains: frozenset[str]) -> str | None:
     """What is wrong with a word in letters of two scripts, or in letters of another script that look the same."""
     scripts = Counter(script(char) for char in word if script(char) in _ALIKE)
     if len(scripts) > 1:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal
-
-Level = Literal["warning", "note"]
+from typing import Any
 
 _KINDS = {
     "dropped": (
@@ -18,7 +16,7 @@ _KINDS = {
         "name the language with --language: the model is told it with every clip",
     ),
     "shared_audio": (
-        "the same audio in two splits: {clips} of {recordings}",
+        "the same audio in two splits: {clips}",
         "remove one of each: a model that has heard a clip in training is not measured by it",
     ),
     "shared_text": (
@@ -26,23 +24,15 @@ _KINDS = {
         "remove them from one of the splits: WER on sentences that were learned is too good",
     ),
     "same_audio_other_text": (
-        "the same audio with different texts: {clips} of {recordings}",
+        "the same audio with different texts: {clips}",
         "one of the texts is wrong: listen, and keep the right one",
     ),
-    "text_too_long": (
-        "text too long for its audio: {clips}{usual}",
+    "text_misfit": (
+        "text too long or too short for its audio: {clips}",
         "wrong text, or audio that is cut off or has more in it: listen, then mend or remove them",
-    ),
-    "text_too_short": (
-        "text too short for its audio: {clips}{usual}",
-        "wrong text, or audio that is cut off or has more in it: listen, then mend or remove them",
-    ),
-    "other_script": (
-        "text in another script than the rest: {clips}",
-        "wrong text, or another language: mend or remove them",
     ),
     "other_language": (
-        "text that looks like another language: {clips}",
+        "text in another language or script: {clips}",
         "wrong text, or filler: mend or remove them (names and single foreign words can look so too)",
     ),
     "silent": (
@@ -70,16 +60,12 @@ _KINDS = {
         "cut it off: Whisper tends to invent text for silence, and it costs time in every epoch",
     ),
     "same_audio": (
-        "the same audio more than once: {clips} of {recordings}",
+        "the same audio more than once: {clips}",
         "keep one of each, unless they are meant to count double",
     ),
     "small_split": (
         "{told}",
         "make it larger: 1,000 {unit} are known to 3 points, 5,000 to a little over one",
-    ),
-    "shared_speakers": (
-        "{told} are in train too: {names}",
-        "WER is then that of known voices; keep them apart where new people will speak to the model",
     ),
 }
 """Title and advice by kind, in the order in which they matter."""
@@ -98,29 +84,18 @@ class Suspect:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something about the data that its owner should know."""
+    """Something about the data that is most likely a fault."""
 
     kind: str
     """For programs: `silent`, `shared_text` ..."""
-    level: Level
-    """A warning is most likely a fault; a note may be as it should be."""
     title: str
     """What was found, with its number, as a sentence without the full stop."""
     advice: str
     """What to do about it."""
-    suspects: list[Suspect] = dataclasses.field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """Clips that it is about."""
-        return len(self.suspects)
+    suspects: list[Suspect]
 
 
-def make_finding(
-    kind: str,
-    suspects: Iterable[tuple[Any, str]] | None,
-    **values: object,
-) -> list[Finding]:
+def make_finding(kind: str, suspects: Iterable[tuple[Any, str]] | None, **values: object) -> list[Finding]:
     """One finding of a kind, or none where there are no clips that it could be about.
 
     Args:
@@ -132,23 +107,11 @@ def make_finding(
     found = [Suspect(clip.split, clip.name, detail) for clip, detail in suspects or ()]
     if suspects is not None and not found:
         return []
-    values["clips"] = clips(len(found))
-    # Known voices may be as they should; all else is most likely a fault.
-    level: Level = "note" if kind == "shared_speakers" else "warning"
-    return [Finding(kind, level, title.format(**values), advice.format(**values), found)]
+    values["clips"] = "1 clip" if len(found) == 1 else f"{len(found):,} clips"
+    return [Finding(kind, title.format(**values), advice.format(**values), found)]
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Warnings before notes, and what matters most first."""
+    """What matters most first."""
     order = {kind: place for place, kind in enumerate(_KINDS)}
-    return sorted(findings, key=lambda one: (one.level != "warning", order[one.kind]))
-
-
-def names_of(findings: Iterable[Finding]) -> set[tuple[str, str]]:
-    """Split and name of all clips that some findings are about."""
-    return {(one.split, one.name) for finding in findings for one in finding.suspects}
-
-
-def clips(number: int) -> str:
-    """`1 clip`, `1,234 clips`."""
-    return "1 clip" if number == 1 else f"{number:,} clips"
+    return sorted(findings, key=lambda one: order[one.kind])

@@ -7,11 +7,9 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
-from trainer.data.clips import ClipTable, load_clips
+from trainer.data.clips import load_clips
 from trainer.data.parallel import over_clips
-from trainer.data.sources import read_source
 from trainer.data.splits import subset
-from trainer.inspection.audio_findings import find_copies, find_in_copies, find_in_sound
 from trainer.inspection.entries import (
     Entry,
     LeftOut,
@@ -19,23 +17,20 @@ from trainer.inspection.entries import (
     find_dropped,
     find_left_out,
     find_limits,
-    keep_all_languages,
     make_entries,
 )
 from trainer.inspection.findings import Finding, ranked
-from trainer.inspection.rates import Misfit, RateModel, find_misfits
-from trainer.inspection.sound import is_silent, listen
+from trainer.inspection.sound import listen
+from trainer.inspection.sound_findings import find_copies, find_in_sound
 from trainer.inspection.text_findings import (
-    Groups,
     find_in_texts,
     find_misfitting,
-    find_shared_speakers,
     find_shared_texts,
     find_small_splits,
+    speakers_by_split,
+    tell_shared_speakers,
 )
 from trainer.inspection.texts import grouped
-from trainer.languages import language_code
-from trainer.mix import is_mix
 
 #: Called with what is being done, how many are done and how many there are.
 Progress = Callable[[str, int, int], None]
@@ -50,10 +45,10 @@ class SplitFacts:
 
     clips: int
     seconds: float
-    """Of the clips that were listened to; of a sample, what that comes to for all."""
+    """Of the clips that were listened to and can be used; of a sample, what that comes to for all."""
     words: int
-    texts: int
-    """Different texts, but for case and punctuation."""
+    different_texts: int
+    """But for case and punctuation."""
     speakers: int | None
     """None where the data does not say who speaks."""
 
@@ -74,28 +69,18 @@ class Inspection:
     measured: int
     """Clips that were listened to."""
     left_out: LeftOut
-    rates: dict[str, RateModel]
-    """What is usual, by the code of the language."""
+    rates: dict[str, float]
+    """Letters a second that are usual, by the code of the language."""
     findings: list[Finding]
     """The worst first."""
-
-    @property
-    def warnings(self) -> list[Finding]:
-        """Findings that are most likely faults."""
-        return [finding for finding in self.findings if finding.level == "warning"]
-
-    def code_of(self, entry: Entry) -> str:
-        """The code of a clip's language, as far as the data says."""
-        return _text_language(self.config, entry.language)
 
 
 def inspect_data(
     config: TrainConfig,
     *,
     with_model: bool = True,
-    all_languages: bool = False,
     sample: int | None = None,
-    on_progress: Progress | None = None,
+    on_progress: Progress = lambda what, done, total: None,
     workers: int | None = None,
 ) -> Inspection:
     """Look at the data of `config`: all its texts, and its audio or a sample of it.
@@ -104,7 +89,6 @@ def inspect_data(
         config: its data, model and text settings count.
         with_model: whether `config.model` says what is too long; else Whisper's usual limits do, and tokens are not
             counted.
-        all_languages: take the clips of all languages of the data, not only those of `config.language`.
         sample: listen to so many clips only, chosen by `data_seed`, of each split its share.
         on_progress: called now and then.
         workers: processes that listen; by default one for each core.
@@ -113,15 +97,12 @@ def inspect_data(
         DataError: the data cannot be found or read, or a split is empty.
         ModelError: the model cannot be found.
     """
-    tell = on_progress or (lambda *_: None)
-    if all_languages and not is_mix(config.data):
-        config = keep_all_languages(config, read_source(config)[0])
     limits = find_limits(config, with_model=with_model)
     table = load_clips(config, window=limits.window)
-    entries = make_entries(table)
+    entries = make_entries(config, table)
     chosen = _sampled(entries, sample, config.data_seed)
     sounds = over_clips(
-        functools.partial(listen, max_samples=limits.max_samples),
+        listen,
         [entry.clip for entry in chosen],
         max_seconds=limits.window,
         doing="listens to clips",
@@ -130,50 +111,38 @@ def inspect_data(
     )
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
         entry.sound = sound
-        tell("listening", done, len(chosen))
+        on_progress("listening", done, len(chosen))
     left_out = find_left_out(config, table, entries, limits, whole=len(chosen) == len(entries))
-    code_of = functools.cache(functools.partial(_text_language, config))
-    groups = grouped(entries, lambda entry: code_of(entry.language))
-    rates, misfits = _misfits(groups)
+    groups = grouped(entries, lambda entry: entry.language)
+    rates, misfits = find_misfitting(groups)
     findings = [
         *find_dropped(left_out, table.total + len(table.drops)),
         *find_in_sound(entries),
-        *find_in_copies(find_copies(entries)),
+        *find_copies(entries),
         *find_shared_texts(entries),
-        *find_misfitting(misfits, rates),
-        *find_in_texts(entries, groups, functools.partial(tell, "reading")),
+        *misfits,
+        *find_in_texts(groups, functools.partial(on_progress, "reading")),
         *find_small_splits(entries),
-        *find_shared_speakers(entries),
     ]
+    speakers = speakers_by_split(entries)
+    notes = [*table.notes, *tell_shared_speakers(speakers)]
+    if len(chosen) < len(entries):
+        notes.append(f"listened to {len(chosen):,} of {table.total:,} clips; all texts were read")
     return Inspection(
         config=config,
         limits=limits,
         entries=entries,
-        splits=_split_facts(entries),
+        splits={
+            split: _facts(mine, len(speakers[split]))
+            for split, mine in grouped(entries, lambda entry: entry.split).items()
+        },
         languages={code: len(mine) for code, mine in groups.items()},
-        notes=_notes(table, len(chosen)),
+        notes=notes,
         measured=len(chosen),
         left_out=left_out,
         rates=rates,
         findings=ranked(findings),
     )
-
-
-def _text_language(config: TrainConfig, told: str) -> str:
-    """The code of the language that a text is in.
-
-    Args:
-        config: its language counts where the data tells none, or none that Whisper knows.
-        told: what the data has in its column.
-    """
-    if config.task == "translate":
-        return "en"
-    return language_code(told) or config.language or "en"
-
-
-def _notes(table: ClipTable, listened: int) -> list[str]:
-    some = f"listened to {listened:,} of {table.total:,} clips; all texts were read"
-    return [*table.notes, some] if listened < table.total else list(table.notes)
 
 
 def _sampled(entries: Sequence[Entry], sample: int | None, seed: int) -> list[Entry]:
@@ -190,65 +159,38 @@ def _sampled(entries: Sequence[Entry], sample: int | None, seed: int) -> list[En
     ]
 
 
-def _misfits(groups: Groups) -> tuple[dict[str, RateModel], list[tuple[Entry, float, Misfit]]]:
-    """What is usual in each language, and the clips whose texts are far too long or short for them."""
-    rates, found = {}, []
-    for code, entries in groups.items():
-        spoken = [
-            (entry, sound.spoken)
-            for entry in entries
-            if (sound := entry.heard) is not None and not is_silent(sound)
-        ]
-        model, misfits = find_misfits([seconds for _, seconds in spoken], [e.units for e, _ in spoken])
-        found += [(*spoken[misfit.position], misfit) for misfit in misfits]
-        if model is not None:
-            rates[code] = model
-    return rates, found
+def _facts(entries: Sequence[Entry], speakers: int) -> SplitFacts:
+    heard = [sound.seconds for entry in entries if (sound := entry.heard) is not None]
+    listened = sum(entry.sound is not None for entry in entries)
+    return SplitFacts(
+        clips=len(entries),
+        seconds=sum(heard) * len(entries) / max(1, listened),
+        words=sum(len(entry.text.split()) for entry in entries),
+        different_texts=len({entry.key for entry in entries}),
+        speakers=speakers or None,
+    )
 
 
-def _split_facts(entries: Sequence[Entry]) -> dict[str, SplitFacts]:
-    """What there is of each split."""
-    facts = {}
-    for split, mine in grouped(entries, lambda entry: entry.split).items():
-        known = [entry.sound.seconds for entry in mine if entry.sound is not None and entry.sound.seconds]
-        heard = sum(entry.sound is not None for entry in mine)
-        facts[split] = SplitFacts(
-            clips=len(mine),
-            seconds=sum(known) * len(mine) / heard if heard else 0.0,
-            words=sum(len(entry.text.split()) for entry in mine),
-            texts=len({entry.key for entry in mine}),
-            speakers=len({entry.speaker for entry in mine if entry.speaker}) or None,
-        )
-    return facts
+SHARES = {"least": 0.0, "p05": 0.05, "median": 0.5, "p95": 0.95, "most": 1.0}
+"""What is told of a measure: the value that such a share of the clips do not exceed."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Distribution:
-    """How one measure spreads over the clips."""
-
-    key: str
-    """For programs: `seconds`."""
-    title: str
-    """For people: `duration, s`."""
-    values: list[float]
-    """In rising order."""
-
-    def quantile(self, share: float) -> float:
-        """The value that `share` of the clips do not exceed."""
-        return self.values[min(len(self.values) - 1, int(share * len(self.values)))]
-
-
-def distributions(entries: Sequence[Entry]) -> list[Distribution]:
-    """Duration, tokens, speaking rate, level and silence, each of the clips that it is known of."""
+def quantiles(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
+    """How each measure spreads over the clips that it is known of: the values of `SHARES`, by its name."""
     heard = [(entry, sound) for entry in entries if (sound := entry.heard) is not None]
-    spoken = [(entry, sound) for entry, sound in heard if sound.spoken > 0.2 and not is_silent(sound)]
-    known = [entry.sound.seconds for entry in entries if entry.sound is not None and entry.sound.seconds]
-    measures: list[tuple[str, str, Iterable[float]]] = [
-        ("seconds", "duration, s", known),
-        ("tokens", "tokens of the text", (float(entry.tokens) for entry in entries if entry.tokens)),
-        ("letters_per_second", "letters a second of speech", [e.units / s.spoken for e, s in spoken]),
-        ("level", "level of the loud parts, dBFS", [sound.loud for _, sound in heard]),
-        ("silence", "silence at the ends, s", [sound.lead + sound.tail for _, sound in heard]),
-    ]
-    every = [Distribution(key, title, sorted(values)) for key, title, values in measures]
-    return [one for one in every if one.values]
+    speech = [(entry, sound) for entry, sound in heard if sound.spoken > 0.2 and not sound.is_silent]
+    measures: dict[str, Iterable[float]] = {
+        "seconds": (sound.seconds for _, sound in heard),
+        "tokens": (float(entry.tokens) for entry in entries if entry.tokens),
+        "letters_per_second": (entry.units / sound.spoken for entry, sound in speech),
+        "level_dbfs": (sound.loud for _, sound in heard),
+        "silence_at_the_ends": (sound.lead + sound.tail for _, sound in heard),
+    }
+    found = {}
+    for name, values in measures.items():
+        if ordered := sorted(values):
+            last = len(ordered) - 1
+            found[name] = {
+                told: ordered[min(last, int(share * len(ordered)))] for told, share in SHARES.items()
+            }
+    return found

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
+from typing import NamedTuple
 
 _ENOUGH = 30
 """Clips from which a data set has a rate of its own."""
@@ -23,79 +19,50 @@ _FASTEST, _SLOWEST, _AT_LEAST = 40.0, 0.8, 10
 """Letters a second that nobody speaks, whatever is usual in the data set; the first of texts of so many letters."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RateModel:
-    """Usual seconds of a text of so many letters: `(units + 10) / rate`."""
-
-    rate: float
-    """Letters a second in a long text."""
-    spread: float
-    """Robust standard deviation of the logarithm of actual over usual seconds."""
-
-    def usual_seconds(self, units: float) -> float:
-        """How long a text of so many letters usually is."""
-        return (units + _EXTRA) / self.rate
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Misfit:
-    """A text that does not fit its audio."""
+class Misfit(NamedTuple):
+    """A text that is too long or too short for its audio."""
 
     position: int
-    too_long: bool
-    """Whether the text is too long for the audio; too short else."""
     usual: float | None
     """Seconds that such a text usually takes; None where the data set has too few clips to tell."""
 
 
-def fit_rate(seconds: np.ndarray, units: np.ndarray) -> RateModel | None:
-    """The usual rate of some clips, by medians; None where they are too few.
-
-    Args:
-        seconds: float (clips,), length of the speech.
-        units: float (clips,), letters of the text.
-    """
-    import numpy as np
-
-    if len(seconds) < _ENOUGH:
-        return None
-    logs = np.log(seconds) - np.log(units + _EXTRA)
-    # 1.4826 times the median distance is the standard deviation of a normal distribution.
-    spread = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
-    return RateModel(float(np.exp(-np.median(logs))), spread)
+def usual_seconds(rate: float, units: float) -> float:
+    """How long a text of so many letters usually is, where the usual rate is so many letters a second."""
+    return (units + _EXTRA) / rate
 
 
-def find_misfits(seconds: Sequence[float], units: Sequence[int]) -> tuple[RateModel | None, list[Misfit]]:
+def find_misfits(
+    seconds: Sequence[float], units: Sequence[int], *, ratio: float = _RATIO
+) -> tuple[float | None, list[Misfit]]:
     """Clips whose texts are far too long or too short for them, the farthest first.
 
     Args:
         seconds: length of each clip, or better of its speech, without the silence around.
         units: letters of each text.
+        ratio: times longer or shorter than usual that are never far.
 
     Returns:
-        What is usual, where there are enough clips to tell, and the clips that it does not hold for.
+        The usual rate of long texts in letters a second, where there are enough clips to tell, and the clips.
     """
     import numpy as np
 
     lengths = np.maximum(np.asarray(seconds, dtype=float), 0.02)
     letters = np.maximum(np.asarray(units, dtype=float), 1.0)
-    model = fit_rate(lengths, letters)
     per_second = letters / lengths
-    too_fast = (per_second > _FASTEST) & (letters >= _AT_LEAST)
-    too_slow = (per_second < _SLOWEST) & (lengths > 5)
-    distance = np.abs(np.log(per_second))
-    if model is not None:
-        usual = (letters + _EXTRA) / model.rate
-        residuals = np.log(lengths) - np.log(usual)
-        # Of very many clips some are farther out by chance.
+    far = ((per_second > _FASTEST) & (letters >= _AT_LEAST)) | ((per_second < _SLOWEST) & (lengths > 5))
+    distance, rate = np.abs(np.log(per_second)), None
+    if len(lengths) >= _ENOUGH:
+        logs = np.log(lengths) - np.log(letters + _EXTRA)
+        rate = float(np.exp(-np.median(logs)))
+        distance = np.abs(logs - np.median(logs))
+        # 1.4826 times the median distance is the standard deviation of a normal distribution; of very many clips some
+        # are farther out by chance.
         deviations = max(_Z, float(np.sqrt(2 * np.log(len(lengths)))))
-        limit = np.maximum(deviations * model.spread, np.log(_RATIO))
-        far = np.abs(lengths - usual) > _SECONDS
-        too_fast |= far & (residuals < -limit)
-        too_slow |= far & (residuals > limit)
-        distance = np.abs(residuals)
-    found = np.flatnonzero(too_fast | too_slow)
-    return model, [
-        Misfit(int(at), bool(too_fast[at]), model.usual_seconds(float(letters[at])) if model else None)
+        limit = max(deviations * 1.4826 * float(np.median(distance)), np.log(ratio))
+        far |= (distance > limit) & (np.abs(lengths - usual_seconds(rate, letters)) > _SECONDS)
+    found = np.flatnonzero(far)
+    return rate, [
+        Misfit(int(at), None if rate is None else usual_seconds(rate, float(letters[at])))
         for at in found[np.argsort(-distance[found], kind="stable")]
     ]

@@ -1,12 +1,12 @@
-"""What can be measured of a clip's audio: level, clipping, silence, and digests by which equal clips are found."""
+"""What can be measured of a clip's audio: level, clipping, silence, and a digest by which equal clips are found."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioFile, AudioSource, Heard
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +15,7 @@ FRAME = 320
 """Samples at 16 kHz of which a level is taken: 20 ms."""
 _LEAST_PAUSE = 8
 """Frames: shorter ones are inside words."""
-_SILENCE = -120.0
+_LEAST_LEVEL = -120.0
 """Level in dB that stands for nothing at all."""
 _NEAR_FULL_SCALE = 0.985
 """Lossy formats and resampling bend the flat tops of clipped audio; so near to full scale hardly anything else comes.
@@ -23,7 +23,6 @@ _NEAR_FULL_SCALE = 0.985
 Of 80 clips of clean speech none has more than 0.04 % of its samples within 3 % of its peak; speech that was clipped
 at half of its peak has 0.2 to 1.4 % there (measured).
 """
-
 SILENT = -75.0
 """Loud parts below this are no speech that anybody could transcribe: 16 bits have hardly anything there."""
 _STEADY = 1.5
@@ -47,72 +46,45 @@ class Sound:
     """Silence after the last one."""
     pause: float
     """Longest silence between."""
-    pauses: float
-    """All silences between of a sixth of a second and more."""
-    sample_digest: bytes
-    """Of the samples at 16 kHz in 16 bits."""
+    spoken: float
+    """Seconds of sound: without the silence around, and without pauses of a sixth of a second and more."""
+    digest: bytes
+    """Of the samples in 16 bits."""
 
     @property
-    def spoken(self) -> float:
-        """Seconds of sound: without the silence around and the pauses between."""
-        return max(0.0, self.seconds - self.lead - self.tail - self.pauses)
+    def is_silent(self) -> bool:
+        """Whether there is nothing in the clip that could be speech."""
+        return self.loud < SILENT or (self.variation < _STEADY and self.seconds >= 0.5)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unusable:
+class Unusable(NamedTuple):
     """A clip that training would drop because of its audio."""
 
     reason: str
     """One of `trainer.data.clips.DROP_REASONS`."""
     detail: str
-    seconds: float | None = None
-    """Where the file says so."""
 
 
-def listen(source: AudioSource, heard: Heard | AudioError, *, max_samples: int) -> Sound | Unusable:
-    """Measure one clip, or say why training would drop it: it is read by the same code.
-
-    Args:
-        source: where its audio is.
-        heard: the audio, or what is wrong with it.
-        max_samples: the model's window at 16 kHz.
-    """
-    try:
-        if isinstance(heard, AudioError):
-            raise heard
-        if len(heard.samples) > max_samples:  # by less than a sample: what the feature extractor refuses
-            seconds, window = len(heard.samples) / SAMPLE_RATE, max_samples / SAMPLE_RATE
-            raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {window:g} s")
-        return _measure(source, heard)
-    except AudioError as error:
-        if error.reason != "too_long_audio":
-            return Unusable(error.reason, str(error))
-        length = AudioFile(source.file).seconds if source.end is None else source.end - source.start
-        return Unusable(error.reason, str(error), length)
-
-
-def _measure(source: AudioSource, heard: Heard) -> Sound:
-    """Raises `AudioError` where the file is gone, or has changed, since it was read a moment ago."""
+def listen(source: AudioSource, heard: Heard | AudioError) -> Sound | Unusable:
+    """Measure one clip, or say why training would drop it."""
     import numpy as np
 
-    file, audio = heard.file, heard.samples
-    # Flat tops are only seen in the samples of the file; at 16 kHz with one channel these are `audio`.
-    same = source.is_part or (file.rate == SAMPLE_RATE and file.channels == 1)
-    parts = [audio[:, None]] if same else list(file.blocks())
-    channels = [channel for samples in parts for channel in samples.T]
-    limited = not file.kind.endswith((" FLOAT", " DOUBLE"))
+    if isinstance(heard, AudioError):
+        return Unusable(heard.reason, str(heard))
+    audio = heard.samples
     levels = frame_levels(audio - audio.mean())
     lead, tail, pauses = silences(levels)
+    seconds = len(audio) / SAMPLE_RATE
     return Sound(
-        seconds=len(audio) / SAMPLE_RATE,
+        seconds=seconds,
         loud=float(np.percentile(levels, 95)),
         variation=float(np.std(np.maximum(levels, -100.0))),
-        clipped=max(clipped_share(channel, limited=limited) for channel in channels),
+        clipped=clipped_share(audio),
         lead=lead,
         tail=tail,
         pause=max(pauses, default=0.0),
-        pauses=sum(pauses),
-        sample_digest=hashlib.blake2b(np.rint(audio * 32767).astype(np.int16), digest_size=16).digest(),
+        spoken=max(0.0, seconds - lead - tail - sum(pauses)),
+        digest=hashlib.blake2b(np.rint(audio * 32767).astype(np.int16), digest_size=16).digest(),
     )
 
 
@@ -123,7 +95,7 @@ def frame_levels(audio: np.ndarray) -> np.ndarray:
     whole = len(audio) // FRAME
     frames = audio[: whole * FRAME].reshape(-1, FRAME) if whole else audio[None, :]
     power = np.mean(np.square(frames, dtype=np.float64), axis=1)
-    return np.asarray(10 * np.log10(np.maximum(power, 10 ** (_SILENCE / 10))))
+    return np.asarray(10 * np.log10(np.maximum(power, 10 ** (_LEAST_LEVEL / 10))))
 
 
 def silences(levels: np.ndarray) -> tuple[float, float, list[float]]:
@@ -144,29 +116,21 @@ def silences(levels: np.ndarray) -> tuple[float, float, list[float]]:
     )
 
 
-def clipped_share(channel: np.ndarray, *, limited: bool = True) -> float:
-    """Share of the samples of one channel, with full scale as 1, that are cut off.
+def clipped_share(audio: np.ndarray) -> float:
+    """Share of the samples, with full scale as 1, that are cut off.
 
-    That is: in runs of three and more at the channel's own peak, or anywhere so near to full scale that lossy coding
-    may have bent such a run; formats that are not `limited` go beyond full scale without harm.
+    That is: in runs of three and more at the clip's own peak, or anywhere so near to full scale that a lossy coding or
+    another rate may have bent such a run.
     """
     import numpy as np
 
-    size = np.abs(channel)
+    size = np.abs(audio)
     peak = float(size.max())
     if peak < 0.05:  # steps of 16 bits are coarse for something so quiet
         return 0.0
     at_peak = np.flatnonzero(size >= peak * 0.9995)
-    follows = (np.diff(at_peak) == 1) & (
-        np.signbit(channel[at_peak[1:]]) == np.signbit(channel[at_peak[:-1]])
-    )
+    follows = (np.diff(at_peak) == 1) & (np.signbit(audio[at_peak[1:]]) == np.signbit(audio[at_peak[:-1]]))
     breaks = np.flatnonzero(~follows)
     lengths = np.diff(np.concatenate(([-1], breaks, [len(at_peak) - 1])))
     flat = int(lengths[lengths >= 3].sum())
-    near = int(np.count_nonzero(size >= _NEAR_FULL_SCALE)) if limited else 0
-    return max(flat, near) / len(channel)
-
-
-def is_silent(sound: Sound) -> bool:
-    """Whether there is nothing in a clip that could be speech."""
-    return sound.loud < SILENT or (sound.variation < _STEADY and sound.seconds >= 0.5)
+    return max(flat, int(np.count_nonzero(size >= _NEAR_FULL_SCALE))) / len(audio)

@@ -3,108 +3,89 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from trainer.data.columns import SPEAKER_NAMES, named
 from trainer.inspection.characters import foreign_script, main_scripts, odd_characters
 from trainer.inspection.entries import Entry
-from trainer.inspection.findings import Finding, make_finding, names_of
-from trainer.inspection.rates import Misfit, RateModel
-from trainer.inspection.texts import (
-    count_words,
-    grouped,
-    markup,
-    shorten,
-    tell_languages,
-)
+from trainer.inspection.findings import Finding, make_finding
+from trainer.inspection.rates import find_misfits
+from trainer.inspection.texts import count_words, grouped, markup, shorten, tell_languages
 from trainer.languages import language_name
 
 Groups = Mapping[str, Sequence[Entry]]
 """Clips by the code of their language."""
 
-FEW_WORDS = 100
+_FEW_WORDS = 100
 """Words of an evaluation split under which its WER says little."""
 
 
-def find_misfitting(
-    misfits: Sequence[tuple[Entry, float, Misfit]], models: Mapping[str, RateModel]
-) -> list[Finding]:
-    """Texts that are far too long or short for their audio.
-
-    Args:
-        misfits: clips, seconds of speech, and why they do not fit.
-        models: what is usual, of each language where there was enough to learn it from.
-    """
-    told = ""
-    if len(models) == 1:
-        told = f" (usual are {next(iter(models.values())).rate:.0f} letters a second)"
-    elif models:
-        rates = ", ".join(f"{code} {model.rate:.0f}" for code, model in models.items())
-        told = f" (usual letters a second: {rates})"
-    found: dict[bool, list[tuple[Entry, str]]] = {True: [], False: []}
-    for entry, seconds, misfit in misfits:
-        usual = f", usually {misfit.usual:.1f} s" if misfit.usual is not None else ""
-        detail = f"{entry.units} letters in {seconds:.1f} s{usual}: {shorten(entry.text)!r}"
-        found[misfit.too_long].append((entry, detail))
-    return [
-        *make_finding("text_too_long", found[True], usual=told),
-        *make_finding("text_too_short", found[False], usual=told),
-    ]
+def find_misfitting(groups: Groups) -> tuple[dict[str, float], list[Finding]]:
+    """What is usual in each language, in letters a second, and texts that are far too long or short for their audio."""
+    rates, suspects = {}, []
+    for code, entries in groups.items():
+        spoken = [
+            (entry, sound.spoken)
+            for entry in entries
+            if (sound := entry.heard) is not None and not sound.is_silent
+        ]
+        rate, misfits = find_misfits([seconds for _, seconds in spoken], [one.units for one, _ in spoken])
+        if rate is not None:
+            rates[code] = rate
+        for misfit in misfits:
+            entry, seconds = spoken[misfit.position]
+            usual = f", usually {misfit.usual:.1f} s" if misfit.usual is not None else ""
+            detail = f"{entry.units} letters in {seconds:.1f} s{usual}: {shorten(entry.text)!r}"
+            suspects.append((entry, detail))
+    return rates, make_finding("text_misfit", suspects)
 
 
-def find_in_texts(
-    entries: Sequence[Entry], groups: Groups, on_progress: Callable[[int, int], None] | None = None
-) -> list[Finding]:
+def find_in_texts(groups: Groups, on_progress: Callable[[int, int], None]) -> list[Finding]:
     """What there is to say about the texts as such; what is told of one is not told again in other words.
 
     Args:
-        entries: all clips.
-        groups: the same by language.
-        on_progress: called with texts read and texts in all of a language.
+        groups: all clips by language.
+        on_progress: called with languages read and languages in all.
     """
-    marked = [
-        (entry, f"{piece!r} in {shorten(entry.text)!r}")
-        for entry in entries
-        if (piece := markup(entry.text)) is not None
+    marked, foreign, odd, found = [], dict[Entry, str](), list[tuple[Entry, str]](), list[Finding]()
+    for done, (code, entries) in enumerate(groups.items(), start=1):
+        marked += [
+            (one, f"{piece!r} in {shorten(one.text)!r}") for one in entries if (piece := markup(one.text))
+        ]
+        mostly, others = _other_languages(code, entries)
+        foreign |= others
+        odd += [pair for pair in odd_entries(entries) if pair[0] not in others]
+        if mostly is not None:
+            names = {"found": language_name(mostly), "named": language_name(code)}
+            found += make_finding("language_setting", None, **names)
+        on_progress(done, len(groups))
+    return [
+        *found,
+        *make_finding("markup", marked),
+        *make_finding("other_language", foreign.items()),
+        *make_finding("odd_characters", odd),
     ]
-    foreign = _other_languages(groups, on_progress)
-    return [*make_finding("markup", marked), *foreign, *_odd_characters(groups, skip=names_of(foreign))]
 
 
-def _other_languages(groups: Groups, on_progress: Callable[[int, int], None] | None) -> list[Finding]:
-    """Texts in another script or language than the rest, and data that is not in the language named."""
-    scripts, languages, found = [], [], []
-    for code, entries in groups.items():
-        texts = [entry.text for entry in entries]
-        mains = main_scripts(Counter("".join(texts)))
-        told = tell_languages(texts, code, on_progress)
-        others = dict(told.others)
-        for at, entry in enumerate(entries):
-            text = shorten(entry.text)
-            if (name := foreign_script(entry.text, mains)) is not None:
-                rest = " and ".join(sorted(mains))
-                scripts.append((entry, f"{name} letters, where the others have {rest}: {text!r}"))
-            elif at in others:
-                shown = "like nonsense" if others[at] == "zxx" else language_name(others[at])
-                rest = language_name(told.expected or code)
-                languages.append((entry, f"looks {shown}, not {rest}: {text!r}"))
-        if told.mostly is not None:
-            names = language_name(told.mostly), language_name(code)
-            found += make_finding("language_setting", None, found=names[0], named=names[1])
-    return [*found, *make_finding("other_script", scripts), *make_finding("other_language", languages)]
+def _other_languages(code: str, entries: Sequence[Entry]) -> tuple[str | None, dict[Entry, str]]:
+    """The language of most texts where it is not the one named; those in another script or language than the rest."""
+    texts = [entry.text for entry in entries]
+    mostly, others = tell_languages(texts, code)
+    rest, mains = language_name(mostly or code), main_scripts(texts)
+    found = {}
+    for at, other in others:
+        looks = "like nonsense" if other == "zxx" else language_name(other)
+        found[entries[at]] = f"looks {looks}, not {rest}: {shorten(texts[at])!r}"
+    for entry in entries:
+        if (name := foreign_script(entry.text, mains)) is not None:
+            usual = " and ".join(sorted(mains))
+            found[entry] = f"{name} letters, where the others have {usual}: {shorten(entry.text)!r}"
+    return mostly, found
 
 
-def _odd_characters(groups: Groups, *, skip: Collection[tuple[str, str]]) -> list[Finding]:
-    """Characters that are wrong in any text, but in those of another language, of which that is told."""
-    found = []
-    for entries in groups.values():
-        texts = [entry.text for entry in entries]
-        counts = Counter("".join(texts))
-        for odd in odd_characters(texts, counts, main_scripts(counts)):
-            entry = entries[odd.position]
-            if (entry.split, entry.name) not in skip:
-                found.append((entry, odd.detail))
-    return make_finding("odd_characters", found)
+def odd_entries(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
+    """Clips of one language with characters that are wrong in any text, and what is wrong."""
+    return ((entries[at], detail) for at, detail in odd_characters([entry.text for entry in entries]))
 
 
 def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
@@ -118,15 +99,12 @@ def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
             same = (
                 "the same text as" if other.text == entry.text else "but for case and punctuation the text of"
             )
-            suspects.append((entry, f"{same} {other.place}: {shorten(entry.text)!r}"))
+            suspects.append((entry, f"{same} {other.name} ({other.split}): {shorten(entry.text)!r}"))
     judged = sum(entry.split != "train" for entry, _ in suspects)
     total = sum(entry.split != "train" for entry in entries)
-    return make_finding("shared_text", suspects, told=leak_count(len(shared), judged, total))
-
-
-def leak_count(texts: int, judged: int, total: int) -> str:
-    """`3 texts, 4 of 100 validation and test clips`."""
-    return f"{texts:,} text{'s' * (texts != 1)}, {judged:,} of {total:,} validation and test clips"
+    texts = f"{len(shared):,} text{'s' * (len(shared) != 1)}"
+    told = f"{texts}, {judged:,} of {total:,} validation and test clips"
+    return make_finding("shared_text", suspects, told=told)
 
 
 def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
@@ -134,33 +112,31 @@ def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
     found = []
     for split, mine in grouped(entries, lambda entry: entry.split).items():
         number, unit = count_words(entry.text for entry in mine)
-        if split != "train" and number < FEW_WORDS:
-            found += make_finding("small_split", None, told=small_split(split, number, unit), unit=unit)
+        if split != "train" and number < _FEW_WORDS:
+            # Half of the 95 % interval, in points, of a WER of 30 % over so many words, were they independent.
+            points = 196 * math.sqrt(0.3 * 0.7 / max(1, number))
+            told = f"the {split} split has only {number:,} {unit}: its error rate is uncertain by {points:.0f} points"
+            found += make_finding("small_split", None, told=told, unit=unit)
     return found
 
 
-def small_split(split: str, number: int, unit: str) -> str:
-    """How little a WER on so few words says.
+def speakers_by_split(entries: Sequence[Entry]) -> dict[str, set[str]]:
+    """Who speaks in each split, as a column of a usual name tells it; nobody where there is none."""
+    found: dict[str, set[str]] = {}
+    for split, mine in grouped(entries, lambda entry: entry.split).items():
+        columns = {id(one.clip.columns): one.clip.columns for one in mine}  # shared by all clips of a table
+        known = {key: named(SPEAKER_NAMES, table) for key, table in columns.items()}
+        cells = ((one.clip, known[id(one.clip.columns)]) for one in mine)
+        found[split] = {clip.cell(column) for clip, column in cells if column} - {""}
+    return found
 
-    Uncertain by half of the 95 % interval, in points, of a WER of 30 % over so many words, were they independent.
-    """
-    points = 196 * math.sqrt(0.3 * 0.7 / max(1, number))
-    return f"the {split} split has only {number:,} {unit}: its error rate is uncertain by {points:.0f} points"
 
-
-def find_shared_speakers(entries: Sequence[Entry]) -> list[Finding]:
-    """Speakers of validation or test that are in train too: information rather than a fault."""
-    speakers = {
-        split: {entry.speaker for entry in mine}
-        for split, mine in grouped((one for one in entries if one.speaker), lambda one: one.split).items()
-    }
-    learned = speakers.pop("train", set())
-    shared = {split: sorted(mine & learned) for split, mine in speakers.items() if mine & learned}
-    if not shared:
-        return []
-    told = " and ".join(
-        f"{len(names):,} of {len(speakers[split]):,} speakers of {split}" for split, names in shared.items()
-    )
-    names = next(iter(shared.values()))
-    rest = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return make_finding("shared_speakers", None, told=told, names=", ".join(names[:3]) + rest)
+def tell_shared_speakers(speakers: Mapping[str, set[str]]) -> list[str]:
+    """Whose voices are known from training: information rather than a fault."""
+    learned = speakers.get("train", set())
+    return [
+        f"{len(mine & learned):,} of {len(mine):,} speakers of {split} are in train too: its WER is that of known "
+        "voices; split_by=speaker keeps them apart"
+        for split, mine in speakers.items()
+        if split != "train" and mine & learned
+    ]

@@ -1,11 +1,9 @@
-"""Texts as strings: which are the same, which are no transcripts at all, and which are in another language."""
+"""Texts as strings: how long they are, which are no transcripts at all, and which are in another language."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -30,7 +28,6 @@ others stay under 2; of the same sentences taken for the other language all of f
 """
 _SAME = {"jw": "jv", "nn": "no", "yue": "zh"}
 """What Whisper and py3langid call differently, or one of them does not tell apart."""
-_WHISPERS = {"jv": "jw"}
 _LEAST_LETTERS = 12
 _ENOUGH = 20
 """Texts from which it can be said what most are in."""
@@ -49,28 +46,9 @@ def any_of(characters: Collection[str]) -> re.Pattern[str]:
     return re.compile("[" + "".join(map(re.escape, characters)) + "]" if characters else "(?!)")
 
 
-def text_keys(texts: Sequence[str]) -> list[str]:
-    """Each text without case, punctuation and white space: equal for texts that differ in nothing else.
-
-    The same as the key by which made splits keep equal sentences together (`splits.split_off`), but for all at once: a
-    call for each text would take a search seconds.
-    """
-    if not texts:
-        return []
-    whole = "\n".join(texts)
-    if whole.count("\n") != len(texts) - 1:
-        whole = "\n".join(text.replace("\n", " ") for text in texts)
-    if not whole.isascii():
-        whole = unicodedata.normalize("NFKC", whole)
-    whole = whole.casefold()
-    removed = [char for char in set(whole) - {"\n"} if unicodedata.category(char)[0] not in "LNM"]
-    return any_of(removed).sub("", whole).split("\n")
-
-
-def count_units(text: str) -> int:
-    """Letters and digits: what a text is long by when it is spoken. Ideographs, a syllable each, count double."""
-    letters = sum(map(str.isalnum, text))
-    return letters if text.isascii() else letters + sum("\u3400" <= char <= "\u9fff" for char in text)
+def count_units(key: str) -> int:
+    """What a text is long by when it is spoken: its letters and digits; ideographs, a syllable each, count double."""
+    return len(key) if key.isascii() else len(key) + sum("\u3400" <= char <= "\u9fff" for char in key)
 
 
 def count_words(texts: Iterable[str]) -> tuple[int, str]:
@@ -84,9 +62,6 @@ def count_words(texts: Iterable[str]) -> tuple[int, str]:
 
 def markup(text: str) -> str | None:
     """The first piece of a text that nobody speaks: tags, entities, addresses, remarks of the transcriber."""
-    # One of these is in every match.
-    if not any(char in text for char in "<&[{\\*(:w"):
-        return None
     found = _MARKUP.search(text)
     return found.group() if found else None
 
@@ -97,21 +72,7 @@ def shorten(text: str, limit: int = 60) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3].rstrip()}..."
 
 
-@dataclasses.dataclass(frozen=True)
-class Languages:
-    """What the texts of a data set are in."""
-
-    expected: str | None
-    """The language that they are compared with; None where it is none that can be told."""
-    mostly: str | None
-    """The language of most texts where it is clearly not the one named."""
-    others: list[tuple[int, str]]
-    """Positions of texts in another language, and which."""
-
-
-def tell_languages(
-    texts: Sequence[str], code: str, on_progress: Callable[[int, int], None] | None = None
-) -> Languages:
+def tell_languages(texts: Sequence[str], code: str) -> tuple[str | None, list[tuple[int, str]]]:
     """Which texts are in another language than the rest.
 
     By py3langid, a naive Bayes classifier of byte n-grams (Lui and Baldwin: langid.py, ACL 2012) whose model comes
@@ -120,33 +81,25 @@ def tell_languages(
     Args:
         texts: all of one language, as far as the data set says.
         code: that language, as Whisper's code.
-        on_progress: called with texts read and texts in all.
+
+    Returns:
+        The language of most texts where it is clearly not the one named, and positions of texts that are in neither,
+        each with its language. A language that the classifier does not know is never told to be another.
     """
     identifier = _identifier()
-    known = set(identifier.nb_classes)
     named = _SAME.get(code, code)
-    ranks: dict[int, dict[str, float]] = {}
-    for at, text in enumerate(texts):
-        if count_units(text) >= _LEAST_LETTERS:
-            ranks[at] = dict(identifier.rank(text))
-        if on_progress is not None and at % 100 == 0:
-            on_progress(at, len(texts))
-    votes = Counter(next(iter(scores)) for scores in ranks.values())
-    mostly = votes.most_common(1)[0][0] if len(ranks) >= _ENOUGH else None
-    # Languages that the classifier does not know come out as this and that, so only a clear majority counts.
-    if mostly is not None and (mostly == named or votes[mostly] < 0.6 * len(ranks)):
-        mostly = None
-    expected = mostly or (named if named in known else None)
-    if expected is None:
-        return Languages(None, None, [])
+    ranks = {at: dict(identifier.rank(text)) for at, text in enumerate(texts) if len(text) >= _LEAST_LETTERS}
     best = {at: next(iter(scores)) for at, scores in ranks.items()}
+    if named not in identifier.nb_classes:
+        return None, []
+    mostly = Counter(best.values()).most_common(1)[0] if len(best) >= _ENOUGH else (named, 0)
+    expected = mostly[0] if mostly[1] >= 0.6 * len(best) else named
     others = [
-        (at, _WHISPERS.get(best[at], best[at]))
+        (at, best[at])
         for at, scores in ranks.items()
         if best[at] != expected and scores[best[at]] - scores[expected] >= _MARGIN
     ]
-    shown = mostly if mostly is not None and named in known else None
-    return Languages(_WHISPERS.get(expected, expected), shown and _WHISPERS.get(shown, shown), others)
+    return None if expected == named else expected, others
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.config import TrainConfig
-from trainer.data.audio import SAMPLE_RATE, AudioError, hear
+from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
 from trainer.data.clips import DROP_REASONS
 from trainer.data.features import count_frames, extract_features
 from trainer.data.labels import TOO_LONG_TEXT, make_labels
@@ -164,7 +164,7 @@ class StreamedSplit:
         place, clip = given
         extractor = self._processor.feature_extractor
         try:
-            samples = hear(clip.audio(self._config), max_seconds=window_seconds(extractor)).samples
+            samples = read_audio(clip.audio(self._config), max_seconds=window_seconds(extractor))
             if count_frames(extractor, len(samples)) > self._window:
                 raise AudioError(
                     "too_long_audio",

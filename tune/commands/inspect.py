@@ -28,7 +28,7 @@ _EXAMPLES = """\
 examples:
   tune-whisper inspect --data recordings/ --language be --output report/
   tune-whisper inspect --data clips.csv --model small          # with the tokens and the limits of the model to tune
-  tune-whisper inspect --data google/fleurs --set data_config=be_by --sample 2000
+  tune-whisper inspect --data google/fleurs --set data_config=be_by --language be --sample 2000
 """
 _SETTINGS = (
     *("data_config", "train_split", "validation_split", "test_split", "validation_share", "audio_column"),
@@ -44,7 +44,7 @@ _FLAGS = {
     ),
     "language": (
         "L",
-        "only the clips of this language, as a search takes them (default: all that the data has)",
+        "the language of the clips, as for a search (default: en; --set language_column=NAME takes several)",
     ),
 }
 
@@ -116,7 +116,6 @@ def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
         inspection = inspect_data(
             config,
             with_model=arguments.model is not None or config.data == "demo",
-            all_languages=arguments.language is None,
             sample=sample,
             on_progress=progress.show,
         )

@@ -6,8 +6,8 @@ import datetime
 import random
 from typing import TYPE_CHECKING
 
-from trainer.inspection.inspection import distributions
-from tune.inspection.tables import headline, limits_text, long_time, quantile_row
+from trainer.inspection.rates import usual_seconds
+from tune.inspection.tables import headline, limits_text, long_time, quantile_rows
 from tune.pages.figures import BLUE, CYCLE, INK, RED, Picture, new_figure, pointed
 from tune.pages.page import render_page
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _OPEN, _MOST = 6, 300
 """Clips of a finding that are seen at once, and that are on the page at all."""
-_MISFITS = ("text_too_long", "text_too_short")
 _MOST_POINTS = 2000
 
 
@@ -31,21 +30,19 @@ def inspection_page(inspection: Inspection) -> str:
         headline(inspection),
         footer=f"tune-whisper inspect, {today}",
         tiles=[
-            (f"{len(inspection.warnings)}", "warning" if len(inspection.warnings) == 1 else "warnings"),
+            (f"{len(inspection.findings)}", "warning" if len(inspection.findings) == 1 else "warnings"),
             (f"{len(inspection.entries):,}", "clips"),
             (length, unit),
             (f"{sum(facts.words for facts in inspection.splits.values()):,}", "words"),
         ],
         notes=[note.removeprefix("WARNING: ") for note in inspection.notes],
-        warnings=inspection.warnings,
-        worth_knowing=[finding for finding in inspection.findings if finding.level == "note"],
+        findings=inspection.findings,
         open=_OPEN,
         most=_MOST,
-        speakers=any(facts.speakers for facts in inspection.splits.values()),
         splits=inspection.splits,
         durations=draw_durations(inspection),
         rates=draw_rates(inspection),
-        quantiles=[quantile_row(one) for one in distributions(inspection.entries)],
+        quantiles=quantile_rows(inspection),
         limits=limits_text(inspection),
     )
 
@@ -54,8 +51,8 @@ def draw_durations(inspection: Inspection) -> Picture | None:
     """Clips by length, split by split; None where none was measured."""
     by_split: dict[str, list[float]] = {}
     for entry in inspection.entries:
-        if entry.sound is not None and entry.sound.seconds:
-            by_split.setdefault(entry.split, []).append(entry.sound.seconds)
+        if entry.heard is not None:
+            by_split.setdefault(entry.split, []).append(entry.heard.seconds)
     figure = new_figure(
         xaxis={"title": {"text": "seconds"}}, yaxis={"title": {"text": "clips"}}, barmode="stack", bargap=0.06
     )
@@ -69,32 +66,34 @@ def draw_rates(inspection: Inspection) -> Picture | None:
     flagged = {
         (one.split, one.name): one.detail
         for finding in inspection.findings
-        if finding.kind in _MISFITS
+        if finding.kind == "text_misfit"
         for one in finding.suspects
     }
-    points = [entry for entry in inspection.entries if entry.heard is not None and entry.heard.spoken > 0]
+    points = [
+        (entry, sound) for entry in inspection.entries if (sound := entry.heard) is not None and sound.spoken
+    ]
     if len(points) < 2:
         return None
-    usual = [entry for entry in points if (entry.split, entry.name) not in flagged]
+    usual = [point for point in points if (point[0].split, point[0].name) not in flagged]
     shown = random.Random(0).sample(usual, min(len(usual), _MOST_POINTS))
-    odd = [entry for entry in points if (entry.split, entry.name) in flagged][:_MOST]
+    odd = [point for point in points if (point[0].split, point[0].name) in flagged][:_MOST]
     figure = new_figure(
         xaxis={"title": {"text": "letters of the text"}, "rangemode": "tozero"},
         yaxis={"title": {"text": "seconds of speech"}, "rangemode": "tozero"},
         showlegend=False,
     )
-    for entries, colour in ((shown, BLUE), (odd, RED)):
-        told = [f"{one.name} ({one.split}) {flagged.get((one.split, one.name), '')}" for one in entries]
+    for some, colour in ((shown, BLUE), (odd, RED)):
+        told = [f"{one.name} ({one.split}) {flagged.get((one.split, one.name), '')}" for one, _ in some]
         figure.add_scatter(
-            x=[one.units for one in entries],
-            y=[one.heard.spoken if one.heard else None for one in entries],
+            x=[entry.units for entry, _ in some],
+            y=[sound.spoken for _, sound in some],
             mode="markers",
             marker={"color": colour, "size": 6, "opacity": 0.6},
             **pointed(told),
         )
     for rate in inspection.rates.values():
-        ends = [0, max(entry.units for entry in points)]
-        seconds = [rate.usual_seconds(letters) for letters in ends]
+        ends = [0, max(entry.units for entry, _ in points)]
+        seconds = [usual_seconds(rate, letters) for letters in ends]
         figure.add_scatter(x=ends, y=seconds, mode="lines", line={"color": INK, "width": 1}, hoverinfo="skip")
     caption = "How long texts take to speak, without pauses. Red: texts that are too long or too short for their audio."
     return Picture("rates", caption, figure, 380)

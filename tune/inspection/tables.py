@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import datetime
 import io
 from collections import Counter
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer.inspection.inspection import Distribution, distributions
+from trainer.inspection.inspection import quantiles
 from tune.util.console import clock, say, say_notes
 
 if TYPE_CHECKING:
@@ -27,30 +28,28 @@ def print_inspection(inspection: Inspection, console: Console, *, more: bool) ->
     say(console, headline(inspection))
     say_notes(console, inspection.notes)
     console.print()
-    if not inspection.warnings:
+    if not inspection.findings:
         console.print(Text("no warnings: nothing in this data looks wrong", style="green"))
     for finding in inspection.findings:
-        colour = "yellow" if finding.level == "warning" else "cyan"
-        title = Text.assemble((f"{finding.level}: ", f"bold {colour}"), (finding.title, "bold"))
-        console.print(title, soft_wrap=True)
+        console.print(Text.assemble(("warning: ", "bold yellow"), (finding.title, "bold")), soft_wrap=True)
         for one in finding.suspects[:_SHOWN]:
             say(console, f"  {one.name} ({one.split}): {one.detail}")
-        if finding.count > _SHOWN:
-            say(console, f"  ... and {finding.count - _SHOWN:,} more")
+        if len(finding.suspects) > _SHOWN:
+            say(console, f"  ... and {len(finding.suspects) - _SHOWN:,} more")
         console.print(Text(f"  → {finding.advice}", style="dim"), soft_wrap=True)
-    if more and any(finding.count > _SHOWN for finding in inspection.findings):
+    if more and any(len(finding.suspects) > _SHOWN for finding in inspection.findings):
         say(console, "--output DIR writes all of them to suspicious.csv, and a page with pictures")
     console.print()
     table = _table("split", "clips", "time", "words", "different texts", "speakers")
     for name, facts in inspection.splits.items():
-        counts = [facts.words, facts.texts, facts.speakers]
+        counts = [facts.words, facts.different_texts, facts.speakers]
         cells = ["" if count is None else f"{count:,}" for count in counts]
         table.add_row(name, f"{facts.clips:,}", clock(facts.seconds), *cells)
     console.print(table)
     console.print()
     table = _table("per clip", "least", "5 %", "median", "95 %", "most")
-    for found in distributions(inspection.entries):
-        table.add_row(*quantile_row(found))
+    for row in quantile_rows(inspection):
+        table.add_row(*row)
     console.print(table)
     console.print()
     say(console, f"limits    {limits_text(inspection)}")
@@ -86,20 +85,20 @@ def limits_text(inspection: Inspection) -> str:
     return f"{limits.window:g} s and {limits.max_tokens} tokens, of {whose}"
 
 
-def quantile_row(found: Distribution) -> list[str]:
+def quantile_rows(inspection: Inspection) -> list[list[str]]:
     """What is measured, and its least, 5 %, median, 95 % and most, with as many digits as tell something."""
-    values = [found.quantile(share) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
-    whole = [abs(value) >= 100 or value == int(value) for value in values]
     return [
-        found.title,
-        *(f"{value:,.0f}" if short else f"{value:.2f}" for value, short in zip(values, whole, strict=True)),
+        [
+            name.replace("_", " "),
+            *(f"{one:,.0f}" if abs(one) >= 100 else f"{one:.4g}" for one in row.values()),
+        ]
+        for name, row in quantiles(inspection.entries).items()
     ]
 
 
 def to_dict(inspection: Inspection) -> dict[str, Any]:
-    """The content of `inspection.json`; plain values only, times in seconds, shares from 0 to 1."""
+    """The content of `inspection.json`; plain values only, times in seconds."""
     limits, left_out = inspection.limits, inspection.left_out
-    shares = {"least": 0.0, "p05": 0.05, "median": 0.5, "p95": 0.95, "most": 1.0}
     return {
         "kind": "tune-whisper inspection",
         "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -109,34 +108,15 @@ def to_dict(inspection: Inspection) -> dict[str, Any]:
         "limits": {"seconds": limits.window, "tokens": limits.max_tokens},
         "clips": len(inspection.entries),
         "listened_to": inspection.measured,
-        "warnings": len(inspection.warnings),
-        "findings": [
-            {
-                **{name: getattr(finding, name) for name in ("kind", "level", "title", "advice", "count")},
-                "clips": [
-                    {"split": one.split, "file": one.name, "detail": one.detail} for one in finding.suspects
-                ],
-            }
-            for finding in inspection.findings
-        ],
+        "findings": [dataclasses.asdict(finding) for finding in inspection.findings],
         "notes": inspection.notes,
-        "splits": {
-            name: {
-                **{"clips": facts.clips, "seconds": round(facts.seconds, 1), "words": facts.words},
-                **{"different_texts": facts.texts, "speakers": facts.speakers},
-            }
-            for name, facts in inspection.splits.items()
-        },
+        "splits": {name: dataclasses.asdict(facts) for name, facts in inspection.splits.items()},
         "dropped": {
             "by_reason": dict(Counter(drop.reason for drop in left_out.drops).most_common()),
             "search_stops": left_out.stops,
         },
-        "usual_letters_per_second": {code: round(rate.rate, 2) for code, rate in inspection.rates.items()},
-        "distributions": {
-            one.key: {"clips": len(one.values)}
-            | {name: round(one.quantile(share), 4) for name, share in shares.items()}
-            for one in distributions(inspection.entries)
-        },
+        "usual_letters_per_second": inspection.rates,
+        "distributions": quantiles(inspection.entries),
     }
 
 
@@ -145,7 +125,7 @@ def suspicious_list(inspection: Inspection) -> str:
     lines = io.StringIO(newline="")
     writer = csv.writer(lines)
     writer.writerow(("file", "split", "why", "detail"))
-    for finding in inspection.warnings:
+    for finding in inspection.findings:
         why = finding.kind.replace("_", " ")
         writer.writerows((one.name, one.split, why, one.detail) for one in finding.suspects)
     return lines.getvalue()

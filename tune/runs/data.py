@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trainer.scoring.split_data import SplitClips
     from tune.search.guards import Guard
 
-_MOST_WARNINGS = 3
 _WAIT_SECONDS = 5.0
 """For features that nobody wants any more, and of which nothing has been heard."""
 _CHOICES = (
@@ -268,14 +267,12 @@ def _look_at(base: TrainConfig, data: PreparedData) -> list[str]:
     """What looks wrong in texts and lengths, and the command that shows which clips it is; nothing for sound data."""
     from trainer.inspection.quick import quick_look
 
-    look = quick_look(data.splits)
-    notes = [look.small] if look.small else []
-    if not look.warnings:
+    found = quick_look(data.splits)
+    notes = [one.title for one in found if not one.suspects]
+    warnings = [f"WARNING: {one.title}, such as {one.suspects[0].name}" for one in found if one.suspects]
+    if not warnings:
         return notes
-    rest = len(look.warnings) - _MOST_WARNINGS
-    more = f"{rest} more warning{'s' * (rest != 1)} and the clips" if rest > 0 else "the clips"
-    warnings = [f"WARNING: {one}" for one in look.warnings[:_MOST_WARNINGS]]
-    return [*notes, *warnings, f"{more} are shown by {_inspect_command(base)}"]
+    return [*notes, *warnings, f"the clips are shown by {_inspect_command(base)}"]
 
 
 def _inspect_command(base: TrainConfig) -> str:

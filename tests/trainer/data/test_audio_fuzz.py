@@ -254,6 +254,7 @@ def _reasons(case: Case, error: AudioError) -> Iterator[str]:
         yield f"another reason: {error.reason}: {error}"
 
 
+@pytest.mark.occasional
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_files_of_any_kind_and_damage(tmp_path: Path, group: int) -> None:
     found = []

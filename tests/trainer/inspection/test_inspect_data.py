@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from make_data import Example, tone, write_clips, write_common_voice, write_hub_parquet, write_processor
+from make_data import tone, write_processor
 from pages import Page
 from planted_faults import Planter, load_rows, names
 
@@ -20,10 +20,8 @@ from tune.inspection.tables import to_dict
 
 
 def found_by_kind(inspection: Inspection) -> dict[str, set[str]]:
-    """Files by the kind of warning; a text that does not fit its audio may be found by its length or language."""
-    found = {finding.kind: names(finding.suspects) for finding in inspection.warnings}
-    found["swapped"] = found.get("text_too_long", set()) | found.get("text_too_short", set())
-    return found
+    """Files by the kind of finding."""
+    return {finding.kind: names(finding.suspects) for finding in inspection.findings}
 
 
 PLANTED = {"speech_en_de": (None, 2.5, True), "demo": (300, 2.4, False)}
@@ -35,7 +33,7 @@ def test_every_planted_fault_is_found(source: str, request: pytest.FixtureReques
     data = source if source == "demo" else str(request.getfixturevalue("shared_data") / source)
     planter = Planter(tmp_path, load_rows(data, tmp_path, limit))
     folder = planter.plant_all(ratio=ratio, both=both)
-    inspection = inspect_data(TrainConfig(data=str(folder)), with_model=False, all_languages=True)
+    inspection = inspect_data(TrainConfig(data=str(folder), language_column="language"), with_model=False)
     found = found_by_kind(inspection)
     for kind, where in planter.faults.items():
         assert where <= found.get(kind, set()), f"{kind}: not found {where - found.get(kind, set())}"
@@ -44,25 +42,18 @@ def test_every_planted_fault_is_found(source: str, request: pytest.FixtureReques
     assert len(set().union(*false.values())) <= 2, f"false alarms: {false}"
 
 
-@pytest.mark.parametrize("language", [None, "en", "de"])
-def test_real_speech_raises_no_alarm(shared_data: Path, language: str | None) -> None:
-    config = TrainConfig(data=str(shared_data / "speech_en_de"), language=language or "en")
-    inspection = inspect_data(config, with_model=False, all_languages=language is None)
-    assert len(inspection.entries) == (200 if language else 400)
-    assert inspection.warnings == []
-    assert sum(finding.count for finding in inspection.findings) <= 1
-    assert set(inspection.languages) == ({language} if language else {"en", "de"})
+def test_real_speech_raises_no_alarm(shared_data: Path) -> None:
+    config = TrainConfig(data=str(shared_data / "speech_en_de"), language_column="language")
+    inspection = inspect_data(config, with_model=False)
+    assert inspection.findings == []
+    assert inspection.languages == {"en": 200, "de": 200}
 
 
 def test_the_demo_raises_no_alarm() -> None:
     inspection = inspect_data(TrainConfig())
-    assert inspection.warnings == []
-    assert [finding.kind for finding in inspection.findings] == ["shared_speakers"]
-    assert {name: facts.speakers for name, facts in inspection.splits.items()} == {
-        "train": 8,
-        "validation": 8,
-        "test": 8,
-    }
+    assert inspection.findings == []
+    assert "8 of 8 speakers of test are in train too" in " ".join(inspection.notes)
+    assert [facts.speakers for facts in inspection.splits.values()] == [8, 8, 8]
     assert inspection.limits.window == 4
 
 
@@ -119,17 +110,6 @@ def test_what_would_be_left_out_and_tokens_are_those_of_a_search(tmp_path: Path)
     assert inspect_data(config.replace(max_dropped_share=0.2)).left_out.stops == str(error.value)
 
 
-def test_without_a_model_the_limits_are_whispers(tmp_path: Path) -> None:
-    folder = spoiled(tmp_path / "data", bad=0)
-    inspection = inspect_data(TrainConfig(data=str(folder), split_by=None), with_model=False)
-    assert (inspection.limits.model, inspection.limits.window, inspection.limits.max_tokens) == (
-        None,
-        30,
-        448,
-    )
-    assert all(entry.tokens is None for entry in inspection.entries)
-
-
 def test_a_sample_is_listened_to_and_all_texts_are_read(tmp_path: Path) -> None:
     folder = spoiled(tmp_path / "data", bad=2)
     with (folder / "metadata.csv").open("a") as file:
@@ -139,42 +119,21 @@ def test_a_sample_is_listened_to_and_all_texts_are_read(tmp_path: Path) -> None:
     assert inspection.measured == len(heard) == 10
     assert {entry.split for entry in heard} == {"train", "validation", "test"}
     assert "listened to 10 of 40 clips; all texts were read" in inspection.notes
-    kinds = {finding.kind for finding in inspection.warnings}
-    assert {"shared_text", "odd_characters"} <= kinds
+    assert {"shared_text", "odd_characters"} <= found_by_kind(inspection).keys()
+    assert (inspection.limits.model, inspection.limits.window, inspection.limits.max_tokens) == (
+        None,
+        30,
+        448,
+    )
     assert inspection.left_out.stops is None
-
-
-def test_the_same_with_one_process_and_with_two(tmp_path: Path) -> None:
-    config = TrainConfig(data=str(spoiled(tmp_path / "data", bad=1)))
-    one, two = (inspect_data(config, with_model=False, workers=workers) for workers in (1, 2))
-    assert [entry.sound for entry in one.entries] == [entry.sound for entry in two.entries]
-    assert one.findings == two.findings
-
-
-def test_audio_inside_parquet_and_a_common_voice_release(tmp_path: Path) -> None:
-    rows = [Example(f"{number:02}.flac", f"sentence number {number}", "train", "en") for number in range(8)]
-    rows += [
-        Example(f"{8 + at:02}.flac", f"held out {at}", split, "en")
-        for at, split in enumerate(["validation", "test"])
-    ]
-    write_clips(tmp_path / "clips", rows)
-    soundfile.write(tmp_path / "clips" / "09.flac", soundfile.read(tmp_path / "clips" / "01.flac")[0], 16_000)
-    parquet = write_hub_parquet(tmp_path / "parquet", rows, tmp_path / "clips")
-    release = write_common_voice(tmp_path / "release", rows)
-    (release / "en" / "clips" / "09.flac").write_bytes((release / "en" / "clips" / "01.flac").read_bytes())
-    for data in (parquet, release):
-        inspection = inspect_data(TrainConfig(data=str(data)), with_model=False)
-        assert len(inspection.entries) == 10
-        assert found_by_kind(inspection)["shared_audio"] == {"01.flac", "09.flac"}
-    assert {entry.speaker for entry in inspection.entries} == {"x"}
 
 
 def test_data_of_which_nothing_can_be_heard(tmp_path: Path) -> None:
     lines = [f"missing{number}.wav,text number {number}" for number in range(3)]
     (tmp_path / "metadata.csv").write_text("\n".join(["file_name,text", *lines]) + "\n")
     inspection = inspect_data(TrainConfig(data=str(tmp_path)), with_model=False)
-    assert [finding.kind for finding in inspection.warnings] == ["dropped", "small_split"]
-    assert inspection.warnings[0].title.startswith("a search would stop: ")
+    assert [finding.kind for finding in inspection.findings] == ["dropped", "small_split"]
+    assert inspection.findings[0].title.startswith("a search would stop: ")
     content = to_dict(inspection)
     assert content["dropped"]["by_reason"] == {"unreadable_audio": 3}
     assert "seconds" not in content["distributions"]
@@ -198,7 +157,7 @@ def test_languages_of_one_data_set_are_judged_each_by_its_own(tmp_path: Path) ->
     texts[10] = german
     rows = [f"{text} {number},{('en', 'de')[number % 2]}" for number, text in enumerate(texts)]
     data = clips_with(tmp_path, "text,language", rows)
-    every = inspect_data(TrainConfig(data=data), with_model=False, all_languages=True)
+    every = inspect_data(TrainConfig(data=data, language_column="language"), with_model=False)
     assert every.languages == {"en": 30, "de": 30}
     assert found_by_kind(every)["other_language"] == {"clips/10.wav"}
     one = inspect_data(TrainConfig(data=data, language="de"), with_model=False)
@@ -209,5 +168,5 @@ def test_languages_of_one_data_set_are_judged_each_by_its_own(tmp_path: Path) ->
 def test_data_in_another_language_than_named_is_told(tmp_path: Path) -> None:
     rows = [f'"Это предложение номер {number}, и оно длинное"' for number in range(30)]
     inspection = inspect_data(TrainConfig(data=clips_with(tmp_path, "text", rows)), with_model=False)
-    (finding,) = [one for one in inspection.warnings if one.kind == "language_setting"]
+    (finding,) = [one for one in inspection.findings if one.kind == "language_setting"]
     assert finding.title == "most texts look Russian, and are taken for English"

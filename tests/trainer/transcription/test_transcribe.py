@@ -13,10 +13,9 @@ import torch
 from demo_clips import demo_clips, joined
 
 from trainer.config import TrainConfig
-from trainer.errors import DataError
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.train import evaluate
-from trainer.transcription.transcribe import Transcriber, find_recordings, find_speech, read_recording
+from trainer.transcription.transcribe import Transcriber, find_speech, read_recording
 from trainer.transcription.transcripts import Segment
 
 RATE = 16_000
@@ -42,24 +41,6 @@ def other(folder: Path, **settings: object) -> Path:
     config = folder / "generation_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | settings))
     return folder
-
-
-def test_recordings_are_found(tmp_path: Path) -> None:
-    (tmp_path / "talks" / "monday").mkdir(parents=True)
-    for name in (
-        "talks/a.wav",
-        "talks/monday/b.FLAC",
-        "talks/monday/.hidden.wav",
-        "talks/notes.txt",
-        "c.xyz",
-    ):
-        (tmp_path / name).touch()
-    found = find_recordings([tmp_path / name for name in ("talks", "c.xyz", "talks/a.wav")])
-    assert [str(name) for name in found.values()] == ["a.wav", "monday/b.FLAC", "c.xyz"]
-    (tmp_path / "empty").mkdir()
-    for name, words in (("empty", "has no audio file in it"), ("none.wav", "no such file or folder")):
-        with pytest.raises(DataError, match=words):
-            find_recordings([tmp_path / name])
 
 
 def test_decodes_as_an_evaluation_does(demo: Transcriber, small_config: TrainConfig) -> None:

@@ -16,10 +16,8 @@ from made_experiments import made_trial, write_experiment
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
-from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
-from tune.experiments.saved import find_experiment, load_saved
 from tune.experiments.storage import Storage
 
 RATE = 16_000
@@ -97,16 +95,12 @@ def add_rows(search: Search) -> None:
     search.write(search.rows)
 
 
-def sort_rows(search: Search) -> None:
-    search.write(sorted(search.rows, key=lambda row: row["text"]))
-
-
 def move(search: Search) -> None:
     """Rows are added, and all of them name their files in full."""
     search.write([row | {"audio": str(search.folder / row["audio"])} for row in search.rows])
 
 
-@pytest.mark.parametrize("change", [add_rows, sort_rows, move])
+@pytest.mark.parametrize("change", [add_rows, move])
 def test_the_test_split_stays_what_it_was(search: Search, change: Callable[[Search], None]) -> None:
     change(search)
     assert search.load()["test"] != search.splits["test"]  # made anew it would be another
@@ -148,13 +142,6 @@ def test_what_was_trained_on_is_left_out_of_other_data(search: Search, tmp_path:
     assert any(told in note for note in everything["notes"])
 
 
-def corrected(search: Search, place: Path) -> Path:
-    """Another table of the same files with other texts."""
-    table = search.folder / "corrected.csv"
-    write_table(table, [row | {"text": f"{row['text']} corrected"} for row in search.rows[:CLIPS]])
-    return table
-
-
 def from_elsewhere(search: Search, place: Path) -> Path:
     """A table in another folder that names the same files in full."""
     write_table(
@@ -182,7 +169,7 @@ def inside_a_table(search: Search, place: Path) -> Path:
     return place / "all.parquet"
 
 
-@pytest.mark.parametrize("copy", [corrected, from_elsewhere, renamed, inside_a_table])
+@pytest.mark.parametrize("copy", [from_elsewhere, renamed, inside_a_table])
 def test_audio_that_was_trained_on_is_known_by_whatever_name(
     search: Search, tmp_path: Path, copy: Callable[[Search, Path], Path]
 ) -> None:
@@ -260,32 +247,3 @@ def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -
     anew = make_train_plan(TrainRequest(storage=storage, origin="made", settings={"data_seed": 4}))
     assert anew.base.splits is None
     assert any("data_seed differs from made" in note for note in anew.notes)
-
-
-@pytest.mark.parametrize("name", ["clips.csv", "./clips/../clips.csv", "~/clips.csv", "link/clips.csv"])
-def test_the_same_data_by_another_path_keeps_the_splits(
-    search: Search, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    from tune.experiments.training_plan import TrainRequest, make_train_plan
-
-    add_rows(search)
-    monkeypatch.chdir(search.folder)
-    monkeypatch.setenv("HOME", str(search.folder))
-    (search.folder / "link").symlink_to(search.folder)
-    request = TrainRequest(storage=Storage.parse(search.storage), origin="made", settings={"data": name})
-    table = load_clips(make_train_plan(request).base)
-    assert {clip.name for clip in table.splits["test"]} == search.splits["test"]
-
-
-def test_a_home_of_nobody(search: Search, capsys: Any) -> None:
-    words = ("--space", "lr_batch", "--model", "demo", "--set", f"data={search.table}", "--dry-run")
-    assert search.run(*words, "--set", "splits=~nobody-of-this-name/splits.parquet") == 2
-    assert "is no file with splits" in capsys.readouterr().err
-
-
-def test_the_splits_are_where_the_experiment_is(search: Search) -> None:
-    moved = search.folder / "elsewhere"
-    moved.mkdir()
-    search.made.rename(moved / "made")
-    saved = load_saved(find_experiment("made", Storage.parse(moved)))
-    assert saved.base.splits == str(moved / "made" / SPLITS_FILE)

@@ -52,18 +52,6 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(folder)
 
 
-def test_what_is_wrong_with_a_page_is_seen(browser: Any, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text(
-        "<!doctype html><link rel=icon href='data:,'><meta name=viewport content='width=device-width'>"
-        "<p style='width: 700px'>wide</p><img src='http://127.0.0.1:9/x.png'><script>console.error('oh')</script>"
-    )
-    seen = screenshots.look(browser, page, screenshots.PHONE)
-    assert seen.requests == ["http://127.0.0.1:9/x.png"]
-    assert any("oh" in message for message in seen.console)
-    assert seen.too_wide > 300
-
-
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", ["DESKTOP", "PHONE"])
 def test_a_page_is_complete_quiet_and_fits(
@@ -107,14 +95,3 @@ def test_no_script_of_others_runs(browser: Any, tmp_path: Path) -> None:
     assert browser.execute_script("return window.evil") is None
     for word in ("inline script", "http://127.0.0.1:9/x.png", "Content Security Policy"):
         assert word in refused
-
-
-@pytest.mark.parametrize(
-    ("state", "count", "width"), [("running", 1, "PHONE"), ("interrupted", 3, "DESKTOP")]
-)
-def test_pages_of_searches_that_have_just_begun(
-    browser: Any, tmp_path: Path, state: str, count: int, width: str
-) -> None:
-    trials = [made_trial(n, [40, 20, 10 + n], rate=1e-3 * n) for n in range(1, count + 1)]
-    folder = write_experiment(tmp_path, trials, asked=9, state=state)
-    look_at(browser, write_report(folder), width)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,9 @@ import pytest
 from made_experiments import made_trial, write_experiment
 
 from trainer.scoring.alignment import ClipErrors
-from tune.report.advice.results import finalists_tie
-from tune.report.analysis import LEAST_TRIALS, Analysis
+from tune.report.analysis import Analysis
 from tune.report.experiment import load_experiment
-from tune.report.scales import number, scale_of, tell, wer_scale
-from tune.report.writer import make_report
 from tune.search.finalists import gain_interval, objective_interval
-from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
 
 
 def analysed(folder: Path, trials: list[Any], **kinds: Any) -> Analysis:
@@ -51,12 +46,6 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
     assert costs.tell(costs.total) == "5.6 GPU-hours"
 
 
-def test_costs_without_a_gpu(tmp_path: Path) -> None:
-    costs = analysed(tmp_path, [made_trial(1, [40])], gpus=0.0).costs
-    assert (costs.device, costs.full, costs.saved) == ("CPU", None, 0.0)
-    assert costs.tell(costs.total) == "14.1 CPU-minutes"  # four CPUs for 212 s
-
-
 def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None:
     """All others' WERs are halved from rung to rung, so its own would have been too."""
     trials = [made_trial(n, [40 + n, 20 + n / 2, 10 + n / 4], rate=1e-3 * n) for n in range(1, 4)]
@@ -68,39 +57,6 @@ def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None
     assert expected["005"] == pytest.approx(15)
     assert expected["006"] == max(expected[key] for key in ("001", "002", "003", "004", "005"))
     assert not {"007", "008"} & set(expected)
-
-
-def test_trials_from_1000_on_come_after_those_before(tmp_path: Path) -> None:
-    trials = [made_trial(number, [40, 20, 10], rate=1e-6 * number) for number in range(990, 1012)]
-    wers = {trial.trial_id: [10.0, 10.1] for trial in (trials[9], trials[10])}
-    analysis = analysed(tmp_path, trials, repeats=wers)
-    known = analysis.experiment
-    assert [trial.trial_id for trial in known.trials] == [f"{number:03d}" for number in range(990, 1012)]
-    page = make_report(known).html.partition("The best 10 of")[2]
-    best = re.findall(r"<td>(\d{3,4})<", page.partition("<details")[0])
-    assert best == [f"{number:03d}" for number in range(990, 1000)]
-    assert next(finalists_tie(analysis)).seen.startswith("Between finalists 999 and 1000 no")
-
-
-def test_near_settings_count_more(tmp_path: Path) -> None:
-    """High rates gain little after the first rung here, low ones much."""
-    trials = [made_trial(n, [40, 20, 10], rate=2e-4 + 1e-6 * n) for n in range(1, 4)]
-    trials += [made_trial(n, [30, 27, 25], rate=8e-3 + 1e-5 * n) for n in range(4, 7)]
-    trials += [made_trial(7, [44], rate=2e-4), made_trial(8, [44], rate=8e-3)]
-    expected = analysed(tmp_path, trials).expected
-    assert expected["007"] < 13
-    assert expected["008"] > 32
-
-
-def test_with_a_budget_in_steps_a_stopped_trial_counts_with_its_own_end(tmp_path: Path) -> None:
-    """A batch of 32 sees half the samples of one of 64; WERs fall with the root of a trial's own share."""
-    whole, half = {"batch": 16, "accumulation": 4}, {"batch": 16, "accumulation": 2}
-    rungs = (128, 448, 1280)
-    trials = [made_trial(1, [10 * (rung / 1280) ** -0.5 for rung in rungs], rungs=rungs, **whole)]
-    trials += [made_trial(2, [30], rungs=rungs, rate=2e-3, **half)]
-    analysis = analysed(tmp_path, trials, settings={"max_steps": 20})
-    assert analysis.experiment.settings.rungs == rungs
-    assert analysis.expected == {"001": 10, "002": pytest.approx(30 * (128 / 640) ** 0.5)}
 
 
 def spread(count: int, points: float) -> list[Any]:
@@ -125,12 +81,6 @@ def test_the_important_setting_is_named(tmp_path: Path) -> None:
     assert all(importance.low <= importance.share <= importance.high for importance in found)
     assert max(importance.high for importance in found[1:]) < found[0].low
     assert Analysis(analysis.experiment).importances == found, "the same each time"
-
-
-def test_few_trials_tell_no_importances(tmp_path: Path) -> None:
-    assert analysed(tmp_path, spread(LEAST_TRIALS - 1, 20.0)).importances == []
-    equal = [made_trial(n, [40, 20, 10], rate=1e-3 * n) for n in range(1, 10)]
-    assert analysed(tmp_path / "equal", equal).importances == []
 
 
 def clips(wer: float, n: int, random: np.random.Generator) -> ClipErrors:
@@ -193,24 +143,3 @@ def test_the_usual_settings_are_found(tmp_path: Path) -> None:
     }
     assert known.recipe_trial is not None
     assert known.recipe_trial.trial_id == "002"
-
-
-def test_places_and_labels_of_a_setting() -> None:
-    rate = scale_of("learning_rate", FloatParameter(1e-4, 1e-2, log=True))
-    assert rate.place(1e-3) == pytest.approx(0.5)
-    assert [text for _, text in rate.marks] == ["0.0001", "0.001", "0.01"]
-    assert scale_of("x", IntParameter(0, 10)).place(5) == 0.5
-    choice = scale_of("x", ChoiceParameter((8, 4)))
-    assert (choice.place(4), choice.place(8), choice.step) == (0.25, 0.75, 0.5)
-    long = scale_of("x", ChoiceParameter(("constant_with_warmup", "linear")))
-    assert long.axis()["ticktext"] == ["constant_with…", "linear"]
-    assert [wer_scale(wers).log for wers in ([5.0, 30.0], [10.0, 30.0], [0.0, 30.0], [7.0, 7.0])] == [
-        *(True, False, False, False)
-    ]
-    assert wer_scale([7.0, 7.0]).place(7.0) == pytest.approx(0.5)
-
-
-def test_values_as_people_read_them() -> None:
-    values = (0.00131234, 8, True, None, "cosine")
-    assert [tell(value) for value in values] == ["0.00131", "8", "true", "null", "cosine"]
-    assert [number(value) for value in (1e-5, 0.001, 250.0)] == ["1e-5", "0.001", "250"]

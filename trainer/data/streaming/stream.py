@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.config import TrainConfig
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, hear
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, read_audio
 from trainer.data.cache import found_or_built
 from trainer.data.columns import cell_text, find_audio_column, find_text_column
 from trainer.data.embedded import find_file
@@ -270,7 +270,7 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
     first = ""
     for clip in clips:
         try:
-            seconds.append(len(hear(clip.audio(config)).samples) / SAMPLE_RATE)
+            seconds.append(len(read_audio(clip.audio(config))) / SAMPLE_RATE)
         except AudioError as error:
             first = first or f" (the first is {clip.name}: {error})"
     if clips and not seconds:
