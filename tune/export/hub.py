@@ -35,11 +35,13 @@ def check_hub(repo: str, *, private: bool = False) -> str:
     """
     from huggingface_hub import HfApi, constants, get_token
     from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     if get_token() is None:
         raise HubError(f"hub model {repo}: no token for {constants.ENDPOINT}; {_LOG_IN}")
     api = HfApi()
     with _hub_errors(repo, "cannot be checked"):
+        validate_repo_id(repo)
         me = api.whoami()
         whole = repo if "/" in repo else f"{me['name']}/{repo}"
         roles = {each["name"]: each.get("roleInOrg") for each in me.get("orgs", [])} | {me["name"]: "admin"}
