@@ -13,11 +13,9 @@ PACKAGES = ("trainer", "tune", "tune_whisper")
 _HOOK = "transformers' Trainer writes and reads checkpoints in one go; we decide which parts of them"
 ALLOWED = {
     "tune/remote/client.py: _do_request": "Ray's job client has no public call with a time limit",
-    "tune/remote/view.py: _do_request": "the same",
     "trainer/deepspeed.py: _reset_state": "accelerate keeps one state for a process; nothing else begins it anew",
     "trainer/data/embedded.py: _fingerprint": "what tells data sets in memory apart has no public name",
     "trainer/data/parallel.py: _inheriting": "as multiprocessing's own check of the main guard reads it",
-    "trainer/scoring/translation.py: _extract_corpus_statistics": "chrF's counts of each clip, for the interval",
     "trainer/training/arguments.py: _n_gpu": "several visible GPUs would make transformers take DataParallel",
     "trainer/training/saving.py: _save_optimizer_and_scheduler": _HOOK,
     "trainer/training/saving.py: _load_optimizer_and_scheduler": _HOOK,

@@ -1,7 +1,8 @@
-"""`python -m trainer config.yaml`: one fine-tuning by itself, with the WER before and after."""
+"""`python -m trainer config.yaml`: one fine-tuning by itself, without Ray, with the WER before and after."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,40 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as the YAML file says; exit code 2 and one line for a mistake in it, 130 for Ctrl-C."""
-    return run_command(lambda: _main(argv))
+    return run_command(lambda: _train(argv))
 
 
-def _main(argv: Sequence[str] | None) -> int:
-    import argparse
+def read_config(path: Path) -> TrainConfig:
+    """The settings of a YAML file.
 
+    Raises:
+        ConfigError: the file is missing, no YAML mapping, or has a wrong setting.
+    """
+    import yaml
+
+    from trainer.config import TrainConfig
+    from trainer.yaml_nodes import Problems, compose, items, scalar
+
+    problems = Problems()
+    try:
+        root = compose(path.read_text(encoding="utf-8"), problems, empty="give settings, KEY: VALUE a line")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    if isinstance(root, yaml.MappingNode):
+        # Values stay text, as written: YAML would read the language `no` as false and `1e-5` as text anyway.
+        values = {key: scalar(node, as_text=True) for key, _, node in items(root, problems)}
+    elif root is not None:
+        problems.add(root, "must hold settings, KEY: VALUE a line")
+    lines = [f"line {line}: {text}" for line, text in problems.found]
+    if not lines:
+        try:
+            return TrainConfig.from_dict(values)
+        except ConfigError as error:
+            lines = str(error).splitlines()
+    raise ConfigError("\n".join(f"{path}: {line}" for line in lines))
+
+
+def _train(argv: Sequence[str] | None) -> int:
     from trainer.config import TrainConfig, field_docs
 
     usual = {name: "null" if value is None else value for name, value in vars(TrainConfig).items()}
@@ -35,56 +64,22 @@ def _main(argv: Sequence[str] | None) -> int:
     parser.add_argument(
         "config", metavar="CONFIG", type=Path, help="YAML file of settings, KEY: VALUE a line"
     )
-    return _run(read_config(parser.parse_args(argv).config))
-
-
-def read_config(path: Path) -> TrainConfig:
-    """The settings of a YAML file.
-
-    Raises:
-        ConfigError: the file is missing, no YAML mapping, or has a wrong setting.
-    """
-    import yaml
-
-    from trainer.config import TrainConfig
-
-    try:
-        # Scalars stay text, as written: YAML would read the language `no` as false and `1e-5` as text anyway.
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from error
-    pairs = node.value if isinstance(node, yaml.MappingNode) else []
-    if not pairs or not all(isinstance(each, yaml.ScalarNode) for pair in pairs for each in pair):
-        raise ConfigError(f"{path}: must hold settings, KEY: VALUE a line")
-    names = [key.value for key, _ in pairs]
-    problems = [f"{name}: is given twice; remove one" for name in sorted(set(names)) if names.count(name) > 1]
-    if not problems:
-        empty = ("", "null", "~")
-        try:
-            return TrainConfig.from_dict(
-                {key.value: None if v.value in empty else v.value for key, v in pairs}
-            )
-        except ConfigError as error:
-            problems = str(error).splitlines()
-    raise ConfigError("\n".join(f"{path}: {problem}" for problem in problems))
-
-
-def _run(config: TrainConfig) -> int:
-    from trainer.data.prepared import prepare
-    from trainer.methods import notes_on_methods
-    from trainer.scoring.objectives import describe_rates
-    from trainer.train import evaluate, train
-    from trainer.training.taught import allowed_note
-
+    config = read_config(parser.parse_args(argv).config)
     output = Path(config.output_dir)
     if output.exists():
         raise ConfigError(
             f"output_dir={config.output_dir!r}: is there already; choose another folder or remove it"
         )
+    from trainer.data.prepared import prepare
+    from trainer.optimizers import notes_on_methods
+    from trainer.scoring.objectives import describe_rates
+    from trainer.train import evaluate, train
+    from trainer.training.taught import allowed_note
+
     data = prepare(config, waveforms=config.augments)
     for note in filter(None, [*data.notes, allowed_note(config, data)]):
         print(f"note: {note}")
-    for line in notes_on_methods(config.to_dict(), type(config)().to_dict(), [config.method]):
+    for line in notes_on_methods(config.to_dict(), TrainConfig().to_dict(), [config.method]):
         print(line)
     before = evaluate(config, data=data)
     print(f"before: {before.describe()} on {before.rates['clips']} validation clips", flush=True)
@@ -100,10 +95,9 @@ def _run(config: TrainConfig) -> int:
 def _print_report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
     from trainer.scoring.objectives import describe_rates
 
+    told = f"loss {metrics.get('loss')}, learning rate {metrics.get('learning_rate')}"
     if checkpoint_dir is not None:
         told = describe_rates(metrics)
-    else:
-        told = f"loss {metrics.get('loss')}, learning rate {metrics.get('learning_rate')}"
     print(f"step {metrics['step']:.0f}, epoch {metrics['epoch']:.2f}: {told}", flush=True)
 
 

@@ -19,8 +19,7 @@ gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue
 """
 CODES = tuple(_IN_ORDER.split())
 """In the order of Whisper's tokens; `tokenization_whisper` has them with their names, and takes a second to import."""
-#: What BCP 47 gives one code and Whisper several, which are written differently.
-_SEVERAL: dict[str, str] = {"sh": "bs, hr and sr", "hbs": "bs, hr and sr"}
+_NO_LANGUAGE = (None, "und", "mul", "zxx")
 _SAME = 1
 """Distance of tags in CLDR's language matching up to which they are one language: `nb` and `no`."""
 _RELATED = 14
@@ -49,19 +48,19 @@ def resolve_language(name: str) -> str:
     Raises:
         ConfigError: Whisper has no such language; a mistyped name and a related language are told.
     """
+    import langcodes
+
     key = name.strip().lower().removeprefix("<|").removesuffix("|>")
     if key in CODES:
         return key
     tag = key.replace("_", "-")
-    if not _is_language(tag):
+    if not langcodes.tag_is_valid(tag) or langcodes.Language.get(tag).language in _NO_LANGUAGE:
         from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE as BY_NAME
 
         if key in BY_NAME:
             return str(BY_NAME[key])
         tag = _tags_by_name().get(key, "")
-    if tag.split("-")[0] in _SEVERAL:
-        hint = f"it has {_SEVERAL[tag.split('-')[0]]} instead; give one of them"
-    elif tag:
+    if tag:
         code = _nearest(tag, _SAME)
         if code is not None:
             return code
@@ -81,14 +80,6 @@ def language_code(value: object) -> str | None:
         with contextlib.suppress(ConfigError):
             return resolve_language(name)
     return None
-
-
-def _is_language(tag: str) -> bool:
-    """Whether IANA's registry has this BCP 47 tag, ISO 639-2's and 639-3's codes of three letters included."""
-    import langcodes
-
-    none = (None, "und", "mul", "zxx")
-    return langcodes.tag_is_valid(tag) and langcodes.Language.get(tag).language not in none
 
 
 def _nearest(tag: str, distance: int) -> str | None:

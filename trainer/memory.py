@@ -82,46 +82,41 @@ def is_out_of_memory(error: BaseException) -> bool:
     Also errors of other processes count, which arrive as text inside another error. A process that the system
     killed for its memory raises nothing and is not recognised here.
     """
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        found = left.pop()
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
-        kind = type(found)
-        if kind.__module__.startswith("torch") and kind.__name__ == "OutOfMemoryError":
-            return True
-        if _SIGNS.search(str(found)):
-            return True
-        left += [found.__cause__, found.__context__]
-    return False
+    errors = [error]
+    for found in errors:
+        origins = (found.__cause__, found.__context__)
+        errors += [each for each in origins if each is not None and each not in errors]
+    return any(
+        _SIGNS.search(str(found))
+        or (type(found).__module__.startswith("torch") and type(found).__name__ == "OutOfMemoryError")
+        for found in errors
+    )
 
 
 def within_micro_batch(config: TrainConfig) -> TrainConfig:
     """The same training in forward passes of at most `config.micro_batch` clips; unchanged where they have no more."""
-    while config.micro_batch is not None and config.train_batch_size > config.micro_batch:
-        config = _divided(config)
-    return config
+    return _in_passes(config, config.micro_batch or config.train_batch_size)
 
 
 def halve_micro_batch(config: TrainConfig) -> TrainConfig | None:
     """The same training with half the clips in a forward pass and twice the passes; `None` where one clip is left.
 
-    What is halved are the passes that it really makes, which `config.micro_batch` may have made smaller.
+    What is halved are the passes that it really makes, which `config.micro_batch` may have made smaller. A number that
+    is not even is divided by its smallest factor.
     """
     config = within_micro_batch(config)
-    return None if config.train_batch_size == 1 else _divided(config)
+    return None if config.train_batch_size == 1 else _in_passes(config, config.train_batch_size - 1)
 
 
-def _divided(config: TrainConfig) -> TrainConfig:
-    """The same training with its batch divided by its smallest prime factor, and so many times as many passes.
+def _in_passes(config: TrainConfig, most: int) -> TrainConfig:
+    """The same training with as many clips in a pass as divide its batch, at most so many, in more passes.
 
     So the effective batch, and with it every step's clips and gradient, stay as they are.
     """
-    size = config.train_batch_size
-    factor = next(factor for factor in range(2, size + 1) if size % factor == 0)
-    return config.replace(
-        train_batch_size=size // factor,
-        gradient_accumulation_steps=config.gradient_accumulation_steps * factor,
+    size = next(
+        each
+        for each in range(min(most, config.train_batch_size), 0, -1)
+        if config.train_batch_size % each == 0
     )
+    passes = config.gradient_accumulation_steps * (config.train_batch_size // size)
+    return config.replace(train_batch_size=size, gradient_accumulation_steps=passes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from pathlib import Path
 
 import psutil
@@ -45,18 +43,13 @@ def wrapped(cause: BaseException) -> Exception:
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("NCCL Error 1: unhandled cuda error ... Cuda failure 2 'out of memory'"),
         RuntimeError(RAY_TEXT),
+        real_error(),
     ],
     ids=lambda error: str(error)[:20],
 )
 def test_errors_for_want_of_memory(error: Exception) -> None:
     assert is_out_of_memory(error)
     assert is_out_of_memory(wrapped(wrapped(error)))
-
-
-def test_a_real_one_of_the_cpu() -> None:
-    error = real_error()
-    assert is_out_of_memory(error), error
-    assert is_out_of_memory(wrapped(error))
 
 
 @pytest.mark.parametrize(
@@ -75,25 +68,20 @@ def test_other_errors_are_others(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "accumulation", "expected"), [(8, 1, (4, 2)), (9, 2, (3, 6)), (7, 1, (1, 7)), (2, 3, (1, 6))]
+    ("batch", "accumulation", "expected"), [(8, 1, (4, 2)), (9, 2, (3, 6)), (7, 1, (1, 7)), (1, 6, None)]
 )
-def test_halving_keeps_the_effective_batch(batch: int, accumulation: int, expected: tuple[int, int]) -> None:
+def test_halving_keeps_the_effective_batch(
+    batch: int, accumulation: int, expected: tuple[int, int] | None
+) -> None:
     config = TrainConfig(train_batch_size=batch, gradient_accumulation_steps=accumulation, workers=2)
     halved = halve_micro_batch(config)
+    if expected is None:
+        assert halved is None
+        return
     assert halved is not None
     assert (halved.train_batch_size, halved.gradient_accumulation_steps) == expected
     assert halved.effective_batch_size == config.effective_batch_size
     assert halved == config.replace(train_batch_size=expected[0], gradient_accumulation_steps=expected[1])
-
-
-def test_halving_ends_at_one_clip() -> None:
-    config: TrainConfig | None = TrainConfig(train_batch_size=48)
-    sizes = []
-    while config is not None:
-        sizes.append(config.train_batch_size)
-        config = halve_micro_batch(config)
-    assert sizes == [48, 24, 12, 6, 3, 1]
-    assert math.prod(a // b for a, b in itertools.pairwise(sizes)) == 48
 
 
 @pytest.mark.parametrize("own", ["", "job/step"], ids=["a container", "a job of the machine"])

@@ -21,7 +21,6 @@ from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from trainer.probe import probe_step
 from trainer.train import train
-from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 # ----- the micro-batch -----
 
@@ -30,7 +29,7 @@ def test_a_batch_in_smaller_passes_trains_the_same_weights(small_config: TrainCo
     config = small_config.replace(train_batch_size=12, max_steps=3, evaluations=1, max_eval_clips=2)
     config = config.replace(log_every_seconds=1000.0)  # else a busy machine would log the loss of fewer steps
     cut = config.replace(micro_batch=5)
-    assert within_micro_batch(cut) == cut.replace(train_batch_size=3, gradient_accumulation_steps=4)
+    assert within_micro_batch(cut) == cut.replace(train_batch_size=4, gradient_accumulation_steps=3)
     assert within_micro_batch(cut.replace(micro_batch=12)).train_batch_size == 12
     weights, losses, passes = {}, {}, []
     original = WhisperForConditionalGeneration.forward
@@ -51,7 +50,7 @@ def test_a_batch_in_smaller_passes_trains_the_same_weights(small_config: TrainCo
             assert result.checkpoint is not None
             weights[name] = load_file(result.checkpoint / "model.safetensors")
             losses[name] = rows[0]["loss"]
-    assert passes == [12] * 3 + [3] * 12
+    assert passes == [12] * 3 + [4] * 9
     assert losses["cut"] == pytest.approx(losses["whole"], rel=1e-4)
     assert weights["cut"].keys() == weights["whole"].keys()
     start = load_model(config, load_processor(config)).state_dict()
@@ -61,24 +60,6 @@ def test_a_batch_in_smaller_passes_trains_the_same_weights(small_config: TrainCo
     }
     # Sums in another order: Adam makes something of the last digits of a gradient that is almost 0.
     assert (learned["cut"] - learned["whole"]).norm() < 1e-3 * learned["whole"].norm()
-
-
-def test_memory_that_runs_out_halves_the_passes_that_are_made() -> None:
-    def work(config: TrainConfig, checkpoint: Any) -> int:
-        if within_micro_batch(config).train_batch_size > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return config.effective_batch_size
-
-    told: list[dict[str, float]] = []
-    done = train_persistently(
-        work,
-        TrainConfig(train_batch_size=16, micro_batch=8),
-        checkpoints=list,
-        tell=told.append,
-    )
-    assert done == 16
-    # Not 8 first, which it had already.
-    assert told == [{MICRO_BATCH: 4.0, ACCUMULATION: 4.0}, {MICRO_BATCH: 2.0, ACCUMULATION: 8.0}]
 
 
 # ----- the steps -----
@@ -142,15 +123,14 @@ def test_the_clips_with_the_longest_texts_in_the_window_of_all(
     assert passes.sizes[-1] == len(split) + 2
 
 
-@pytest.mark.parametrize("raised", [KeyError("no such thing"), RuntimeError("shapes differ")])
 def test_other_errors_of_the_steps_are_passed_on(
-    small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch, raised: Exception
+    small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
-        raise raised
+        raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(WhisperForConditionalGeneration, "forward", fail)
-    with pytest.raises(type(raised), match=str(raised.args[0])):
+    with pytest.raises(RuntimeError, match="shapes differ"):
         probe_step(small_config, data, seconds=0.0)
 
 

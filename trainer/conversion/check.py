@@ -6,7 +6,6 @@ Both get the audio itself, so that the runtime's own features are checked too.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.conversion.formats import FORMATS, Target, transcribe
-from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
+from trainer.data.audio import AudioError, read_audio
 from trainer.data.clips import load_clips
 from trainer.errors import DataError
 from trainer.scoring.alignment import count_errors
@@ -60,14 +59,13 @@ def read_clips(config: TrainConfig, window: float, most: int | None) -> list[Che
     """
     table = load_clips(config)
     found = []
-    for split in ["validation"] if most is not None else ["validation", "test"]:
+    for split in ("validation", "test") if most is None else ("validation",):
         # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
         every = table.splits.get(split, [])
         clips = [clip for clip in every if clip.origin.config(config) == config] or every
-        step = max(1.0, len(clips) / (most or len(clips) or 1))
-        chosen = [clips[int(i * step)] for i in range(int(len(clips) / step))] if clips else []
+        count = min(most or len(clips), len(clips))
         audio, texts = [], []
-        for clip in chosen:
+        for clip in (clips[index * len(clips) // count] for index in range(count)):
             try:
                 audio.append(read_audio(clip.source(), max_seconds=window))
             except AudioError:
@@ -103,8 +101,6 @@ class FormatCheck:
     transcript into a loop in one runtime only, and counts as one wrong clip then, not as twenty insertions."""
     tolerance: float
     """Points that the drift may come to."""
-    speed: float
-    """Seconds of speech transcribed a second, on this machine's CPU, loading included."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the rates by their name: `wer`, `hf_wer`."""
@@ -123,11 +119,6 @@ class FormatCheck:
             f"{self.rate:.2f} % on {self.clips} {self.split} clips, in transformers {self.hf_rate:.2f} %: "
             f"a drift of {self.drift:+.2f} points, over the tolerance of {self.tolerance:.2f}"
         )
-
-
-def tolerance(quantization: str, words: int) -> float:
-    """WER points that a conversion may differ by on references of `words` words in all."""
-    return max(_POINTS[quantization], 100.0 * _WORDS / max(1, words))
 
 
 class Checker:
@@ -159,28 +150,21 @@ class Checker:
         Raises:
             ModelError: the runtime cannot load it.
         """
-        begun = time.monotonic()
-        converted = self._transcribe(target.name, folder)
-        seconds = sum(len(samples) for split in self._clips for samples in split.audio) / SAMPLE_RATE
-        speed = seconds / max(1e-3, time.monotonic() - begun)
-        splits = zip(self._clips, self._original, converted, strict=True)
-        return [self._compare(target, *split, speed) for split in splits]
+        splits = zip(self._clips, self._original, self._transcribe(target.name, folder), strict=True)
+        return [self._compare(target, *split) for split in splits]
 
     def _transcribe(self, name: str, folder: Path) -> list[list[str]]:
         """Normalised transcripts of the clips of each split."""
         audio = [samples for split in self._clips for samples in split.audio]
-        texts = transcribe(
-            name,
-            folder,
-            self._decoding,
-            audio,
-            lambda done: self._progress(FORMATS[name].runtime, done, len(audio)),
-        )
-        normal = iter(self._normalize(text) for text in texts)
+        texts: list[str] = []
+        for text in transcribe(name, folder, self._decoding, audio):
+            texts.append(self._normalize(text))
+            self._progress(FORMATS[name].runtime, len(texts), len(audio))
+        normal = iter(texts)
         return [[next(normal) for _ in split.audio] for split in self._clips]
 
     def _compare(
-        self, target: Target, split: CheckClips, theirs: Sequence[str], ours: Sequence[str], speed: float
+        self, target: Target, split: CheckClips, theirs: Sequence[str], ours: Sequence[str]
     ) -> FormatCheck:
         """Normalised transcripts of a split, `theirs` by transformers and `ours` by the format's runtime."""
         import numpy as np
@@ -201,6 +185,5 @@ class Checker:
             hf_rate=original.percent,
             same=sum(a == b for a, b in zip(ours, theirs, strict=True)),
             drift=100.0 * float(change.sum()) / words,
-            tolerance=tolerance(target.quantization, words),
-            speed=speed,
+            tolerance=max(_POINTS[target.quantization], 100.0 * _WORDS / max(1, words)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,22 +41,32 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
         GenerationConfig.from_pretrained(source).save_pretrained(output)
 
 
-def transcribe(
-    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], progress: Callable[[int], None]
-) -> list[str]:
+def transcribe(folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) -> Iterator[str]:
     """Transcripts of clips by faster-whisper on the CPU.
 
     Each clip is filled up with silence to the model's window, as transformers does. faster-whisper by itself fills
     up features with zeros, which is no silence but a sound of middling loudness, and not what a model was trained on.
     """
+    import ctranslate2
+    import faster_whisper
     import numpy as np
 
-    model = _load(folder, decoding)
+    class ShortWindow(faster_whisper.WhisperModel):
+        """faster-whisper (1.2.1) pads every window to 3,000 frames, whatever the model has positions for."""
+
+        def encode(self, features: np.ndarray) -> Any:
+            return super().encode(features[..., : self.feature_extractor.nb_max_frames])
+
+    # Else it says on stderr that the CPU computes float16 weights in float32.
+    ctranslate2.set_log_level(logging.ERROR)
+    kind = ShortWindow if decoding.short_window else faster_whisper.WhisperModel
+    model = kind(str(folder), device="cpu")
     length = round(decoding.window_seconds * SAMPLE_RATE)
     suppressed = json.loads((folder / "config.json").read_text(encoding="utf-8"))["suppress_ids"]
-    # CTranslate2 ends at half the length that it is given, the prefix included.
-    longest = 2 * decoding.max_new_tokens - decoding.prefix_tokens
-    texts = []
+    # Start, language and task where the model has them, no timestamps. CTranslate2 ends at half the length that it is
+    # given, this prefix included.
+    prefix = 2 if decoding.language is None else 4
+    longest = min(2 * decoding.max_new_tokens, _FASTER_WHISPER_POSITIONS) - prefix
     for samples in clips:
         segments, _ = model.transcribe(
             np.pad(samples, (0, max(0, length - len(samples)))),
@@ -66,27 +76,8 @@ def transcribe(
             temperature=0.0,
             without_timestamps=True,
             condition_on_previous_text=False,
-            max_new_tokens=min(longest, _FASTER_WHISPER_POSITIONS - decoding.prefix_tokens),
+            max_new_tokens=longest,
             suppress_tokens=suppressed,
             no_speech_threshold=None,
         )
-        texts.append("".join(segment.text for segment in segments).strip())
-        progress(len(texts))
-    return texts
-
-
-def _load(folder: Path, decoding: Decoding) -> Any:
-    """The model; one with a shorter window is kept from frames that it has no positions for."""
-    import ctranslate2
-    import faster_whisper
-
-    class ShortWindow(faster_whisper.WhisperModel):
-        """faster-whisper (1.2.1) pads every window to 3,000 frames, whatever the model's own is."""
-
-        def encode(self, features: np.ndarray) -> Any:
-            return super().encode(features[..., : self.feature_extractor.nb_max_frames])
-
-    # Else it says on stderr that the CPU computes float16 weights in float32.
-    ctranslate2.set_log_level(logging.ERROR)
-    kind = ShortWindow if decoding.short_window else faster_whisper.WhisperModel
-    return kind(str(folder), device="cpu")
+        yield "".join(segment.text for segment in segments).strip()

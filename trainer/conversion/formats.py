@@ -5,24 +5,23 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.conversion.decoding import Decoding
-from trainer.conversion.quiet import quiet_libraries
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Format:
     """One format and what decodes it."""
 
     runtime: str
-    """Package that decodes it, and that the converted model is checked with."""
+    """What decodes it, and what the converted model is checked with."""
     module: str
     """Of this package: has `transcribe`, and `convert` but for `hf`."""
     quantizations: tuple[str, ...]
@@ -32,18 +31,18 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "hf": Format(runtime="transformers", module="transformers_runtime", quantizations=("float32",)),
+    "hf": Format("transformers", "hugging_face", ("float32",)),
     "ctranslate2": Format(
-        runtime="faster-whisper",
-        module="ctranslate2_format",
-        quantizations=("float16", "float32", "int8", "int8_float16"),
-        packages={"ctranslate2": "ctranslate2", "faster_whisper": "faster-whisper"},
+        "faster-whisper",
+        "ctranslate2_format",
+        ("float16", "float32", "int8", "int8_float16"),
+        {"ctranslate2": "ctranslate2", "faster_whisper": "faster-whisper"},
     ),
     "ggml": Format(
-        runtime="whisper.cpp",
-        module="ggml_format",
-        quantizations=("float16", "int8", "q5_0"),
-        packages={"pywhispercpp": "pywhispercpp", "gguf": "gguf"},
+        "whisper.cpp",
+        "ggml_format",
+        ("float16", "int8", "q5_0"),
+        {"pywhispercpp": "pywhispercpp", "gguf": "gguf"},
     ),
 }
 CONVERTED = tuple(name for name in FORMATS if name != "hf")
@@ -55,11 +54,6 @@ class Target:
 
     name: str
     quantization: str
-
-    @property
-    def runtime(self) -> str:
-        """What decodes it."""
-        return FORMATS[self.name].runtime
 
 
 def resolve_targets(names: Sequence[str], quantization: str | None) -> list[Target]:
@@ -76,10 +70,10 @@ def resolve_targets(names: Sequence[str], quantization: str | None) -> list[Targ
     for name in names:
         if name not in FORMATS:
             raise ConfigError(f"--format {name}: must be one of {', '.join(FORMATS)}")
+        if names.count(name) > 1:
+            raise ConfigError(f"--format {name}: is given twice; remove one")
         if name == "hf":
             continue
-        if any(target.name == name for target in targets):
-            raise ConfigError(f"--format {name}: is given twice; remove one")
         known = FORMATS[name].quantizations
         if quantization not in (None, *known):
             raise ConfigError(f"--quantization {quantization}: {name} can be stored as {', '.join(known)}")
@@ -103,28 +97,22 @@ def convert(target: Target, folder: Path, output: Path) -> None:
     Raises:
         ModelError: the format cannot hold the model.
     """
-    _module(target.name).convert(folder, output, target.quantization)
+    module = importlib.import_module(f"trainer.conversion.{FORMATS[target.name].module}")
+    module.convert(folder, output, target.quantization)
 
 
-def transcribe(
-    name: str, folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], progress: Callable[[int], None]
-) -> list[str]:
-    """Transcripts of clips by the runtime of a format.
+def transcribe(name: str, folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) -> Iterator[str]:
+    """Transcripts of clips by the runtime of a format, one after the other.
 
     Args:
         name: the format of the model in `folder`.
         folder: the model.
         decoding: how to decode; the same for all formats of a model.
         clips: float32 (samples,) each, 16 kHz mono, none longer than the window.
-        progress: called with the number of clips done.
 
     Raises:
         ModelError: the runtime cannot load the model.
     """
-    texts: list[str] = _module(name).transcribe(folder, decoding, clips, progress)
-    return texts
-
-
-def _module(name: str) -> Any:
-    quiet_libraries()
-    return importlib.import_module(f"trainer.conversion.{FORMATS[name].module}")
+    module = importlib.import_module(f"trainer.conversion.{FORMATS[name].module}")
+    found: Iterator[str] = module.transcribe(folder, decoding, clips)
+    return found

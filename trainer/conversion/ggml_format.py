@@ -14,11 +14,11 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from trainer.conversion.decoding import Decoding, end_token
+from trainer.conversion.decoding import Decoding
 from trainer.conversion.whisper_layout import whisper_layout
 from trainer.errors import ModelError
 
@@ -31,28 +31,26 @@ _MAGIC = 0x67676D6C
 _FILE_TYPES = {"float16": 1, "int8": 2007, "q5_0": 2008}
 """Numbers in the file's head; those of blocks with 1000 times their version, 2."""
 _FLOAT32, _FLOAT16 = 0, 1
-_PARTS = {
-    "self_attn.q_proj": "attn.query",
-    "self_attn.k_proj": "attn.key",
-    "self_attn.v_proj": "attn.value",
-    "self_attn.out_proj": "attn.out",
-    "self_attn_layer_norm": "attn_ln",
-    "encoder_attn.q_proj": "cross_attn.query",
-    "encoder_attn.k_proj": "cross_attn.key",
-    "encoder_attn.v_proj": "cross_attn.value",
-    "encoder_attn.out_proj": "cross_attn.out",
-    "encoder_attn_layer_norm": "cross_attn_ln",
-    "fc1": "mlp.0",
-    "fc2": "mlp.2",
-    "final_layer_norm": "mlp_ln",
-}
-_WHOLE = {
-    "encoder.layer_norm": "encoder.ln_post",
-    "encoder.embed_positions.weight": "encoder.positional_embedding",
-    "decoder.layer_norm": "decoder.ln",
-    "decoder.embed_positions.weight": "decoder.positional_embedding",
-    "decoder.embed_tokens": "decoder.token_embedding",
-}
+_NAMES = (
+    ("model.", ""),
+    (".layers.", ".blocks."),
+    ("encoder.layer_norm", "encoder.ln_post"),
+    ("decoder.layer_norm", "decoder.ln"),
+    ("embed_positions.weight", "positional_embedding"),
+    ("embed_tokens", "token_embedding"),
+    ("encoder_attn", "cross_attn"),
+    ("self_attn", "attn"),
+    ("attn_layer_norm", "attn_ln"),
+    ("final_layer_norm", "mlp_ln"),
+    (".q_proj", ".query"),
+    (".k_proj", ".key"),
+    (".v_proj", ".value"),
+    (".out_proj", ".out"),
+    (".fc1", ".mlp.0"),
+    (".fc2", ".mlp.2"),
+)
+"""Parts of transformers' names of tensors and of whisper.cpp's, to be replaced in this order:
+`model.encoder.layers.0.fc1.weight` is `encoder.blocks.0.mlp.0.weight` there."""
 _FEED_FORWARD = 4
 """whisper.cpp takes the inner width of the feed-forward layers to be so many times the model's width."""
 
@@ -114,27 +112,15 @@ def _write_filters(file: BinaryIO, processor: WhisperProcessor) -> None:
 
 def _write_tokens(file: BinaryIO, processor: WhisperProcessor) -> None:
     """The bytes of every text token; whisper.cpp names the special tokens behind them itself."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    bytes_of = {character: byte for byte, character in bytes_to_unicode().items()}
     tokens = {number: token for token, number in processor.tokenizer.get_vocab().items()}
-    count = end_token(processor)
-    bytes_of = _byte_of_character()
+    count = processor.tokenizer.convert_tokens_to_ids("<|endoftext|>")  # all ids above are special
     file.write(struct.pack("<i", count))
     for number in range(count):
         text = bytes(bytes_of[character] for character in tokens.get(number, ""))
         file.write(struct.pack("<i", len(text)) + text)
-
-
-def _byte_of_character() -> dict[str, int]:
-    """Which byte each character of a byte-level BPE token stands for (GPT-2's table).
-
-    Printable characters of Latin-1 are themselves, the other bytes are the characters from U+0100 on, in order.
-    """
-    printable = {
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    }
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
 def _tensors(model: WhisperForConditionalGeneration, folder: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -143,12 +129,10 @@ def _tensors(model: WhisperForConditionalGeneration, folder: Path) -> Iterator[t
 
     state = model.state_dict()
     embedding = state["model.decoder.embed_tokens.weight"]
-    if not state.get("proj_out.weight", embedding).equal(embedding):
+    if not state.pop("proj_out.weight", embedding).equal(embedding):
         raise ModelError(f"{folder}: its output layer is not its token embedding, as whisper.cpp needs it")
     inner = _FEED_FORWARD * model.config.d_model
     for name, tensor in state.items():
-        if name == "proj_out.weight":
-            continue
         values = tensor.float().cpu().numpy()
         if ".fc" in name and not name.endswith("fc2.bias"):
             axis = 1 if name.endswith("fc2.weight") else 0
@@ -159,22 +143,11 @@ def _tensors(model: WhisperForConditionalGeneration, folder: Path) -> Iterator[t
                     f"{_FEED_FORWARD} x d_model, at most"
                 )
             # Units without weights change nothing: gelu(0) is 0.
-            padding = [(0, missing if each == axis else 0) for each in range(values.ndim)]
-            values = np.pad(values, padding)
-        yield _ggml_name(name), values
-
-
-def _ggml_name(name: str) -> str:
-    """`model.encoder.layers.0.fc1.weight` is `encoder.blocks.0.mlp.0.weight` there."""
-    side, _, rest = name.removeprefix("model.").partition(".")
-    if not rest.startswith("layers."):
-        for theirs, ours in _WHOLE.items():
-            if f"{side}.{rest}".startswith(theirs):
-                return ours + f"{side}.{rest}".removeprefix(theirs)
-        return f"{side}.{rest}"
-    _, layer, part = rest.split(".", 2)
-    part, _, kind = part.rpartition(".")
-    return f"{side}.blocks.{layer}.{_PARTS[part]}.{kind}"
+            values = np.pad(values, [(0, missing if each == axis else 0) for each in range(values.ndim)])
+        ggml_name = name
+        for theirs, ours in _NAMES:
+            ggml_name = ggml_name.replace(theirs, ours)
+        yield ggml_name, values
 
 
 def _write_tensor(file: BinaryIO, name: str, values: np.ndarray, quantization: str) -> None:
@@ -200,9 +173,7 @@ def _write_tensor(file: BinaryIO, name: str, values: np.ndarray, quantization: s
     file.write(label + content)
 
 
-def transcribe(
-    folder: Path, decoding: Decoding, clips: Sequence[np.ndarray], progress: Callable[[int], None]
-) -> list[str]:
+def transcribe(folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) -> Iterator[str]:
     """Transcripts of clips by whisper.cpp on the CPU, in a process of its own: what it does not like ends it at once.
 
     Raises:
@@ -210,30 +181,25 @@ def transcribe(
     """
     import numpy as np
 
-    path = folder / MODEL_FILE
-    texts: list[str] = []
+    path, count = folder / MODEL_FILE, 0
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        np.savez(Path(scratch) / "clips.npz", *clips)
+        sounds, log = Path(scratch) / "clips.npz", Path(scratch) / "log"
+        np.savez(sounds, *clips)
         command = [sys.executable, "-m", "trainer.conversion.ggml_process"]
-        command += [str(path), str(Path(scratch) / "clips.npz"), json.dumps(dataclasses.asdict(decoding))]
-        log = Path(scratch) / "log"
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                encoding="utf-8",
-                # A failed assertion would start a debugger.
-                env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-            )
-            with process:
-                for line in process.stdout or ():
-                    texts.append(json.loads(line))
-                    progress(len(texts))
-        if process.returncode or len(texts) != len(clips):
+        command += [str(path), str(sounds), json.dumps(dataclasses.asdict(decoding))]
+        # A failed assertion would start a debugger.
+        environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+        with (
+            log.open("wb") as errors,
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, env=environment, encoding="utf-8"
+            ) as process,
+        ):
+            for line in process.stdout or ():
+                count += 1
+                yield json.loads(line)
+        if process.returncode or count != len(clips):
             raise ModelError(f"{path}: whisper.cpp cannot use it: {_last_words(log)}")
-    return texts
 
 
 def _last_words(log: Path) -> str:

@@ -8,13 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 
 from trainer.conversion.decoding import Decoding
 from trainer.data.audio import SAMPLE_RATE
-
-_SHORTEST_SECONDS = 1.0
-"""whisper.cpp hears nothing in less than 0.1 s; silence behind a clip is what it would add itself."""
 
 
 def main() -> None:
@@ -30,17 +26,14 @@ def main() -> None:
 
     decoding = Decoding(**json.loads(sys.argv[3]))
     # Half the cores: its threads spin while they wait, and crawl where others want the cores too.
-    model = Model(
-        str(Path(sys.argv[1])),
-        context_params={"flash_attn": False},
-        n_threads=max(1, (os.cpu_count() or 1) // 2),
-    )
-    shortest = round(_SHORTEST_SECONDS * SAMPLE_RATE)
+    threads = max(1, (os.cpu_count() or 1) // 2)
+    model = Model(sys.argv[1], context_params={"flash_attn": False}, n_threads=threads)
     with np.load(sys.argv[2]) as clips:
         for name in clips.files:
             samples = clips[name]
             segments = model.transcribe(
-                np.pad(samples, (0, max(0, shortest - len(samples)))),
+                # It hears nothing in less than 0.1 s; silence behind a clip is what it would add itself.
+                np.pad(samples, (0, max(0, SAMPLE_RATE - len(samples)))),
                 language=decoding.language or "en",
                 translate=decoding.task == "translate",
                 no_timestamps=True,

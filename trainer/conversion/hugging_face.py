@@ -1,16 +1,26 @@
-"""A training checkpoint as a plain Hugging Face folder."""
+"""A training checkpoint as a plain Hugging Face folder, and decoding with transformers, the reference of the rest."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.conversion.quiet import quiet_libraries
+from trainer.conversion.decoding import Decoding
+from trainer.data.audio import SAMPLE_RATE
+from trainer.model.averaging import load_mean
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 
+if TYPE_CHECKING:
+    import numpy as np
 
-def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
+_BATCH = 8
+
+
+def write_model(config: TrainConfig, checkpoint: Path, output: Path, point: float | None = None) -> None:
     """Write weights (safetensors), processor and generation config of `checkpoint` to `output`.
 
     What belongs to training only stays behind: optimiser, dropout, SpecAugment. Added are `preprocessor_config.json`,
@@ -18,13 +28,25 @@ def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
     names none, the attention heads that word timestamps come from: all of the decoder's upper half, OpenAI's default.
     The folder loads in transformers 4.57, too, and decodes there as here.
 
+    Args:
+        config: of the training.
+        checkpoint: a Hugging Face folder, or one with adapters.
+        output: folder to write.
+        point: share of the checkpoint in its mean with the base model; None for the checkpoint itself.
+
     Raises:
         ModelError: the checkpoint cannot be loaded.
     """
-    quiet_libraries()
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, where it is installed, warns of it
     plain = config.replace(model=str(checkpoint), dropout=0.0, spec_augment=False)
-    processor = load_processor(plain)
-    model = load_model(plain, processor)
+    if point is None:
+        processor = load_processor(plain)
+        model = load_model(plain, processor)
+    else:
+        model, processor = load_mean(plain, [(config.model, 1.0 - point), (str(checkpoint), point)])
     if not getattr(model.generation_config, "alignment_heads", None):
         layers, heads = model.config.decoder_layers, model.config.decoder_attention_heads
         model.generation_config.alignment_heads = [
@@ -36,3 +58,29 @@ def write_model(config: TrainConfig, checkpoint: Path, output: Path) -> None:
     model.save_pretrained(output)
     processor.save_pretrained(output)
     processor.feature_extractor.save_pretrained(output)
+
+
+def transcribe(folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) -> Iterator[str]:
+    """Transcripts of clips by the model in a Hugging Face folder, on the GPU where there is one."""
+    import torch
+    from transformers import WhisperForConditionalGeneration, WhisperProcessor
+    from transformers.utils import logging
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    processor: WhisperProcessor = WhisperProcessor.from_pretrained(folder)
+    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    model.eval().to(device)
+    # Whisper's `generate` does not count the prefix.
+    model.generation_config.max_length = decoding.max_new_tokens
+    for start in range(0, len(clips), _BATCH):
+        features = processor.feature_extractor(
+            list(clips[start : start + _BATCH]), sampling_rate=SAMPLE_RATE, return_tensors="pt"
+        )["input_features"]
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # it warns of arguments that its `generate` for Whisper passes to itself
+        try:
+            with torch.inference_mode():
+                tokens = model.generate(input_features=features.to(device), num_beams=1)
+        finally:
+            logging.set_verbosity(verbosity)
+        yield from (text.strip() for text in processor.batch_decode(tokens, skip_special_tokens=True))

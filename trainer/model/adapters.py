@@ -6,7 +6,6 @@ PEFT's import takes a third of a second, so that it is imported only where there
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import shutil
 import tempfile
@@ -39,7 +38,7 @@ def add_adapters(model: WhisperForConditionalGeneration, config: TrainConfig) ->
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
 
-    feed_forward = config.lora_targets == "attention and feed-forward"
+    targets = _ATTENTION if config.lora_targets == "attention" else _ATTENTION + _FEED_FORWARD
     frozen = "|".join(map(str, range(config.freeze_encoder_layers)))
     inject_adapter_in_model(
         LoraConfig(
@@ -47,13 +46,9 @@ def add_adapters(model: WhisperForConditionalGeneration, config: TrainConfig) ->
             lora_alpha=config.lora_alpha,
             use_rslora=config.lora_scaling == "rank_stabilized",
             lora_dropout=config.lora_dropout,
-            target_modules=[*_ATTENTION, *(_FEED_FORWARD if feed_forward else ())],
+            target_modules=list(targets),
             exclude_modules=rf"model\.encoder\.layers\.({frozen})\..*" if frozen else None,
             base_model_name_or_path=_portable_name(config.model),
-            auto_mapping={
-                "base_model_class": type(model).__name__,
-                "parent_library": type(model).__module__,
-            },
         ),
         model,
     )
@@ -102,9 +97,7 @@ def write_adapter(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | 
     tensors = adapter_state(model) if state is None else state
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    settings = copy.copy(model.peft_config["default"])
-    settings.inference_mode = True
-    settings.save_pretrained(str(folder))
+    model.peft_config["default"].save_pretrained(str(folder))
 
 
 def read_adapter(model: Any, folder: Path) -> None:
@@ -161,29 +154,25 @@ def with_base(folder: Path, base: str) -> Iterator[Path]:
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        copy = Path(shutil.copytree(folder, Path(scratch) / folder.name))
-        _name_base(copy, _portable_name(base))
-        yield copy
+        renamed = Path(scratch) / folder.name
+        shutil.copytree(folder, renamed, ignore=shutil.ignore_patterns(ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+        export_adapter(folder, renamed, _portable_name(base))
+        yield renamed
 
 
 def export_adapter(checkpoint: Path, output: Path, base: str) -> None:
     """Copy a checkpoint's adapters to a folder of their own, which `peft.PeftModel.from_pretrained` loads.
 
     Args:
-        checkpoint: with adapters.
+        checkpoint: of a training with LoRA.
         output: folder to make.
         base: what `from_pretrained` takes for their base model.
     """
-    output.mkdir()
-    for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
-        shutil.copyfile(checkpoint / name, output / name)
-    _name_base(output, base)
-
-
-def _name_base(folder: Path, base: str) -> None:
-    settings = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    output.mkdir(exist_ok=True)
+    shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, output / ADAPTER_WEIGHTS)
+    settings = json.loads((checkpoint / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     text = json.dumps({**settings, "base_model_name_or_path": base}, indent=2)
-    (folder / ADAPTER_CONFIG).write_text(text + "\n")
+    (output / ADAPTER_CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
 def merge_adapter(model: WhisperForConditionalGeneration, folder: Path) -> WhisperForConditionalGeneration:

@@ -123,99 +123,86 @@ def run(words: list[str]) -> FormatsOutcome:
         TrackingError: MLflow does not take it.
         StorageError: the object store cannot be read.
     """
-    arguments = export_parser().parse_args(words)
-    _check_options(arguments)
-    if arguments.check != "quick" and set(arguments.format) <= {"hf"}:
-        raise ConfigError(
-            f"--check {arguments.check}: goes with a --format that is converted; add one or remove it"
-        )
-    if arguments.output is not None:
-        check_folder(f"--output {arguments.output}", arguments.output)
-    targets = resolve_targets(arguments.format, arguments.quantization)
+    options = export_parser().parse_args(words)
+    _check_options(options)
+    targets = resolve_targets(options.format, options.quantization)
     from tune.export.export import export_existing, export_trial
     from tune.export.hub import check_hub, push_to_hub
     from tune.registry.register import check_names, register
     from tune.runs.finish import find_finished
-    from tune.util.console import make_console
+    from tune.util.console import make_console, say
 
-    if arguments.register:
-        check_names(arguments.register, arguments.alias, name_option="--register")
-    repo = check_hub(arguments.push_to_hub, private=arguments.private) if arguments.push_to_hub else None
+    if options.register:
+        check_names(options.register, options.alias, name_option="--register")
+    repo = check_hub(options.push_to_hub, private=options.private) if options.push_to_hub else None
     console = make_console()
-    every_clip = arguments.check == "all"
-    if arguments.from_model is not None:
-        outcome = export_existing(
-            arguments.from_model,
-            arguments.output,
+    if options.from_model is not None:
+        return export_existing(
+            options.from_model,
+            options.output,
             console,
             targets=targets,
-            data=arguments.data,
-            language=arguments.language,
-            every_clip=every_clip,
+            data=options.data,
+            language=options.language,
+            every_clip=options.check == "all",
         )
-    else:
-        outcome = export_trial(
-            arguments.storage,
-            arguments.experiment,
-            arguments.output,
-            arguments.trial,
-            console,
-            targets=targets,
-            every_clip=every_clip,
-            adapter=arguments.adapter,
-            point=arguments.point,
-            find=find_finished,
-        )
-    if arguments.register:
+    outcome = export_trial(
+        options.storage,
+        options.experiment,
+        options.output,
+        options.trial,
+        console,
+        targets=targets,
+        every_clip=options.check == "all",
+        adapter=options.adapter,
+        point=options.point,
+        find=find_finished,
+    )
+    if options.register:
         register(
-            arguments.output,
-            arguments.storage,
-            arguments.register,
-            arguments.alias,
-            console,
-            find=find_finished,
+            options.output, options.storage, options.register, options.alias, console, find=find_finished
         )
     if repo:
-        print(
-            push_to_hub(
-                arguments.output, repo, private=arguments.private, message=f"Export {arguments.output.name}"
-            )
-        )
+        message = f"Export {options.output.name}"
+        say(console, push_to_hub(options.output, repo, private=options.private, message=message))
     return outcome
 
 
-def _check_options(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` where options do not go together."""
-    for option, needed in (("private", "push_to_hub"), ("alias", "register")):
-        if getattr(arguments, option) and not getattr(arguments, needed):
-            raise ConfigError(
-                f"--{option}: goes with --{needed.replace('_', '-')} only; add that or remove it"
-            )
-    for option in ("push_to_hub", "register"):
-        if arguments.from_model is not None and getattr(arguments, option):
-            command = "tune-whisper push" if option == "push_to_hub" else "tune-whisper register"
-            raise ConfigError(
-                f"--{option.replace('_', '-')}: goes with EXPERIMENT; for a folder there is {command}"
-            )
-    if arguments.from_model is not None and arguments.experiment is not None:
-        raise ConfigError(f"--from-model goes without EXPERIMENT, got {arguments.experiment}; remove one")
-    if arguments.from_model is None:
-        if arguments.experiment is None:
-            raise ConfigError(
-                "the following arguments are required: EXPERIMENT; see tune-whisper export --help"
-            )
-        if arguments.output is None:
-            raise ConfigError(
-                "the following arguments are required: --output; see tune-whisper export --help"
-            )
-        for name in ("data", "language"):
-            if getattr(arguments, name) is not None:
-                raise ConfigError(f"--{name}: goes with --from-model only; the experiment has its own")
-    elif arguments.trial is not None or arguments.point is not None or arguments.adapter:
-        option = "--adapter" if arguments.trial is None else f"--trial {arguments.trial}"
-        raise ConfigError(f"{option}: goes with EXPERIMENT, not with --from-model")
-    elif arguments.output is None and set(arguments.format) <= {"hf"}:
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` where options do not go together, or a value is none of those that can be."""
+    existing = options.from_model is not None
+    if existing and options.experiment is not None:
+        raise ConfigError(f"--from-model goes without EXPERIMENT, got {options.experiment}; remove one")
+    if not existing and options.experiment is None:
+        raise ConfigError("the following arguments are required: EXPERIMENT; see tune-whisper export --help")
+    if not existing and options.output is None:
+        raise ConfigError("the following arguments are required: --output; see tune-whisper export --help")
+    converts = bool(set(options.format) - {"hf"})
+    if existing and options.output is None and not converts:
         raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")
+    needs = {
+        "--data": (options.data, existing, "--from-model"),
+        "--language": (options.language, existing, "--from-model"),
+        "--trial": (options.trial, not existing, "EXPERIMENT, not with --from-model"),
+        "--point": (options.point, not existing, "EXPERIMENT, not with --from-model"),
+        "--adapter": (options.adapter or None, not existing, "EXPERIMENT, not with --from-model"),
+        "--push-to-hub": (options.push_to_hub, not existing, "EXPERIMENT (a folder: tune-whisper push)"),
+        "--register": (options.register, not existing, "EXPERIMENT (a folder: tune-whisper register)"),
+        "--private": (options.private or None, options.push_to_hub, "--push-to-hub"),
+        "--alias": (options.alias, options.register, "--register"),
+        "--check all": (options.check == "all" or None, converts, "a --format that is converted"),
+    }
+    for option, (given, able, needed) in needs.items():
+        if given is not None and not able:
+            raise ConfigError(f"{option}: goes with {needed}; add that or remove it")
+    if options.point is not None and not 0.0 < options.point < 1.0:
+        raise ConfigError(
+            f"--point {options.point:g}: must be above 0 (the base model) and below 1 (the run itself)"
+        )
+    if options.point is not None and options.adapter:
+        raise ConfigError(f"--adapter: a model at --point {options.point:g} has none; leave one of them out")
+    if options.output is not None:
+        check_folder(f"--output {options.output}", options.output)
 
 
 def push_parser() -> argparse.ArgumentParser:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
-from trainer.methods import notes_on_methods
 from trainer.mix import is_mix, read_mix
-from trainer.optimizers import check_installed
+from trainer.optimizers import check_installed, notes_on_methods
 from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.experiments.saved import Find, find_experiment

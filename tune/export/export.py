@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.config import TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
-from trainer.scoring.alignment import ClipErrors
-from trainer.scoring.objectives import CHRF_ERROR, objective_name
+from trainer.scoring.objectives import objective_name
+from trainer.scoring.translation import TRANSLATE
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
-from tune.export.formats import EVALUATION_FILE, FormatsOutcome, add_formats, print_formats
-from tune.export.model_card import CardFacts, Rates, model_card
+from tune.export.formats import FormatsOutcome, add_formats, print_formats
+from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval
 from tune.search.records import listed, role_of
 from tune.util.console import say, tell_of
@@ -34,11 +32,13 @@ from tune.util.files import read_object, write_whole, writing
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target
-    from trainer.data.prepared import PreparedData
+    from trainer.scoring.alignment import ClipErrors
     from tune.experiments.storage import Storage
     from tune.search.records import TrialRecord
 
 CARD_FILE = "README.md"
+EVALUATION_FILE = "evaluation.json"
+"""In an exported folder: error rates before and after, and the other formats with what they were checked by."""
 ADAPTER_FOLDER = "adapter"
 """Of LoRA's adapters, below the model with them merged."""
 TOLERANCE = 0.1
@@ -75,6 +75,7 @@ def export_trial(
         find: finds the experiment.
 
     Raises:
+        ConfigError: the trial has no adapters.
         ExperimentError: experiment, trial or checkpoint is not there, or `output` cannot be written.
         StorageError: the object store cannot be read.
     """
@@ -86,28 +87,24 @@ def export_trial(
     tell_of(console, config.task)
     if trial_id is None and point is None and saved.state.no_gain:
         say(console, saved.state.no_gain)
-    check_point(point, adapter=adapter)
-    if adapter and trial.members:
+    if adapter and (trial.members or config.method != "lora"):
+        why = "it is a mean of whole models" if trial.members else f"its method is {config.method}"
         raise ConfigError(
-            f"--adapter: {trial.trial_id} has none, it is a mean of whole models; leave it out, or take one of "
-            f"{listed(trial.members)} by --trial, if its weights were kept"
+            f"--adapter: {trial.trial_id} has none, {why}; leave it out, or take a trial with method lora by --trial"
         )
-    if adapter and config.method != "lora":
-        raise ConfigError(
-            f"--adapter: trial {trial.trial_id} has none, its method is {config.method}; leave it out, or take a trial "
-            "with method lora"
-        )
-    with (
-        new_folder(output.expanduser().absolute()) as partial,
-        saved.checkpoint(trial) as checkpoint,
-    ):
+    with _new_folder(output) as partial, saved.checkpoint(trial) as checkpoint:
         with console.status("writing and measuring the model ..."):
-            with _point_folder(config, checkpoint, point) as written:
-                write_model(config, written, partial)
+            write_model(config, checkpoint, partial, point)
             if adapter:
                 export_adapter(checkpoint, partial / ADAPTER_FOLDER, model_path(config))
             exported = config.replace(model=str(partial))
-            measured = _measured(saved, exported, trial if point is None else None, console)
+            try:
+                rates, changed = _measure(saved, exported)
+            except DataError as error:
+                if point is not None:
+                    raise
+                say(console, f"warning: not measured again, the figures are those of the search: {error}")
+                rates, changed = _rates_of_search(saved, trial), ()
         outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
         summary = {
             "experiment": experiment,
@@ -115,156 +112,39 @@ def export_trial(
             **({"average_of": list(trial.members)} if trial.members else {}),
             **({} if point is None else {"point": point}),
             f"reported_validation_{saved.state.objective}": trial.best_value if point is None else None,
-            "evaluations": measured.rates,
-            "changed_since_search": list(measured.changed),
+            "evaluations": rates,
+            "changed_since_search": list(changed),
             "formats": outcome.made,
         }
-        _write_json(partial / EVALUATION_FILE, summary)
+        _write_evaluation(partial, summary)
         write_exported_settings(config, partial)
-        facts = CardFacts(measured.changed, outcome.made, ADAPTER_FOLDER if adapter else None, point)
-        card = model_card(saved, trial, measured.rates, read_decoding(partial).window_seconds, facts)
+        card = model_card(
+            saved,
+            trial,
+            rates,
+            read_decoding(partial).window_seconds,
+            changed=changed,
+            formats=outcome.made,
+            adapter=ADAPTER_FOLDER if adapter else None,
+            point=point,
+        )
         write_whole(partial / CARD_FILE, f"{card}\n")
+    of = f", the mean of {listed(trial.members)}," if trial.members else ""
+    between = "" if point is None else " at a point between the base model and it"
+    say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
+    _print_rates(console, rates, changed, translates=config.task == TRANSLATE)
     on_all = saved.state.base_rates_for(trial)["clips"] == saved.state.base_rates["clips"]
-    reported = trial.best_value if point is None and on_all else None
-    _print(console, output, trial, measured, point, reported)
-    print_formats(outcome, console, str(output))
+    if point is None and on_all and "validation" not in changed and trial.best_value is not None:
+        drift = abs(rates["validation"]["after"][saved.state.objective] - trial.best_value)
+        if drift > TOLERANCE:
+            say(
+                console,
+                f"warning: the search reported a validation WER of {trial.best_value:.2f} %; here it is {drift:.2f} "
+                "points off, as other hardware or precision can make it",
+            )
+    say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')
+    print_formats(outcome, console, output)
     return outcome
-
-
-def check_point(point: float | None, *, adapter: bool = False) -> None:
-    """Raise `ConfigError` for a point that is none between base model and run, or cannot go with adapters."""
-    if point is not None and not 0.0 < point < 1.0:
-        raise ConfigError(f"--point {point:g}: must be above 0 (the base model) and below 1 (the run itself)")
-    if point is not None and adapter:
-        raise ConfigError(f"--adapter: a model at --point {point:g} has none; leave one of them out")
-
-
-@contextlib.contextmanager
-def _point_folder(config: TrainConfig, checkpoint: Path, point: float | None) -> Iterator[Path]:
-    """The checkpoint, or its mean with the base model."""
-    if point is None:
-        yield checkpoint
-        return
-    from trainer.conversion.quiet import quiet_libraries
-    from trainer.model.averaging import load_mean
-
-    quiet_libraries()
-    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
-        mean, processor = load_mean(config, [(config.model, 1.0 - point), (str(checkpoint), point)])
-        mean.save_pretrained(scratch)
-        processor.save_pretrained(Path(scratch))
-        yield Path(scratch)
-
-
-@contextlib.contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name only once it is complete.
-
-    Raises:
-        ExperimentError: there is something of that name already, or it cannot be written.
-    """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ExperimentError(f"--output {output}: exists already; choose another folder or remove it")
-    partial = output.with_name(f".{output.name}.partial")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-    except OSError as error:
-        raise ExperimentError(f"--output {output}: cannot be written: {error.strerror}") from error
-    try:
-        with writing(f"--output {output}", full=True):
-            yield partial
-            if output.exists():
-                output.rmdir()
-            partial.rename(output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _interval(clips: ClipErrors | None, objective: str) -> dict[str, Any]:
-    """The objective's 95 % interval, to go with the rates; empty where it is not known."""
-    found = None if clips is None else objective_interval([clips])
-    return {} if found is None else {f"{objective}_interval": list(found)}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Measured:
-    """Error rates of the exported model and of the base model."""
-
-    rates: Rates
-    changed: tuple[str, ...] = ()
-    """Splits whose clips, texts or audio are not the search's: both models were measured on what is there now."""
-
-
-def _measured(
-    saved: SavedExperiment, exported: TrainConfig, trial: TrialRecord | None, console: Console
-) -> _Measured:
-    """Measured now; or as the search did, where the data is gone.
-
-    `trial` is None for a point between it and the base model, which no search measures.
-    """
-    from trainer.data.prepared import prepare
-
-    baseline = _whole(saved.state.base_rates) | _interval(
-        baseline_clips(saved.folder.path), saved.state.objective
-    )
-    try:
-        data = prepare(saved.base)
-        changed = _changed(saved, data)
-        return _Measured(_measure(saved.base, exported, baseline, data, changed), changed)
-    except DataError as error:
-        if trial is None:
-            raise
-        say(console, f"warning: not measured again, the figures are those of the search: {error}")
-    before = _whole(saved.state.base_rates_for(trial))
-    before = baseline if before["clips"] == baseline["clips"] else before
-    after = {saved.state.objective: trial.best_value, "clips": before["clips"]}
-    after |= {} if trial.best_cer is None else {"cer": trial.best_cer}
-    rates: Rates = {"validation": {"before": before, "after": after}}
-    held = saved.state.held_out
-    if held is not None and held.run == trial.trial_id:
-        rates["test"] = {"before": _whole(held.baseline), "after": _whole(held.rates)}
-    return _Measured(rates)
-
-
-def _whole(rates: dict[str, float]) -> dict[str, Any]:
-    """Rates of the log, where all numbers are real ones."""
-    return {**rates, "clips": int(rates["clips"])}
-
-
-def _changed(saved: SavedExperiment, data: PreparedData) -> tuple[str, ...]:
-    """Splits that are measured and are not those of the search."""
-    before = saved.state.data
-    now = {role: split for role, split in data.splits.items() if role != "train"}
-    if before is None:
-        return tuple(now)
-    return tuple(role for role, split in now.items() if before.splits.get(role) != split.digest())
-
-
-def _measure(
-    base: TrainConfig,
-    exported: TrainConfig,
-    baseline: dict[str, Any],
-    data: PreparedData,
-    changed: tuple[str, ...],
-) -> Rates:
-    """Error rates before and after, by split; the base model's on validation are known where it is the search's."""
-    import torch
-
-    from trainer.train import evaluate
-
-    torch.set_num_threads(os.cpu_count() or 1)
-
-    def rates(config: TrainConfig, split: str) -> dict[str, Any]:
-        found = evaluate(config, split, data=data)
-        return found.rates | _interval(found.utterances, objective_name(found.rates))
-
-    before = rates(base, "validation") if "validation" in changed else baseline
-    found: Rates = {"validation": {"before": before, "after": rates(exported, "validation")}}
-    if "test" in data.splits:
-        found["test"] = {"before": rates(base, "test"), "after": rates(exported, "test")}
-    return found
 
 
 def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
@@ -286,47 +166,119 @@ def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
     raise ExperimentError(f"trial {trial_id}: has no checkpoint: {reason}")
 
 
-def _print(
-    console: Console,
-    output: Path,
-    trial: TrialRecord,
-    measured: _Measured,
-    point: float | None,
-    reported: float | None,
-) -> None:
+@contextlib.contextmanager
+def _new_folder(output: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name only once it is complete.
+
+    Raises:
+        ConfigError: it cannot be written.
+        ExperimentError: there is something of that name already.
+    """
+    output = output.expanduser().absolute()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ExperimentError(f"--output {output}: exists already; choose another folder or remove it")
+    partial = output.with_name(f".{output.name}.partial")
+    with writing(f"--output {output}"):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    try:
+        with writing(f"--output {output}", full=True):
+            yield partial
+            if output.exists():
+                output.rmdir()
+            partial.rename(output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _measure(saved: SavedExperiment, exported: TrainConfig) -> tuple[Rates, tuple[str, ...]]:
+    """Error rates by split, before and after; and the splits whose clips, texts or audio are not the search's.
+
+    On these both models are measured on what is there now; else the base model's rates on validation are known.
+
+    Raises:
+        DataError: the data is not there.
+    """
+    import torch
+
+    from trainer.data.prepared import prepare
+    from trainer.train import evaluate
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    data, known = prepare(saved.base), saved.state.data
+    splits = {role: split for role, split in data.splits.items() if role in ("validation", "test")}
+    changed = tuple(
+        role for role, split in splits.items() if known is None or known.splits.get(role) != split.digest()
+    )
+
+    def rates(config: TrainConfig, role: str) -> dict[str, Any]:
+        found = evaluate(config, role, data=data)
+        return found.rates | _interval(found.utterances, objective_name(found.rates))
+
+    measured: Rates = {}
+    for role in splits:
+        is_known = role == "validation" and role not in changed
+        before = _base_rates(saved) if is_known else rates(saved.base, role)
+        measured[role] = {"before": before, "after": rates(exported, role)}
+    return measured, changed
+
+
+def _interval(clips: ClipErrors | None, objective: str) -> dict[str, Any]:
+    """The objective's 95 % interval, to go with the rates; empty where it is not known."""
+    found = None if clips is None else objective_interval([clips])
+    return {} if found is None else {f"{objective}_interval": list(found)}
+
+
+def _base_rates(saved: SavedExperiment) -> dict[str, Any]:
+    """The base model's on validation, as the search measured them."""
+    clips = baseline_clips(saved.folder.path)
+    return _whole(saved.state.base_rates) | _interval(clips, saved.state.objective)
+
+
+def _whole(rates: dict[str, float]) -> dict[str, Any]:
+    """Rates of the log, where all numbers are real ones."""
+    return {**rates, "clips": int(rates["clips"])}
+
+
+def _rates_of_search(saved: SavedExperiment, trial: TrialRecord) -> Rates:
+    """Error rates as the search measured them: of the run that is exported on test, too."""
+    before = _whole(saved.state.base_rates_for(trial))
+    if before["clips"] == saved.state.base_rates["clips"]:
+        before = _base_rates(saved)
+    after = {saved.state.objective: trial.best_value, "clips": before["clips"]}
+    after |= {} if trial.best_cer is None else {"cer": trial.best_cer}
+    rates: Rates = {"validation": {"before": before, "after": after}}
+    held = saved.state.held_out
+    if held is not None and held.run == trial.trial_id:
+        rates["test"] = {"before": _whole(held.baseline), "after": _whole(held.rates)}
+    return rates
+
+
+def _print_rates(console: Console, rates: Rates, changed: Sequence[str], *, translates: bool) -> None:
+    """The table of error rates before and after."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    objective = objective_name(measured.rates["validation"]["after"])
-    translates = objective == CHRF_ERROR
-    second = "bleu" if translates else "cer"
-    heads = [f"{name} {when}" for name in ("WER", second.upper()) for when in ("before", "after")]
-    for name in ("split", "clips", *heads):
-        table.add_column(name, justify="left" if name == "split" else "right")
-    for split, pair in measured.rates.items():
-        figures = [pair[when].get(rate) for rate in (objective, second) for when in ("before", "after")]
-        units = [" %", " %", *([""] * 2 if translates else [" %"] * 2)]
-        told = [
-            "" if figure is None else f"{figure:.2f}{unit}"
-            for figure, unit in zip(figures, units, strict=True)
+    second = {"bleu": ("BLEU", "")} if translates else {"cer": ("CER", " %")}
+    columns = {objective_name(rates["validation"]["after"]): ("WER", " %"), **second}
+    table.add_column("split")
+    for head in (
+        "clips",
+        *(f"{name} {when}" for name, _ in columns.values() for when in ("before", "after")),
+    ):
+        table.add_column(head, justify="right")
+    for split, pair in rates.items():
+        figures = [
+            "" if pair[when].get(rate) is None else f"{pair[when][rate]:.2f}{unit}"
+            for rate, (_, unit) in columns.items()
+            for when in ("before", "after")
         ]
-        table.add_row(split, str(pair["after"]["clips"]), *told)
-    of = f", the mean of {listed(trial.members)}," if trial.members else ""
-    between = "" if point is None else " at a point between the base model and it"
-    say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
+        table.add_row(split, str(pair["after"]["clips"]), *figures)
     console.print(table)
-    for split in measured.changed:
+    for split in changed:
         say(
             console,
             f"warning: the {split} clips, texts or audio have changed since the search; both models were measured on "
-            f"the {measured.rates[split]['after']['clips']:,} that are left of it",
+            f"the {rates[split]['after']['clips']:,} that are left of it",
         )
-    drift = 0.0 if reported is None else abs(measured.rates["validation"]["after"][objective] - reported)
-    if drift > TOLERANCE and "validation" not in measured.changed:
-        say(
-            console,
-            f"warning: the search reported a validation WER of {reported:.2f} %; here it is {drift:.2f} "
-            "points off, as other hardware or precision can make it",
-        )
-    say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')
 
 
 def export_existing(
@@ -360,27 +312,40 @@ def export_existing(
     from trainer.model.whisper import load_model_config
 
     folder = Path(model).expanduser()
+    if output is None:
+        _check_addable(model, folder, targets)
     config = _known_settings(model, folder, data, language)
     load_processor(config)
     load_model_config(config)  # which refuses what is no Whisper
-    with _target_folder(model, folder, output, targets) as place:
+    checked = data is not None or (folder / SETTINGS_FILE).is_file()
+    if targets and not checked:
+        say(console, f"warning: {model} does not say what it was trained on; --data gives clips to check on")
+    with contextlib.nullcontext(folder.absolute()) if output is None else _new_folder(output) as place:
         if output is not None:
             write_model(config, folder if folder.is_dir() else Path(config.model), place)
-        checked = data is not None or (folder / SETTINGS_FILE).is_file()
-        if not checked:
-            say(
-                console,
-                f"warning: {model} does not say what it was trained on; --data gives clips to check on",
-            )
         outcome = add_formats(
             place, targets, config if checked else None, every_clip=every_clip, console=console
         )
-        _note(place, outcome)
-    where = output if output is not None else folder
+        summary = read_object(place / EVALUATION_FILE)
+        summary["formats"] = {**summary.get("formats", {}), **outcome.made}
+        _write_evaluation(place, summary)
     if output is not None:
-        say(console, f"exported {model} to {where}")
-    print_formats(outcome, console, str(where))
+        say(console, f"exported {model} to {output}")
+    print_formats(outcome, console, folder if output is None else output)
     return outcome
+
+
+def _check_addable(model: str, folder: Path, targets: Sequence[Target]) -> None:
+    """Raise `ConfigError` where formats cannot be added to a model's own folder."""
+    problem = None
+    if not folder.is_dir():
+        problem = "is no folder that formats could be added to"
+    elif has_adapter(folder):
+        problem = "holds adapters alone, to be merged into their base model"
+    elif there := [target.name for target in targets if (folder / target.name).exists()]:
+        problem = f"has a folder {there[0]} already; remove it"
+    if problem:
+        raise ConfigError(f"--from-model {model}: {problem}; give --output DIR")
 
 
 def _known_settings(model: str, folder: Path, data: str | None, language: str | None) -> TrainConfig:
@@ -390,53 +355,15 @@ def _known_settings(model: str, folder: Path, data: str | None, language: str | 
         place = folder if folder.is_dir() else find_model(TrainConfig(model=model))
         generation = read_object(place / "generation_config.json")
         known = {name: generation[name] for name in ("language", "task") if generation.get(name)}
-        if generation.get("is_multilingual") is False:
+        if model == "demo" or model.endswith(".en") or generation.get("is_multilingual") is False:
             known["language"] = "en"
-    if language is None and "language" not in known and model != "demo" and not model.endswith(".en"):
+    if language is None and "language" not in known:
         raise ConfigError(f"--from-model {model}: does not say its language; give --language")
-    known |= {"workers": 1, "deepspeed": None}
+    given = {"data": data, "language": language}
+    known |= {name: value for name, value in given.items() if value is not None}
     known |= {"model": str(folder.absolute()) if folder.is_dir() else model}
-    known |= {"data": data} if data is not None else {}
-    known |= {"language": language} if language is not None else {}
-    return TrainConfig.from_dict(known)
+    return TrainConfig.from_dict(known | {"workers": 1, "deepspeed": None})
 
 
-@contextlib.contextmanager
-def _target_folder(
-    model: str, folder: Path, output: Path | None, targets: Sequence[Target]
-) -> Iterator[Path]:
-    """The folder that the formats go to: a new one, or the model's own."""
-    if output is not None:
-        with new_folder(output.expanduser().absolute()) as partial:
-            yield partial
-        return
-    if not folder.is_dir():
-        raise ConfigError(
-            f"--from-model {model}: is no folder that formats could be added to; give --output DIR"
-            + (
-                ""
-                if model in MODEL_SHORT_NAMES or "/" in model
-                else f", and one of {', '.join(MODEL_SHORT_NAMES)}"
-            )
-        )
-    if has_adapter(folder):
-        raise ConfigError(
-            f"--from-model {model}: holds adapters alone, to be merged into their base model; give --output DIR"
-        )
-    for target in targets:
-        if (folder / target.name).exists():
-            raise ExperimentError(
-                f"--from-model {model}: has a folder {target.name} already; remove it, or give --output DIR"
-            )
-    yield folder.absolute()
-
-
-def _note(folder: Path, outcome: FormatsOutcome) -> None:
-    """Add the formats to the model's `evaluation.json`."""
-    summary = read_object(folder / EVALUATION_FILE)
-    summary["formats"] = {**summary.get("formats", {}), **outcome.made}
-    _write_json(folder / EVALUATION_FILE, summary)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(content, indent=2) + "\n")
+def _write_evaluation(folder: Path, content: dict[str, Any]) -> None:
+    write_whole(folder / EVALUATION_FILE, json.dumps(content, indent=2) + "\n")

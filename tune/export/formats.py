@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trainer.conversion.check import Checker, FormatCheck
     from trainer.conversion.decoding import Decoding
 
-EVALUATION_FILE = "evaluation.json"
-"""In an exported folder: error rates before and after, and the other formats with what they were checked by."""
 _README = Path(__file__).with_name("format_readme.md.jinja")
 
 
@@ -73,7 +71,7 @@ def add_formats(
             outcome.problems.append(f"{names}: not made, for they could not be checked: {_cause(error)}")
             return outcome
         for target in targets:
-            _stage(f"converting to {target.name} ({target.quantization})", console, status)
+            say(console, f"converting to {target.name} ({target.quantization})")
             try:
                 _add(folder, target, checker, outcome)
             except Exception as error:  # noqa: BLE001 - told with its cause
@@ -86,11 +84,23 @@ def _cause(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 
-def _stage(text: str, console: Console, status: Status) -> None:
-    """One line that changes on a terminal; a line a stage elsewhere."""
-    status.update(f"{text} ...")
-    if not console.is_terminal:
-        say(console, text)
+def _checker(
+    folder: Path, config: TrainConfig, every_clip: bool, console: Console, status: Status
+) -> Checker | None:
+    """What formats are checked with; None, and a warning, where the data has gone."""
+    from trainer.conversion.check import QUICK_CLIPS, Checker, read_clips
+
+    try:
+        window = read_decoding(folder).window_seconds
+        clips = read_clips(config, window, None if every_clip else QUICK_CLIPS)
+    except DataError as error:
+        say(console, f"warning: converted models are not checked, for their data is not there: {error}")
+        return None
+
+    def progress(runtime: str, done: int, total: int) -> None:
+        status.update(f"{runtime}: {done}/{total} clips")
+
+    return Checker(config, folder, clips, progress)
 
 
 def _add(folder: Path, target: Target, checker: Checker | None, outcome: FormatsOutcome) -> None:
@@ -120,52 +130,24 @@ def format_readme(target: Target, decoding: Decoding, checks: Sequence[FormatChe
     from jinja2 import Template
 
     template = Template(_README.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    return str(template.render(target=target, decoding=decoding, checks=checks))
+    runtime = FORMATS[target.name].runtime
+    return str(template.render(target=target, runtime=runtime, decoding=decoding, checks=checks))
 
 
-def _checker(
-    folder: Path, config: TrainConfig, every_clip: bool, console: Console, status: Status
-) -> Checker | None:
-    """What formats are checked with; None, and a warning, where the data has gone."""
-    from trainer.conversion.check import QUICK_CLIPS, Checker, read_clips
-
-    try:
-        window = read_decoding(folder).window_seconds
-        clips = read_clips(config, window, None if every_clip else QUICK_CLIPS)
-    except DataError as error:
-        say(console, f"warning: converted models are not checked, for their data is not there: {error}")
-        return None
-    count = sum(len(split.audio) for split in clips)
-    _stage(f"transcribing {count} clips for comparison", console, status)
-
-    def progress(runtime: str, done: int, total: int) -> None:
-        status.update(f"{runtime}: {done}/{total} clips")
-
-    return Checker(config, folder, clips, progress)
-
-
-def print_formats(outcome: FormatsOutcome, console: Console, where: str) -> None:
-    """The checks as a table, and where the formats lie.
-
-    Args:
-        outcome: what became of them.
-        console: where to print.
-        where: the model's folder as the user knows it.
-    """
+def print_formats(outcome: FormatsOutcome, console: Console, where: Path) -> None:
+    """The checks as a table, and where the formats lie, below `where`."""
     if outcome.checks:
         table = Table(box=None, pad_edge=False, header_style="bold")
         left = ("format", "weights", "runtime", "split")
-        for name in (*left, "clips", "WER", "in transformers", "same", "drift", "tolerance", "speed"):
+        for name in (*left, "clips", "WER", "in transformers", "same", "drift", "tolerance"):
             table.add_column(name, justify="left" if name in left else "right")
         for found in outcome.checks:
             table.add_row(
                 *(found.format, found.quantization, FORMATS[found.format].runtime, found.split),
                 *(str(found.clips), f"{found.rate:.2f} %", f"{found.hf_rate:.2f} %"),
                 *(f"{found.same}/{found.clips}", f"{found.drift:+.2f}", f"± {found.tolerance:.2f}"),
-                f"{found.speed:.1f}x",
                 style="red" if found.problem else None,
             )
-        console.print()
         console.print(table)
     for name in outcome.made:
         say(console, f"{FORMATS[name].runtime}: {where}/{name}, how to use it is in its README.md")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tune.export.model_card import PLACE
 from tune.util.errors import UserError, first_line
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
-_NEVER = (".*", "*.partial", "__pycache__")
+_NEVER = (".*", "*/.*")
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
 
@@ -39,19 +35,21 @@ def check_hub(repo: str, *, private: bool = False) -> str:
     """
     from huggingface_hub import HfApi, constants, get_token
     from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-    _check_repo_name(repo)
-    if constants.HF_HUB_OFFLINE:
-        raise HubError(
-            f"hub model {repo}: HF_HUB_OFFLINE is set, which forbids all requests to the hub; unset it"
-        )
     if get_token() is None:
         raise HubError(f"hub model {repo}: no token for {constants.ENDPOINT}; {_LOG_IN}")
     api = HfApi()
-    with _told(repo, "cannot be checked"):
+    with _hub_errors(repo, "cannot be checked"):
+        validate_repo_id(repo)
         me = api.whoami()
         whole = repo if "/" in repo else f"{me['name']}/{repo}"
-        _check_rights(whole, me)
+        roles = {each["name"]: each.get("roleInOrg") for each in me.get("orgs", [])} | {me["name"]: "admin"}
+        if me.get("auth", {}).get("accessToken", {}).get("role") == "read":
+            raise HubError(f"hub model {whole}: the token may only read; {_LOG_IN}")
+        if roles.get(whole.split("/")[0], "read") == "read":
+            able = ", ".join(name for name, role in roles.items() if role != "read")
+            raise HubError(f"hub model {whole}: {me['name']} may not write there; may write in {able}")
         with contextlib.suppress(RepositoryNotFoundError):  # it will be made
             api.auth_check(whole, write=True)
             if private and not api.model_info(whole).private:
@@ -63,13 +61,16 @@ def check_hub(repo: str, *, private: bool = False) -> str:
 
 
 def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str) -> str:
-    """Upload a folder as one commit; what is there already and unchanged is not sent again.
+    """Upload a folder; what is there already and unchanged is not sent again.
+
+    The card is a commit of its own, for on the hub its examples name the model there. In the folder they stay as they
+    are, right as long as the model is used from there.
 
     Args:
         folder: an exported model.
         repo: as `check_hub` returns it; made where it is not there.
         private: only for a repository that is made.
-        message: the commit's.
+        message: the commits'.
 
     Returns:
         The address of the model's page.
@@ -82,95 +83,46 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    api = HfApi()
+    api, card = HfApi(), folder / "README.md"
     again = f"; what was sent stays there, push again with: tune-whisper push {folder} {repo}"
-    with _told(repo, "was not pushed", again + (" --private" if private else "")):
+    with _hub_errors(repo, "was not pushed", again + (" --private" if private else "")):
         url = api.create_repo(repo, private=private or None, exist_ok=True)
-        with _with_hub_card(folder, repo) as staged:
-            api.upload_folder(
+        api.upload_folder(
+            repo_id=repo,
+            folder_path=folder,
+            commit_message=message,
+            ignore_patterns=[*_NEVER, card.name],
+            delete_patterns=list(_WEIGHTS),
+        )
+        if card.is_file():
+            text = card.read_text(encoding="utf-8").replace(PLACE, repo)
+            api.upload_file(
                 repo_id=repo,
-                folder_path=staged,
+                path_or_fileobj=text.encode(),
+                path_in_repo=card.name,
                 commit_message=message,
-                ignore_patterns=list(_NEVER),
-                delete_patterns=list(_WEIGHTS),
             )
     return str(url)
 
 
 @contextlib.contextmanager
-def _with_hub_card(folder: Path, repo: str) -> Iterator[Path]:
-    """The folder as the hub shall have it: links to its files, with a card of its own.
-
-    The folder keeps its card, which is right as long as the model is used from there.
-    """
-    with tempfile.TemporaryDirectory(prefix="tune-whisper-push-") as temporary:
-        staged = Path(temporary) / "model"
-        shutil.copytree(
-            folder.absolute(), staged, copy_function=os.symlink, ignore=shutil.ignore_patterns(*_NEVER)
-        )
-        card = staged / "README.md"
-        if card.is_file():
-            text = card.read_text(encoding="utf-8")
-            card.unlink()  # the link; writing through it would change the folder's own
-            card.write_text(text.replace(PLACE, repo), encoding="utf-8")
-        yield staged
-
-
-def _check_repo_name(repo: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    try:
-        validate_repo_id(repo)
-    except HFValidationError as error:
-        raise HubError(
-            f"hub model {repo}: no name for the hub; give NAME or NAMESPACE/NAME of at most 96 letters, digits, "
-            "-, _ and ., none of - and . first or last or doubled"
-        ) from error
-
-
-def _check_rights(repo: str, me: dict[str, Any]) -> None:
-    """What `whoami` says of the token and the namespace; the repository's own rules are the hub's to check."""
-    token = me.get("auth", {}).get("accessToken", {})
-    if token.get("role") == "read":
-        raise HubError(f"hub model {repo}: the token {token.get('displayName')!r} may only read; {_LOG_IN}")
-    namespace = repo.split("/", 1)[0]
-    roles = {each["name"]: each.get("roleInOrg") for each in me.get("orgs", [])}
-    if namespace != me["name"] and namespace not in roles:
-        known = ", ".join([me["name"], *roles])
-        raise HubError(f"hub model {repo}: {me['name']} is no member of {namespace}; there is {known}")
-    if roles.get(namespace) == "read":
-        raise HubError(f"hub model {repo}: {me['name']} may only read in {namespace}")
-
-
-@contextlib.contextmanager
-def _told(repo: str, what: str, again: str = "") -> Iterator[None]:
+def _hub_errors(repo: str, what: str, again: str = "") -> Iterator[None]:
     """Whatever the hub's client raises, as one line."""
     from huggingface_hub.errors import HfHubHTTPError
 
     no_answer: type[Exception] = HfHubHTTPError.__bases__[0]  # the client's own: httpx or httpx2, by version
     try:
         yield
-    except HubError:
-        raise
     except (no_answer, OSError, RuntimeError, ValueError) as error:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # a bar that broke off ends without a line feed
-        # A file's error comes inside a RuntimeError; a ValueError is of the card's metadata.
+        # A file's error comes inside a RuntimeError; a ValueError is of the name or of the card's metadata.
         inner = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        reason = first_line(inner)
         if isinstance(inner, HfHubHTTPError):
-            reason = _refusal(inner)
+            status = inner.response.status_code
+            reason = f"the hub answers {status}: {inner.server_message or reason}"
+            reason += f"; {_LOG_IN}" if status in (401, 403) else ""
         elif isinstance(inner, (no_answer, OSError)):
-            reason = f"the hub cannot be reached ({first_line(inner)})"
-        else:
-            reason = first_line(inner)
+            reason = f"the hub cannot be reached ({reason})"
         raise HubError(f"hub model {repo}: {what}: {reason}{again}") from error
-
-
-def _refusal(error: Any) -> str:
-    status = error.response.status_code
-    if status == 401:
-        return f"the hub does not know the token (401); {_LOG_IN}"
-    if status == 403:
-        return f"the token has no right to write there (403); {_LOG_IN}"
-    return f"the hub answers {status}: {error.server_message or first_line(error)}"

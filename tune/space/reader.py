@@ -31,8 +31,7 @@ from trainer.config import (
     nearest_field,
     unknown_field_message,
 )
-from trainer.methods import WITH_METHOD
-from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM
+from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM, WITH_METHOD
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 from tune.space.conditions import check_conditions, counting, deciding_points, possible_values
 from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show, usual_value

@@ -61,7 +61,7 @@ def short_path(path: Path) -> str:
 
 def short_source(source: str) -> str:
     """A model or data set as people know it: a folder or file by its name, all else as it is."""
-    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith("/") else source
+    return source.rstrip("/").rsplit("/", 1)[-1] if source.startswith(("/", ".", "~")) else source
 
 
 def say(console: Console, text: str) -> None:

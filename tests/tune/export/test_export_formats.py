@@ -15,32 +15,28 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from trainer.config import TrainConfig
-from trainer.conversion.check import CheckClips, Checker, FormatCheck, read_clips, tolerance
+from trainer.conversion.check import CheckClips, Checker, FormatCheck, read_clips
 from trainer.conversion.decoding import Decoding, read_decoding
 from trainer.conversion.formats import CONVERTED, Target, convert, resolve_targets, transcribe
 from trainer.conversion.hugging_face import write_model
-from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, write_whisper_layout
+from trainer.conversion.whisper_layout import END, SIZE, TIMESTAMPS, whisper_layout
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
-from tune.commands.export import export_parser
+from tune.export.formats import format_readme
 
 for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf"):
     pytest.importorskip(package)
 
 
-def tune_whisper(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tune", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=590,
-        check=False,
-    )
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=590, check=False)
 
 
 def quiet(*_: object) -> None:
@@ -105,31 +101,29 @@ def test_the_runtime_hears_what_transformers_hears(
     found = check(checker, converted(name), name)
     assert (found.split, found.clips, found.words) == ("test", 96, 358)
     assert not found.problem
+    assert found.tolerance == pytest.approx(100 * 2 / 358), "two words, more than half a point"
     assert found.same >= 94  # one or two near ties
     assert 60 < found.hf_rate < 70, "the untuned demo"
 
 
 @pytest.mark.parametrize(
-    ("name", "quantization"),
-    [
-        *(("ctranslate2", each) for each in ("float32", "int8", "int8_float16")),
-        *(("ggml", "int8"), ("ggml", "q5_0")),
-    ],
+    ("name", "quantization", "points"),
+    [("ctranslate2", "int8", 1.5), ("ggml", "int8", 1.5), ("ggml", "q5_0", 2.0)],
 )
 def test_smaller_weights_cost_little(
-    name: str, quantization: str, checker: Checker, converted: Callable[..., Path]
+    name: str, quantization: str, points: float, checker: Checker, converted: Callable[..., Path]
 ) -> None:
     found = check(checker, converted(name, quantization), name, quantization)
     # The untuned demo guesses. Without VNNI, sums of CTranslate2's int8 products overflow (oneDNN): 3.9 points seen.
-    exact = name != "ctranslate2" or quantization == "float32" or "vnni" in Path("/proc/cpuinfo").read_text()
+    exact = name != "ctranslate2" or "vnni" in Path("/proc/cpuinfo").read_text()
+    assert found.tolerance == points
     assert abs(found.drift) <= found.tolerance + (1.5 if exact else 4.0), found
     assert found.same >= (70 if exact else 55)
-
-    def size(folder: Path) -> int:
-        return sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".bin")
-
-    if quantization not in ("float32", "int8_float16"):
-        assert size(converted(name, quantization)) < 0.7 * size(converted(name))
+    small, large = (
+        next(folder.glob("*.bin")).stat().st_size
+        for folder in (converted(name, quantization), converted(name))
+    )
+    assert small < 0.7 * large
 
 
 def test_everything_that_the_targets_need_is_there(converted: Callable[..., Path], model: Path) -> None:
@@ -148,40 +142,48 @@ def test_everything_that_the_targets_need_is_there(converted: Callable[..., Path
     assert [path.name for path in converted("ggml").iterdir()] == ["ggml-model.bin"]
 
 
-def test_whispers_layout_is_the_same_model(model: Path, clips: CheckClips, tmp_path: Path) -> None:
-    import torch
-    from transformers import WhisperForConditionalGeneration, WhisperProcessor
+def test_transformers_4_reads_special_tokens_and_beams(model: Path) -> None:
+    """Version 5 writes a list of special tokens where 4.57 expects a mapping; its pipeline takes 5 beams by itself."""
+    before = WhisperProcessor.from_pretrained(DEMO_MODEL).tokenizer
+    assert "extra_special_tokens" in json.loads((DEMO_MODEL / "tokenizer_config.json").read_text())
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    assert "extra_special_tokens" not in settings
+    assert settings["additional_special_tokens"] == before.extra_special_tokens
+    config = json.loads((model / "config.json").read_text())
+    assert config["task_specific_params"] == {"automatic-speech-recognition": {"num_beams": 1}}
+    after = WhisperProcessor.from_pretrained(model).tokenizer
+    assert after.all_special_ids == before.all_special_ids
 
-    write_whisper_layout(model, tmp_path / "wide")
-    loaded = [WhisperForConditionalGeneration.from_pretrained(each) for each in (model, tmp_path / "wide")]
-    processors = [WhisperProcessor.from_pretrained(each) for each in (model, tmp_path / "wide")]
-    old, new = (processor.tokenizer for processor in processors)
-    features = processors[0].feature_extractor(
-        clips.audio[:4], sampling_rate=SAMPLE_RATE, return_tensors="pt"
-    )["input_features"]
-    texts = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
-    with torch.no_grad():
-        logits = [
-            each(
-                input_features=features,
-                decoder_input_ids=torch.tensor([processor.tokenizer.convert_tokens_to_ids(texts)] * 4),
-            ).logits
-            for each, processor in zip(loaded, processors, strict=True)
-        ]
+
+def test_whispers_layout_is_the_same_model(model: Path, clips: CheckClips) -> None:
+    import torch
+
+    def logits(folder: Path) -> tuple[Any, torch.Tensor]:
+        """Its tokenizer, and scores (4, 4, tokens) after the prefix."""
+        processor = WhisperProcessor.from_pretrained(folder)
+        features = processor.feature_extractor(
+            clips.audio[:4], sampling_rate=SAMPLE_RATE, return_tensors="pt"
+        )
+        prefix = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+        ids = torch.tensor([processor.tokenizer.convert_tokens_to_ids(prefix)] * 4)
+        loaded = WhisperForConditionalGeneration.from_pretrained(folder)
+        with torch.no_grad():
+            return processor.tokenizer, loaded(**features, decoder_input_ids=ids).logits
+
+    old, expected = logits(model)
+    with whisper_layout(model) as wide:
+        new, found = logits(wide)
     tokens = old.get_vocab()
     before = torch.tensor(sorted(tokens.values()))
     names = {number: token for token, number in tokens.items()}
     after = torch.tensor([new.convert_tokens_to_ids(names[int(number)]) for number in before])
-    assert torch.equal(logits[1][..., after], logits[0][..., before])
+    assert torch.equal(found[..., after], expected[..., before])
     unused = torch.ones(SIZE, dtype=torch.bool)
     unused[after] = False
     assert unused.sum() == SIZE - len(tokens)
-    assert (logits[1][..., unused] + 1000).abs().max() < 1
-    assert new.convert_tokens_to_ids(["<|endoftext|>", "<|0.00|>", "<|30.00|>"]) == [
-        END,
-        TIMESTAMPS,
-        SIZE - 1,
-    ]
+    assert (found[..., unused] + 1000).abs().max() < 1
+    ends = ["<|endoftext|>", "<|0.00|>", "<|30.00|>"]
+    assert new.convert_tokens_to_ids(ends) == [END, TIMESTAMPS, SIZE - 1]
     spoken = "turn on the kitchen light"
     assert new(spoken, add_special_tokens=False).input_ids == old(spoken, add_special_tokens=False).input_ids
     assert new.decode(new(spoken).input_ids, skip_special_tokens=True) == spoken
@@ -192,12 +194,7 @@ def test_a_model_with_whispers_own_vocabulary_is_prompted_in_its_language(
 ) -> None:
     """A random model of whisper-tiny's shape, with big weights so that nothing is a near tie."""
     import torch
-    from transformers import (
-        GenerationConfig,
-        WhisperConfig,
-        WhisperForConditionalGeneration,
-        WhisperProcessor,
-    )
+    from transformers import GenerationConfig, WhisperConfig
 
     source = shared_data / "whisper_tiny_processor"
     torch.manual_seed(0)
@@ -217,14 +214,9 @@ def test_a_model_with_whispers_own_vocabulary_is_prompted_in_its_language(
         place = folder if name == "hf" else tmp_path / name
         if name != "hf":
             convert(target(name), folder, place)
-        [texts[name]] = transcribe(name, place, short, [samples], quiet)
+        [texts[name]] = transcribe(name, place, short, [samples])
     assert len(texts["hf"]) > 10
     assert texts["ctranslate2"] == texts["hf"] == texts["ggml"]
-
-
-def blocks(readme: str, language: str) -> str:
-    [block] = re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)[-1:]
-    return str(block)
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +224,8 @@ def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     """A folder with all formats as the command leaves it, and what the command printed."""
     folder = tmp_path_factory.mktemp("exported") / "model"
     words = [word for name in CONVERTED for word in ("--format", name)]
-    done = tune_whisper(
-        *("export", "--from-model", str(model), "--output", str(folder), "--data", "demo", *words),
-        cwd=folder.parent,
-    )
+    words = ["export", "--from-model", str(model), "--output", str(folder), "--data", "demo", *words]
+    done = run("-m", "tune", *words, cwd=folder.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return folder, done.stdout
@@ -264,30 +254,27 @@ def test_the_readme_says_how_to_use_it(
 ) -> None:
     folder = exported[0]
     soundfile.write(tmp_path / "recording.wav", clips.audio[0], SAMPLE_RATE)
-    code = blocks((folder / name / "README.md").read_text(), "python")
-    code = code.replace("PATH_OF_THIS_FOLDER", str(folder / name))
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=560
-    )
+    readme = (folder / name / "README.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[-1]
+    done = run("-c", code.replace("PATH_OF_THIS_FOLDER", str(folder / name)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     heard = soundfile.read(tmp_path / "recording.wav", dtype="float32")[0]
-    [expected] = transcribe("hf", folder, decoding, [heard], quiet)
+    [expected] = transcribe("hf", folder, decoding, [heard])
     assert done.stdout.strip().splitlines()[-1].strip() == expected
 
 
 def test_timestamps_still_work(model: Path, converted: Callable[..., Path], clips: CheckClips) -> None:
     from faster_whisper import WhisperModel
-    from pywhispercpp.model import Model
     from transformers import pipeline
 
     class ShortWindow(WhisperModel):
         def encode(self, features: np.ndarray) -> Any:
             return super().encode(features[..., :400])
 
-    def ordered(times: list[tuple[float, float | None]], end: float = 4.0) -> bool:
+    def ordered(times: list[tuple[float, float | None]]) -> bool:
         """An end that is open, for the model never learnt to write timestamps, is the window's."""
-        flat = [end if point is None else point for pair in times for point in pair]
-        return bool(flat) and flat == sorted(flat) and flat[-1] <= end
+        flat = [4.0 if point is None else point for pair in times for point in pair]
+        return bool(flat) and flat == sorted(flat) and flat[-1] <= 4.0
 
     samples = np.pad(clips.audio[0], (0, 4 * SAMPLE_RATE - len(clips.audio[0])))
     segments, _ = ShortWindow(str(converted("ctranslate2"))).transcribe(
@@ -300,13 +287,6 @@ def test_timestamps_still_work(model: Path, converted: Callable[..., Path], clip
     for kind in (True, "word"):
         chunks = recognise({"raw": samples, "sampling_rate": SAMPLE_RATE}, return_timestamps=kind)["chunks"]
         assert ordered([chunk["timestamp"] for chunk in chunks]), chunks
-    told = Model(
-        str(converted("ggml") / "ggml-model.bin"),
-        context_params={"flash_attn": False},
-        redirect_whispercpp_logs_to=None,
-        n_threads=1,
-    ).transcribe(samples, language="en", print_progress=False)
-    assert ordered([(segment.t0 / 100, segment.t1 / 100) for segment in told], end=30.0)  # its every window
 
 
 @pytest.mark.parametrize(
@@ -323,8 +303,13 @@ def test_timestamps_still_work(model: Path, converted: Callable[..., Path], clip
         (["x"], ["required: --output"]),
         (["--output", "out"], ["required: EXPERIMENT"]),
         (["x", "--output", "out", "--from-model", "demo"], ["--from-model goes without EXPERIMENT"]),
-        (["x", "--output", "out", "--data", "demo"], ["--data: goes with --from-model only"]),
-        (["--from-model", "demo", "--trial", "1", "--output", "out"], ["--trial 1", "not with --from-model"]),
+        (["x", "--output", "out", "--data", "demo"], ["--data: goes with --from-model;"]),
+        (
+            ["--from-model", "demo", "--trial", "1", "--output", "out"],
+            ["--trial: goes with EXPERIMENT, not with --from-model"],
+        ),
+        (["x", "--output", "out", "--private"], ["--private: goes with --push-to-hub;"]),
+        (["x", "--output", "out", "--point", "1"], ["--point 1: must be above 0"]),
         (["--from-model", "out"], ["--from-model: give --format"]),
         (["--from-model", "demo", "--format", "ggml"], ["give --output DIR"]),
         (["--from-model", "/nowhere/m", "--output", "out"], ["/nowhere/m"]),
@@ -354,33 +339,15 @@ def test_a_model_of_the_hub_says_its_language_itself(
     assert read_decoding(tmp_path / "out") == read_decoding(model)
 
 
-def test_the_home_folder_is_meant_after_an_equals_sign_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert export_parser().parse_args(["x", "--output=~/m"]).output == tmp_path / "m"
-
-
-@pytest.mark.parametrize(
-    ("name", "module", "package"),
-    [
-        ("ctranslate2", "faster_whisper", "needs faster-whisper"),
-        ("ggml", "pywhispercpp", "needs pywhispercpp"),
-    ],
-)
 def test_a_missing_package_is_told_before_anything_starts(
-    name: str,
-    module: str,
-    package: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    words = ["--from-model", "demo", "--output", str(tmp_path / "out"), "--format", name]
-    assert main(["export", *words]) == 2
+    monkeypatch.setitem(sys.modules, "pywhispercpp", None)
+    assert (
+        main(["export", "--from-model", "demo", "--output", str(tmp_path / "out"), "--format", "ggml"]) == 2
+    )
     [line] = capsys.readouterr().err.splitlines()
-    assert package in line and f"pip install 'tune-whisper[{name}]'" in line
+    assert "needs pywhispercpp; pip install 'tune-whisper[ggml]'" in line
     assert not list(tmp_path.iterdir())
 
 
@@ -422,23 +389,6 @@ def test_a_drift_beyond_the_tolerance_is_an_error_and_leaves_nothing(
     assert "ggml" not in json.loads((broken / "evaluation.json").read_text())["formats"]
 
 
-def test_the_wrong_model_is_found_out(
-    checker: Checker, converted: Callable[..., Path], model: Path, tmp_path: Path
-) -> None:
-    """A converted file whose weights were changed after the conversion."""
-    folder = Path(shutil.copytree(converted("ggml"), tmp_path / "ggml"))
-    path = folder / "ggml-model.bin"
-    content = bytearray(path.read_bytes())
-    name = b"decoder.blocks.0.cross_attn.out.weight"
-    start = content.index(name) + len(name)
-    size = 2 * 128 * 128
-    content[start : start + size] = bytes(size)
-    path.write_bytes(content)
-    found = check(checker, folder, "ggml")
-    assert found.problem
-    assert found.rate > found.hf_rate + 10
-
-
 def test_a_file_that_the_runtime_refuses_is_told_in_its_words(
     converted: Callable[..., Path], decoding: Decoding, clips: CheckClips, tmp_path: Path
 ) -> None:
@@ -447,7 +397,7 @@ def test_a_file_that_the_runtime_refuses_is_told_in_its_words(
     content = (converted("ggml") / "ggml-model.bin").read_bytes()
     (folder / "ggml-model.bin").write_bytes(b"gguf" + content[4:2000])
     with pytest.raises(ModelError, match=r"whisper\.cpp cannot use it: .*(invalid|fail)"):
-        transcribe("ggml", folder, decoding, clips.audio[:1], quiet)
+        list(transcribe("ggml", folder, decoding, clips.audio[:1]))
 
 
 def test_formats_are_added_to_an_exported_folder_once(
@@ -500,7 +450,28 @@ def test_a_format_that_fails_costs_nothing_else(
     assert not (tmp_path / "unchecked" / "ctranslate2").exists()
 
 
-def test_the_tolerance_is_two_words_on_few_clips() -> None:
-    assert tolerance("float16", 100) == 2.0
-    assert tolerance("float16", 10_000) == 0.5
-    assert tolerance("int8", 10_000) == 1.5
+OPENAI = """
+1 2 7 8 9 10 14 25 26 27 28 29 31 58 59 60 61 62 63 90 91 92 93 359 503 522 542 873 893 902 918 922 931 1350
+1853 1982 2460 2627 3246 3253 3268 3536 3846 3961 4183 4667 6585 6647 7273 9061 9383 10428 10929 11938 12033
+12331 12562 13793 14157 14635 15265 15618 16553 16604 18362 18956 20075 21675 22520 26130 26161 26435 28279
+29464 31650 32302 32470 36865 42863 47425 49870 50254 50258 50358 50359 50360 50361 50362
+"""
+"""`suppress_tokens` of openai/whisper-base."""
+
+
+@pytest.mark.parametrize("taken", [[], [7, 8]])
+def test_runtimes_suppress_the_whole_list_or_none(
+    taken: list[int], shared_data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(shared_data / "whisper_tiny_processor", folder, copy_function=shutil.copyfile)
+    folder.chmod(0o755)
+    settings = json.loads((folder / "generation_config.json").read_text())
+    settings["suppress_tokens"] = [token for token in map(int, OPENAI.split()) if token not in taken]
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    decoding = read_decoding(folder)
+    assert decoding.suppresses_symbols is not bool(taken)
+    told = format_readme(Target("ctranslate2", "int8"), decoding, [])
+    assert ("without_timestamps=True, suppress_tokens=[])" in told) is bool(taken)
+    told = format_readme(Target("ggml", "int8"), decoding, [])
+    assert ("--suppress-nst" in told) is ("suppress_nst=True" in told) is not bool(taken)

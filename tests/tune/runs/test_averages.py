@@ -17,7 +17,7 @@ from tune.experiments.events import TrialProposed
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse, read_log
 from tune.experiments.saved import load_saved
-from tune.export.model_card import CardFacts, model_card
+from tune.export.model_card import model_card
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
@@ -184,7 +184,12 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     assert content.name == "001-a1 mean of 001-r2, 001-r1"
     assert (content.tags["role"], content.tags["members"]) == ("average", "001-r2 001-r1")
     rates = {"wer": 24.0, "cer": 8.0, "clips": 10}
-    card = model_card(saved, saved.best, {"validation": {"before": rates, "after": rates}}, 4.0, CardFacts())
+    card = model_card(
+        saved,
+        saved.best,
+        {"validation": {"before": rates, "after": rates}},
+        4.0,
+    )
     assert f"{whom.replace('the mean', 'the mean of the weights', 1)} (a [model soup]" in str(card)
     console = Console(file=io.StringIO(), width=200)
     print_summary(Outcome(search.plan, saved.state), console)
