@@ -33,7 +33,6 @@ ALLOWED = {
     # Settings that their libraries ask to be set so.
     "tune/workers/worker_group.py: tempfile.tempdir =": "read anew from TMPDIR, as Python's documentation says",
     "tune/workers/ray_train.py: tempfile.tempdir =": "the same",
-    "tune/commands/jobs.py: sys.stdout =": "nobody reads on; Python would complain when it ends",
     "trainer/data/streaming/shards.py: datasets.config.STREAMING_READ_MAX_RETRIES =": "a setting",
     "trainer/data/streaming/shards.py: datasets.config.STREAMING_OPEN_MAX_RETRIES =": "a setting",
     "trainer/training/arguments.py: torch.backends.fp32_precision =": "a setting",
