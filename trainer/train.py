@@ -18,6 +18,7 @@ from trainer.model.rates import default_learning_rate
 from trainer.model.whisper import limit_training, load_model, load_model_config
 from trainer.optimizers import check_installed
 from trainer.report import Keeper, Report, ignore
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.normalizers import make_normalizers
 from trainer.scoring.objectives import RATES, describe_rates, objective_value, rates_by_source
 from trainer.training.batches import BatchPlan, Frames, plan_points
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from trainer.data.prepared import PreparedData, PreparedSplit
     from trainer.data.streaming.stream import TrainStream
-    from trainer.scoring.alignment import ClipErrors
     from trainer.training.augmented import AugmentedSplit
     from trainer.training.whisper_trainer import WhisperTrainer
 
