@@ -1,7 +1,7 @@
 """Audio as 16 kHz mono, of any rate and usual format, whole, in parts or block by block.
 
-libsndfile decodes WAV and its kin, FFmpeg by way of PyAV all else. What is announced and not there is a cut file: its
-text would be taught with half of its sound.
+libsndfile decodes WAV, its kin and Ogg, FFmpeg by way of PyAV all else. What is announced and not there is a cut file:
+its text would be taught with half of its sound.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ _SHORTER = re.compile(r"(?m)^ *(?:data|SSND|Riff size|riff|Data Size) *: (\d+) \
 
 
 class _Sndfile:
-    """WAV and its kin: libsndfile is ten times as fast as FFmpeg in PCM."""
+    """WAV and its kin, and Ogg: libsndfile is ten times as fast as FFmpeg in PCM."""
 
     def __init__(self, file: BinaryIO) -> None:
         import soundfile
@@ -300,12 +300,10 @@ _GAP = 0.1
 """Seconds without a packet that are silence: a pause of the recorder, or sound that begins after the picture."""
 _LONGEST_GAP = 600
 """Seconds; longer ones are damage."""
-_LARGEST_PAGE = 65_307
-"""Bytes of an Ogg page."""
 
 
 class _Ffmpeg:
-    """All else: FLAC, Ogg, MP3, what phones, browsers and cameras record."""
+    """All else: FLAC, MP3, what phones, browsers and cameras record."""
 
     def __init__(self, file: BinaryIO) -> None:
         import av
@@ -434,20 +432,26 @@ def _choose(file: BinaryIO) -> _Decoder:
             return decoder
         decoder.close()  # written to a pipe: libsndfile believes that it is empty
         file.seek(0)
-    found = _Ffmpeg(file)
-    if head[:4] == b"OggS" and _ends_inside_a_page(file):
-        found.failure = "ends inside a page"
-    return found
+    return _choose_ogg(file) if head[:4] == b"OggS" else _Ffmpeg(file)
 
 
-def _ends_inside_a_page(file: BinaryIO) -> bool:
-    """Whether an Ogg file is cut: it announces no length."""
-    place = file.tell()
-    file.seek(-min(file.seek(0, os.SEEK_END), _LARGEST_PAGE), os.SEEK_END)
-    end = file.read()
-    file.seek(place)
-    page = end[end.rfind(b"OggS") :]
-    return len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
+def _choose_ogg(file: BinaryIO) -> _Decoder:
+    """libsndfile decodes Opus at its own rate, as the models' other tools do, but of joined files only the first.
+
+    Ogg announces no length: one that ends inside a page is cut.
+    """
+    content = file.read()
+    file.seek(0)
+    page = content[content.rfind(b"OggS") :]
+    torn = len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
+    decoder: _Decoder
+    try:
+        decoder = _Sndfile(file) if content.count(b"OggS\0\2") == 1 else _Ffmpeg(file)
+    except AudioError:  # Speex
+        file.seek(0)
+        decoder = _Ffmpeg(file)
+    decoder.failure = "ends inside a page" if torn else None
+    return decoder
 
 
 def _reason(error: BaseException) -> str:

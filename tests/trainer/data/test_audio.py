@@ -208,3 +208,11 @@ def test_encoders_count_the_frames_of_an_mp3_differently(more: int) -> None:
     audio = read_audio(content[:place] + told.to_bytes(4, "big") + content[place + 4 :])
     assert audio.size == pytest.approx(32_000, abs=600)
     assert np.abs(audio[2_000:30_000] - tone(2.0)[2_000:30_000]).max() < 0.1
+
+
+def test_opus_is_decoded_at_its_own_rate() -> None:
+    """As by libsndfile; FFmpeg decodes it at 48 kHz, whose highest bands differ by 10 dB and more once resampled."""
+    content = io.BytesIO()
+    soundfile.write(content, tone(1.0, pitch=300), 16_000, format="OGG", subtype="OPUS")
+    samples = soundfile.read(io.BytesIO(content.getvalue()), dtype="float32")[0]
+    assert np.array_equal(read_audio(content.getvalue()), samples)
