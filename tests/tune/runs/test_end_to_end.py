@@ -225,7 +225,7 @@ print(count_errors([row["text"] for row in rows], texts).percent)
     told = json.loads((folder / "model" / "evaluation.json").read_text())
     assert (told["trial_id"], told["reported_validation_wer"]) == (best["run"], best["wer"])
     assert yaml.safe_load(card.split("---")[1])["pipeline_tag"] == "automatic-speech-recognition"
-    assert "PATH_OF_THIS_FOLDER/ctranslate2" in card
+    assert "the code is in `ctranslate2/README.md`" in card
     checks = {check["split"]: check for check in told["formats"]["ctranslate2"]["checks"]}
     for split in ("validation", "test"):
         check = checks[split]
