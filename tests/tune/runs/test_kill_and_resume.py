@@ -196,7 +196,7 @@ def test_killed_in_the_middle_of_a_save_it_goes_on_from_the_one_before(tmp_path:
     search.wait_for(lambda: len(state(experiment)["001"]["evaluations"]) >= 2, 60)  # it trains on meanwhile
     before, first = read_log(experiment / EVENTS_FILE), state(experiment)["001"]
     assert first["last_checkpoint"] == f"trials/001/checkpoint_{first['evaluations'][0][0]:09d}"
-    assert first["best_wer"] == first["evaluations"][0][1], "what can be exported now"
+    assert first["best_value"] == first["evaluations"][0][1], "what can be exported now"
     search.kill()
     assert problem_of(experiment / first["last_checkpoint"]) is None
     printed = resume(folder)
