@@ -30,4 +30,4 @@ def test_random_whisper_tiny_takes_two_steps(shared_data: Path, tmp_path: Path) 
     )
     result = train(config, output_dir=tmp_path / "out")
     assert result.steps == 2
-    assert result.wer is not None and result.checkpoint is not None
+    assert result.best is not None and result.checkpoint is not None

@@ -204,7 +204,7 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     printed = capfd.readouterr().out
     first = results(tmp_path, NAME)
     (won,) = [trial for trial in first["trials"] if trial["trial_id"] == first["finalists"]["winner"]]
-    assert f"after which {won['trial_id']} of {NAME} was best" in printed
+    assert f"after which {first['best']['run']} of {NAME} was best" in printed
     assert "measured  on the test split" in printed
     before, after = (
         load_saved(ExperimentFolder(name, tmp_path / "experiments" / name)) for name in (NAME, "both")
