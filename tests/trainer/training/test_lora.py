@@ -301,7 +301,11 @@ def test_with_other_settings(config: TrainConfig, tmp_path: Path, settings: dict
     result = train(config, report)
     (row,) = report.rows
     found = evaluate(config.replace(model=str(tmp_path / "kept-4")))
-    assert found.rates["wer"] == pytest.approx(row["wer"], abs=0.1) and result.best == row
+    assert (
+        found.rates["wer"] == pytest.approx(row["wer"], abs=0.1)
+        and result.best
+        and row.items() <= result.best.items()
+    )
 
 
 def test_the_loss_of_many_scores_needs_no_gradient_of_the_projection(
