@@ -115,7 +115,7 @@ class AudioSource:
     file: str | bytes | Path
     """Path, or the content."""
     channel: int | None = None
-    """The one to hear, from 1; `None` is the mean of all."""
+    """The one that is decoded, from 1; `None` is the mean of all."""
     start: float = 0.0
     """Seconds before it."""
     end: float | None = None
@@ -130,7 +130,7 @@ class AudioSource:
 
 
 @dataclasses.dataclass(frozen=True)
-class Heard:
+class DecodedAudio:
     """One clip."""
 
     samples: np.ndarray
@@ -143,7 +143,7 @@ def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float |
     """The samples of one clip as float32 (samples,), 16 kHz mono, whole or not at all.
 
     Args:
-        source: what is to be heard; a path or the content of a file is all of it.
+        source: what is to be decoded; a path or the content of a file is all of it.
         max_seconds: longest clip wanted; a longer one is refused without decoding all of it.
 
     Raises:
@@ -151,15 +151,15 @@ def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float |
             `wrong_times`.
     """
     wanted = source if isinstance(source, AudioSource) else AudioSource(source)
-    [(_, found)] = hear_each([wanted], max_seconds=max_seconds)
+    [(_, found)] = decode_each([wanted], max_seconds=max_seconds)
     if isinstance(found, AudioError):
         raise found
     return found.samples
 
 
-def hear_each(
+def decode_each(
     sources: Iterable[AudioSource], *, max_seconds: float | None = None
-) -> Iterator[tuple[AudioSource, Heard | AudioError]]:
+) -> Iterator[tuple[AudioSource, DecodedAudio | AudioError]]:
     """Each of some clips, or why it cannot be had; a file whose parts come one after the other is decoded once."""
     recording, file = None, AudioSource("")
     for source in sources:
@@ -175,7 +175,7 @@ def hear_each(
                 recording, file = None, source
                 recording = _Recording(AudioFile(source.file, source.channel))
             samples = recording.cut(source, max_seconds)
-            yield source, Heard(samples, recording.file.cancelled)
+            yield source, DecodedAudio(samples, recording.file.cancelled)
         except AudioError as error:
             yield source, error
 

@@ -64,7 +64,7 @@ class Clip:
     span: Span | None = None
     """Where in the file it is; None where it is all of it."""
     channel: int | None = None
-    """The one to hear, from 1; None is the mean of all."""
+    """The one that is decoded, from 1; None is the mean of all."""
 
     @property
     def recording(self) -> str:

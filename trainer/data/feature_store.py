@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard, read_audio
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio, read_audio
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.features import count_frames, extract_features, extractor_settings
 from trainer.data.grouping import audio_key
@@ -51,7 +51,7 @@ later ones; samples of the waveform, where it begins in its file, and what its v
 _SMALL = 1000
 """Up to so many clips are done in this process: others take some seconds to start."""
 _ESTIMATED_BY = 32
-"""Clips of each split that are heard to estimate how long they are."""
+"""Clips of each split that are decoded to estimate how long they are."""
 _KEEP_SECONDS = 5.0
 """What a kill costs at most, beside what the processes were just computing."""
 
@@ -193,20 +193,23 @@ class _Computed:
 
 
 def _compute(
-    extractor: WhisperFeatureExtractor, waveforms: bool, source: AudioSource, heard: Heard | AudioError
+    extractor: WhisperFeatureExtractor,
+    waveforms: bool,
+    source: AudioSource,
+    decoded: DecodedAudio | AudioError,
 ) -> _Computed | dict[str, str]:
     """The same, or `reason` and `detail` why nothing comes of it."""
     try:
-        if isinstance(heard, AudioError):
-            raise heard
+        if isinstance(decoded, AudioError):
+            raise decoded
         # One clip is too little work to share: with two threads on two busy cores it took 40 times longer.
         with one_torch_thread():
-            features, fill = extract_features(extractor, heard.samples)
+            features, fill = extract_features(extractor, decoded.samples)
     except AudioError as error:
         return {"reason": error.reason, "detail": str(error)}
-    waveform = encode_waveform(heard.samples) if waveforms else None
-    key = audio_key(heard.samples.tobytes() if source.is_part else source.file)
-    return _Computed(features, fill, len(heard.samples), waveform, key, heard.cancelled)
+    waveform = encode_waveform(decoded.samples) if waveforms else None
+    key = audio_key(decoded.samples.tobytes() if source.is_part else source.file)
+    return _Computed(features, fill, len(decoded.samples), waveform, key, decoded.cancelled)
 
 
 def encode_waveform(samples: np.ndarray) -> tuple[np.ndarray, float]:

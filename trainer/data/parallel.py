@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from trainer.data.audio import AudioError, AudioSource, Heard, hear_each
+from trainer.data.audio import AudioError, AudioSource, DecodedAudio, decode_each
 from trainer.data.clips import Clip
 from trainer.errors import DataError
 
@@ -23,7 +23,7 @@ _CHUNK, _PARTS = 8, 500
 
 
 def over_clips(
-    compute: Callable[[AudioSource, Heard | AudioError], OutcomeT],
+    compute: Callable[[AudioSource, DecodedAudio | AudioError], OutcomeT],
     clips: Sequence[Clip],
     *,
     max_seconds: float,
@@ -34,7 +34,7 @@ def over_clips(
     """What comes of every clip's audio, in the clips' order; close it where it is not read to its end.
 
     Args:
-        compute: is given where a clip's audio is, and what was heard, or why nothing was.
+        compute: is given where a clip's audio is, and what was decoded, or why nothing was.
         clips: of any splits.
         max_seconds: longest clip wanted.
         doing: what a process does, for the error: `computes features`.
@@ -46,8 +46,8 @@ def over_clips(
     """
     alone = workers <= 1 if isinstance(workers, int) else len(clips) <= small
     if alone or (workers is None and _cores() == 1):
-        for source, heard in hear_each((clip.source() for clip in clips), max_seconds=max_seconds):
-            yield compute(source, heard)
+        for source, decoded in decode_each((clip.source() for clip in clips), max_seconds=max_seconds):
+            yield compute(source, decoded)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
@@ -112,11 +112,11 @@ def _begin() -> None:
 
 
 def _run(
-    compute: Callable[[AudioSource, Heard | AudioError], OutcomeT],
+    compute: Callable[[AudioSource, DecodedAudio | AudioError], OutcomeT],
     max_seconds: float,
     sources: list[AudioSource],
 ) -> list[OutcomeT]:
-    return [compute(source, heard) for source, heard in hear_each(sources, max_seconds=max_seconds)]
+    return [compute(source, decoded) for source, decoded in decode_each(sources, max_seconds=max_seconds)]
 
 
 def _cores() -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, Heard
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,13 +65,13 @@ class Unusable(NamedTuple):
     detail: str
 
 
-def listen(source: AudioSource, heard: Heard | AudioError) -> Sound | Unusable:
+def listen(source: AudioSource, decoded: DecodedAudio | AudioError) -> Sound | Unusable:
     """Measure one clip, or say why training would drop it."""
     import numpy as np
 
-    if isinstance(heard, AudioError):
-        return Unusable(heard.reason, str(heard))
-    audio = heard.samples
+    if isinstance(decoded, AudioError):
+        return Unusable(decoded.reason, str(decoded))
+    audio = decoded.samples
     levels = frame_levels(audio - audio.mean())
     lead, tail, pauses = silences(levels)
     seconds = len(audio) / SAMPLE_RATE

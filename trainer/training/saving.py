@@ -28,7 +28,7 @@ from trainer.training.checkpoints import (
     write_errors,
 )
 from trainer.training.distributed import first_says, local_rank, share_of_node, wait_for_all
-from trainer.training.window import hearing
+from trainer.training.window import in_window
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -50,7 +50,7 @@ class SavingTrainer(Seq2SeqTrainer):
     def write(self, folder: Path, keep: Kept) -> None:
         """This process' part of a checkpoint."""
         if keep != "errors":
-            with hearing(self.model, self.full_frames):
+            with in_window(self.model, self.full_frames):
                 self.save_model(str(folder), _internal_call=True)
         if keep == "all":
             self._save_optimizer_and_scheduler(str(folder))
@@ -97,7 +97,7 @@ class SavingTrainer(Seq2SeqTrainer):
         folder.mkdir(parents=True, exist_ok=True)
         copies = _Copies()
         model = copy.copy(self.model)
-        with hearing(self.model, self.full_frames):
+        with in_window(self.model, self.full_frames):
             model.config = copy.deepcopy(self.model.config)
         weights = copies.of(adapter_state(self.model) if is_adapted(model) else self.model.state_dict())
         moments = None

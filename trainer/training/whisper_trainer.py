@@ -41,7 +41,7 @@ from trainer.training.loss import (
 from trainer.training.metrics import ErrorRates
 from trainer.training.saving import SavingTrainer
 from trainer.training.streamed import check_batches
-from trainer.training.window import hear
+from trainer.training.window import set_window
 
 _MODEL_INPUTS = ("input_features", "decoder_input_ids")
 
@@ -199,7 +199,7 @@ class WhisperTrainer(SavingTrainer):
         """Loss of one micro-batch; its sum over the step is the mean over the step's label tokens."""
         if self._deepspeed_asked:
             check_engine(model)
-        hear(self.model, inputs["input_features"].shape[-1])
+        set_window(self.model, inputs["input_features"].shape[-1])
         labels, positions = inputs["labels"], inputs["label_positions"]
         given = {name: inputs[name] for name in _MODEL_INPUTS}
         apart = self._is_projected_apart(labels)
@@ -285,7 +285,7 @@ class WhisperTrainer(SavingTrainer):
     def _measure_at_once(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids (B, most tokens of the model) and summed cross entropy (B,) of a batch."""
         labels = inputs["labels"]
-        hear(self.model, inputs["input_features"].shape[-1])
+        set_window(self.model, inputs["input_features"].shape[-1])
         with torch.no_grad(), self.accelerator.autocast():
             encoded = self.model.get_encoder()(inputs["input_features"])
             states = self.model.model(

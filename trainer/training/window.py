@@ -133,7 +133,7 @@ def window_problem(whole: Written, short: Written) -> str | None:
     return None
 
 
-def hear(model: WhisperForConditionalGeneration, frames: int) -> None:
+def set_window(model: WhisperForConditionalGeneration, frames: int) -> None:
     """Make the encoder take `frames` feature frames (an even number) and use as many rows of its positions as it needs.
 
     transformers 5.23 takes both numbers from these two places at every forward pass.
@@ -144,11 +144,11 @@ def hear(model: WhisperForConditionalGeneration, frames: int) -> None:
 
 
 @contextlib.contextmanager
-def hearing(model: WhisperForConditionalGeneration, frames: int) -> Iterator[None]:
+def in_window(model: WhisperForConditionalGeneration, frames: int) -> Iterator[None]:
     """The same for the length of a block."""
     before = 2 * int(model.get_encoder().embed_positions.num_embeddings)
-    hear(model, frames)
+    set_window(model, frames)
     try:
         yield
     finally:
-        hear(model, before)
+        set_window(model, before)

@@ -36,7 +36,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[AudioSource]:
     """Every clip that is read for its features."""
     found: list[AudioSource] = []
 
-    def hear_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
+    def decode_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
         def counted() -> Iterator[AudioSource]:
             for source in sources:
                 found.append(source)
@@ -44,6 +44,6 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[AudioSource]:
 
         return original(counted(), **values)
 
-    original = trainer.data.parallel.hear_each
-    monkeypatch.setattr(trainer.data.parallel, "hear_each", hear_each)
+    original = trainer.data.parallel.decode_each
+    monkeypatch.setattr(trainer.data.parallel, "decode_each", decode_each)
     return found

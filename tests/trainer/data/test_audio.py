@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from make_data import tone
 
-from trainer.data.audio import AudioError, AudioFile, AudioSource, Heard, hear_each, read_audio
+from trainer.data.audio import AudioError, AudioFile, AudioSource, DecodedAudio, decode_each, read_audio
 
 FORMATS = [
     ("wav", "PCM_16"),
@@ -181,13 +181,13 @@ def test_channels_that_cancel_each_other(tmp_path: Path, channels: int) -> None:
     opposite = np.stack([0.5 * speech, -0.5 * speech] * (channels // 2), axis=1)
     path = tmp_path / "clip.wav"
     soundfile.write(path, opposite + 0.05, 16_000, subtype="FLOAT")  # with an offset, which is no sound
-    [(_, found)] = hear_each([AudioSource(path)])
-    assert isinstance(found, Heard) and found.cancelled
+    [(_, found)] = decode_each([AudioSource(path)])
+    assert isinstance(found, DecodedAudio) and found.cancelled
     assert np.allclose(found.samples, 0.5 * speech + 0.05, atol=1e-6)
     for other in (0.5 * speech, 0 * speech, -0.05 * speech, tone(1.0, pitch=500)):
         soundfile.write(path, np.stack([0.5 * speech, other], axis=1), 16_000, subtype="FLOAT")
-        [(_, found)] = hear_each([AudioSource(path)])
-        assert isinstance(found, Heard) and not found.cancelled
+        [(_, found)] = decode_each([AudioSource(path)])
+        assert isinstance(found, DecodedAudio) and not found.cancelled
         assert np.allclose(found.samples, (0.5 * speech + other) / 2, atol=1e-6)
 
 

@@ -191,14 +191,14 @@ def test_other_audio_has_15_bits_at_least(peak: float, count: int, seed: int) ->
 def test_labels_of_features_that_were_made_anew(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clip that could not be read then can be now: labels that were kept are of other clips."""
     config = config.replace(max_dropped_share=1.0)
-    original = trainer.data.parallel.hear_each
+    original = trainer.data.parallel.decode_each
 
-    def hear_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
+    def decode_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
         for number, (source, found) in enumerate(original(sources, **values)):
             yield source, AudioError("unreadable_audio", "no network") if number == 1 else found
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.data.parallel, "hear_each", hear_each)
+        patch.setattr(trainer.data.parallel, "decode_each", decode_each)
         fewer = prepare(config)
     assert len(fewer.splits["train"]) == 5
     shutil.rmtree(fewer.folder)

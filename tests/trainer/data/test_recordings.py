@@ -12,7 +12,7 @@ from make_data import encode, lag, load
 
 import trainer.data.audio
 from trainer.config import TrainConfig
-from trainer.data.audio import AudioError, AudioFile, hear_each
+from trainer.data.audio import AudioError, AudioFile, decode_each
 from trainer.data.clips import Clip, ClipTable
 from trainer.data.prepared import prepare
 from trainer.data.subtitles import clean_cue, read_cues
@@ -49,11 +49,11 @@ def test_cues_are_cut_right(talks: Path) -> None:
     texts = {text: audio for audio, text in demo_clips("train")[:120]}
     clips = every(table)
     assert len(clips) == 120
-    for clip, (_, heard) in zip(clips, hear_each(clip.source() for clip in clips), strict=True):
-        assert not isinstance(heard, AudioError), clip
-        shift, like = lag(heard.samples, texts[clip.text])
+    for clip, (_, decoded) in zip(clips, decode_each(clip.source() for clip in clips), strict=True):
+        assert not isinstance(decoded, AudioError), clip
+        shift, like = lag(decoded.samples, texts[clip.text])
         assert abs(shift) <= 0.02 * RATE
-        assert len(heard.samples) == pytest.approx(len(texts[clip.text]), abs=0.02 * RATE)
+        assert len(decoded.samples) == pytest.approx(len(texts[clip.text]), abs=0.02 * RATE)
         assert like > 0.8
 
 
@@ -124,7 +124,7 @@ def test_times_that_cannot_be_are_told_with_their_line(tmp_path: Path) -> None:
     told = [note for note in load(tmp_path, pack_seconds=0).notes if note.endswith("; it is left out")]
     assert [note.partition(": ")[0].rpartition("/")[2] for note in told] == [
         f"talk.srt, line {line}" for line in (6, 10, 14)
-    ], "what can be known is told before anything is heard"
+    ], "what can be known is told before anything is decoded"
     assert [note for note in load_split(config, "all").notes if note in told] == told
     drops = prepare(config.replace(max_dropped_share=1.0)).drops
     assert {drop.reason for drop in drops} == {"wrong_times"}
@@ -153,10 +153,10 @@ def test_rows_with_times(tmp_path: Path) -> None:
     table.write_text("\n".join(["file,text,Start,End,speaker", *reversed(rows)]))
     clips = every(load(table, split_by=None, audio_channel=1))
     assert len(clips) == 12
-    for clip, (_, heard) in zip(clips, hear_each(clip.source() for clip in clips), strict=True):
+    for clip, (_, decoded) in zip(clips, decode_each(clip.source() for clip in clips), strict=True):
         [expected] = [original for original, text in demo_clips("train")[:12] if text == clip.text]
-        assert not isinstance(heard, AudioError)
-        assert np.abs(heard.samples[10:-10] - expected[10 : len(heard.samples) - 10]).max() < 1e-3
+        assert not isinstance(decoded, AudioError)
+        assert np.abs(decoded.samples[10:-10] - expected[10 : len(decoded.samples) - 10]).max() < 1e-3
     assert len(every(load(table, split_by=None, pack_seconds=20))) == 12, "of other speakers"
     table.write_text(table.read_text().replace(",0\n", ",1\n"))
     assert len(every(load(table, split_by=None, pack_seconds=20))) < 12

@@ -11,7 +11,7 @@ import soundfile
 import soxr
 
 from trainer.config import TrainConfig
-from trainer.data.audio import AudioSource, hear_each, read_audio
+from trainer.data.audio import AudioSource, decode_each, read_audio
 from trainer.data.clips import load_clips
 from trainer.inspection.sound import Sound, Unusable, listen
 
@@ -35,7 +35,7 @@ def speech() -> list[np.ndarray]:
 
 
 def listened(source: str | bytes | Path) -> Sound | Unusable:
-    [(given, found)] = hear_each([AudioSource(source)], max_seconds=WINDOW / RATE)
+    [(given, found)] = decode_each([AudioSource(source)], max_seconds=WINDOW / RATE)
     return listen(given, found)
 
 

@@ -22,7 +22,7 @@ from trainer.training.window import (
     Written,
     batch_frames,
     clip_frames,
-    hearing,
+    in_window,
     least_frames,
     mean_evaluated_frames,
     varies,
@@ -46,7 +46,7 @@ def test_a_short_window_is_a_plain_whisper_with_fewer_positions(small_config: Tr
     weights["model.encoder.embed_positions.weight"] = table[:120]
     short.load_state_dict(weights)
     features, tokens = torch.randn(3, 80, 240), torch.tensor([[421, 5, 7]] * 3)
-    with torch.no_grad(), hearing(model, 240):
+    with torch.no_grad(), in_window(model, 240):
         ours = model(input_features=features, decoder_input_ids=tokens).logits
         torch.testing.assert_close(
             ours, short(input_features=features, decoder_input_ids=tokens).logits, atol=0, rtol=0
