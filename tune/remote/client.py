@@ -63,7 +63,8 @@ def connect(address: str) -> JobSubmissionClient:
         requests.get(f"{address}/api/version", timeout=timeout, allow_redirects=False).close()
         from ray.job_submission import JobSubmissionClient
 
-        for name in ("ray.dashboard", "ray._private"):
+        # It would print what it packs and uploads; the client's own modules have levels of their own.
+        for name in {"ray", *(each.__module__ for each in JobSubmissionClient.mro())}:
             logging.getLogger(name).setLevel(logging.WARNING)
         # It takes `RAY_ADDRESS` before the address that it is given, which we have chosen already.
         kept = {name: os.environ.pop(name) for name in ADDRESSES if name in os.environ}

@@ -211,7 +211,7 @@ def test_encoders_count_the_frames_of_an_mp3_differently(more: int) -> None:
 
 
 def test_opus_is_decoded_at_its_own_rate() -> None:
-    """As by libsndfile; FFmpeg decodes it at 48 kHz, whose highest bands differ by 10 dB and more once resampled."""
+    """As by libsndfile; of FFmpeg's 48 kHz, resampled, the highest mel band is another."""
     content = io.BytesIO()
     soundfile.write(content, tone(1.0, pitch=300), 16_000, format="OGG", subtype="OPUS")
     samples = soundfile.read(io.BytesIO(content.getvalue()), dtype="float32")[0]
