@@ -201,10 +201,9 @@ def _server_page(uri: str, name: str) -> str:
     Raises:
         TrackingError: the server cannot be reached, or has no such experiment.
     """
-    from tune.tracking.mlflow_connection import TrackingStore
+    from tune.tracking.mlflow_connection import open_store
 
-    store = TrackingStore(uri, name, None)
-    experiment_id = store.find()
+    _, experiment_id = open_store(uri, name)
     if experiment_id is None:
         raise TrackingError(f"MLflow store {hide_password(uri)}: has no experiment {name!r}")
     return without_password(uri) + trials_page(experiment_id)

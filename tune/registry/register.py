@@ -19,7 +19,6 @@ from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from tune.experiments.mlflow_store import (
     absolute_tracking_uri,
-    check_store,
     default_artifact_root,
     is_server,
 )
@@ -27,7 +26,7 @@ from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.results import run_ids
 from tune.experiments.saved import Find, find_experiment
 from tune.experiments.settings import read_tracking_uri
-from tune.tracking.mlflow_connection import TrackingStore
+from tune.tracking.mlflow_connection import make_experiment, open_store
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_source
 from tune.util.errors import ConfigError, ModelError, TrackingError, first_line
@@ -140,15 +139,16 @@ def register_model(
         TrackingError: the store cannot be reached, or refuses.
     """
     _check_model(folder)
-    check_store(tracking_uri)
     tags = _tags(folder)
-    store = TrackingStore(tracking_uri, tags.get("experiment", "registered models"), artifact_root)
-    store.connect()
+    experiment = tags.get("experiment", "registered models")
+    opened, experiment_id = open_store(tracking_uri, experiment)
+    if experiment_id is None:
+        experiment_id = make_experiment(opened, tracking_uri, experiment, artifact_root)
     from mlflow import MlflowClient, pyfunc
     from mlflow.exceptions import MlflowException
 
     try:
-        with _current_store(tracking_uri), _run(run_id, store.experiment_id, folder.name) as run:
+        with _current_store(tracking_uri), _run(run_id, experiment_id, folder.name) as run:
             with _files(folder) as files, warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore"

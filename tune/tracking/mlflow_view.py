@@ -13,6 +13,7 @@ from typing import Any
 from tune.tracking.mlflow_runs import BEST_WER, GPU_HOURS, LOSS, ROLE, SAMPLES, STATUS, WER, WER_GAIN, WINNER
 
 _SECTION = "the-search"
+_OURS = {"isReordered": False, "deleted": False, "isGenerated": False}
 _NAME_WIDTH, _FIGURE_WIDTH, _SETTING_WIDTH, _NOTE_WIDTH = 330, 110, 130, 620
 
 
@@ -40,16 +41,7 @@ def trials_view(settings: Sequence[str], *, gpus: bool = False) -> str:
         "columnWidths": always | chosen,
         "runsHiddenMode": "FIRST_20_RUNS",
         "compareRunCharts": _charts(settings),
-        "compareRunSections": [
-            {
-                "uuid": _SECTION,
-                "name": "The search",
-                "display": True,
-                "isReordered": False,
-                "deleted": False,
-                "isGenerated": False,
-            }
-        ],
+        "compareRunSections": [{"uuid": _SECTION, "name": "The search", "display": True, **_OURS}],
     }
     return json.dumps(view)
 
@@ -96,8 +88,7 @@ def _chart(kind: str, **parts: Any) -> dict[str, Any]:
         "uuid": f"{kind.lower()}-{name}",
         "runsCountToCompare": 100,
         "metricSectionId": _SECTION,
-        "deleted": False,
-        "isGenerated": False,
+        **_OURS,
         **parts,
     }
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -56,9 +57,8 @@ from tune.runs.trials import TrialRunner
 from tune.search.budgets import Budgets
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.tracking.mlflow import MlflowStore
-from tune.tracking.mlflow_connection import FoundRun
 from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
-from tune.tracking.sync import Log
+from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import ExperimentError, ModelError, TrackingError
 from tune.workers.averages import Measured
 from tune.workers.keeper import DECISION, PLACE, SAVED
@@ -102,70 +102,79 @@ class Display:
 
 
 class MemoryStore:
-    """An MLflow store in memory, which goes away in the middle of what it is told, also after it has taken a call."""
+    """MLflow's client of a store in memory, which goes away in the middle of what it is told, also after it has taken
+    a call.
+    """
 
     def __init__(self) -> None:
-        self.uri, self.experiment_id = "sqlite:///made-up.db", ""
+        self.experiment_id: str | None = None
         self.runs: dict[str, SimpleNamespace] = {}
         self.calls: int | None = None
         """Calls until it is away."""
 
-    def _call(self) -> bool:
-        """Count a call; true where its answer is to be lost."""
+    def _call(self, *, taken: bool = False) -> None:
+        """Count a call; raise where it does not get through, or, after it was taken, where its answer is lost."""
         if self.calls is None:
-            return False
-        self.calls -= 1
-        if self.calls < -1:
+            return
+        self.calls -= not taken
+        if self.calls < -1 or (taken and self.calls == -1):
             raise TrackingError("away")
-        return self.calls == -1
 
-    def find(self) -> str | None:
+    def connect(self, uri: str, name: str) -> tuple[Any, str | None]:
         self._call()
-        return self.experiment_id or None
+        return self, self.experiment_id
 
-    def connect(self) -> None:
+    def create_experiment(self, *_: Any, **__: Any) -> str:
         self._call()
         self.experiment_id = "1"
+        return self.experiment_id
 
-    def find_runs(self, **tags: str) -> list[FoundRun]:
+    def search_runs(self, experiments: Any, query: str, *_: Any) -> list[Any]:
         self._call()
-        return [
-            FoundRun(key, run.status, run.start, False, dict(run.tags))
-            for key, run in self.runs.items()
-            if all(run.tags.get(tag) == value for tag, value in tags.items())
-        ]
+        tag, value = re.fullmatch(r"tags\.`(.*)` = '(.*)'", query).groups()  # type: ignore[union-attr]
+        return [self._shown(key) for key, run in self.runs.items() if run.tags.get(tag) == value]
 
-    def create_run(self, name: str, tags: Any, start_ms: int) -> FoundRun:
-        lost = self._call()
+    def create_run(self, experiment: str, start_ms: int, tags: Any, name: str) -> Any:
+        self._call()
         key = f"run-{len(self.runs)}"
         self.runs[key] = SimpleNamespace(
             name=name, tags=dict(tags), start=start_ms, status="RUNNING", points=set(), params={}
         )
-        if lost:
-            raise TrackingError("away, after it was created")
-        return FoundRun(key, "RUNNING", start_ms, False, dict(tags))
+        self._call(taken=True)
+        return self._shown(key)
 
-    def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
-        lost, run = self._call(), self.runs[run_id]
-        run.points |= set(metrics)
-        run.params |= dict(params)
-        run.tags |= dict(tags)
-        if lost:
-            raise TrackingError("away, after it was written")
+    def _shown(self, key: str) -> Any:
+        run = self.runs[key]
+        info = {"run_id": key, "start_time": run.start, "end_time": None, "status": run.status}
+        return SimpleNamespace(info=SimpleNamespace(**info, lifecycle_stage="active"), data=run)
 
-    def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
+    def log_batch(self, run_id: str, metrics: Any, params: Any, tags: Any) -> None:
+        self._call()
+        run = self.runs[run_id]
+        run.points |= {(point.key, point.value, point.timestamp, point.step) for point in metrics}
+        run.params |= {param.key: param.value for param in params}
+        run.tags |= {tag.key: tag.value for tag in tags}
+        self._call(taken=True)
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        self._call()
+        self.runs[run_id].tags[key] = value
+
+    def update_run(self, run_id: str, status: str) -> None:
         self._call()
         self.runs[run_id].status = status
+
+    def set_terminated(self, run_id: str, status: str, end_ms: int) -> None:
+        self.update_run(run_id, status)
 
     def delete_run(self, run_id: str) -> None:
         self._call()
         del self.runs[run_id]
 
-    def tag_experiment(self, key: str, value: str) -> None:
+    def set_experiment_tag(self, *_: Any) -> None:
         self._call()
 
-    def upload(self, run_id: str, path: Path, place: str | None = None) -> None:
-        self._call()
+    log_artifact = log_artifacts = set_experiment_tag
 
 
 BEGUN = (
@@ -707,8 +716,10 @@ class SearchMachine(RuleBasedStateMachine):
 
     def deliver(self, name: str) -> bool:
         """Sync all of the log; whether the store was there all the time."""
-        store: Any = self.store
-        found = MlflowStore(store, "") if name == "mlflow" else OptunaStore(self.plan.folder / STUDY_FILE)
+        found: Store = OptunaStore(self.plan.folder / STUDY_FILE)
+        if name == "mlflow":
+            target = Target(folder=self.plan.experiment_folder, tracking_uri="sqlite:///made-up.db")
+            found = MlflowStore(target, self.store.connect)
         (self.plan.folder / "tracking").mkdir(exist_ok=True)
         log = Log(self.plan.experiment_folder)
         log.read()
@@ -717,7 +728,6 @@ class SearchMachine(RuleBasedStateMachine):
         except TrackingError as error:
             assert "away" in str(error), error
             return False
-        assert not found.refused
         return True
 
     # -- what holds after every step ----------------------------------------------------------------------------
