@@ -49,7 +49,6 @@ def search(
     storage: _Path | None = None,
     tracking_uri: str | None = None,
     track: Sequence[str] | None = None,
-    optuna_storage: str | None = None,
     keep_checkpoints: Literal["best", "all"] | None = None,
     address: str | None = None,
     max_failures: int | None = None,

@@ -53,6 +53,8 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     # Nor is its own state of the experiment ever read: a search goes on from its log.
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
+    # A raylet ends itself, and so the search, where its agent was not up within 30 s: others compute, the disk is slow.
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
     address = joined_address(address)
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)

@@ -129,11 +129,6 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     add_tracking_uri(where)
     add_track(where)
     where.add_argument(
-        "--optuna-storage",
-        metavar="URL",
-        help="database of the Optuna study (default: optuna_journal.log in the experiment)",
-    )
-    where.add_argument(
         "--keep-checkpoints",
         choices=("best", "all"),
         default="best",

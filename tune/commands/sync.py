@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from tune.commands.options import Parser, add_storage, add_tracking_uri
-from tune.util.errors import EXIT_FAILED
 
 
 def sync_parser() -> argparse.ArgumentParser:
@@ -27,7 +25,7 @@ def sync_parser() -> argparse.ArgumentParser:
 
 
 def sync(words: list[str]) -> int:
-    """Run `tune-whisper sync`; the exit code: 0, or 1 where a store refused some records for good.
+    """Run `tune-whisper sync`; the exit code is 0.
 
     Raises:
         ExperimentError: there is no such experiment, or its log is damaged.
@@ -52,7 +50,6 @@ def sync(words: list[str]) -> int:
         option=arguments.storage.option,
         stores=settings.track,
         tracking_uri=read_tracking_uri(folder) if given is None else absolute_tracking_uri(given),
-        optuna_url=settings.optuna_storage,
     )
     state, syncing = read_log(folder.path / EVENTS_FILE), Sync(target)
     if given is not None and run_ids(folder.path):
@@ -66,9 +63,4 @@ def sync(words: list[str]) -> int:
             write_results(folder, state)  # with the ids of MLflow's runs
         folder.upload()
     print(f"{names}: all {state.events:,} events of {folder.name} are there")
-    if syncing.refused:
-        print(
-            f"warning: {len(syncing.refused):,} records were refused for good. {syncing.refused[-1]}",
-            file=sys.stderr,
-        )
-    return EXIT_FAILED if syncing.refused else 0
+    return 0

@@ -19,7 +19,7 @@ from tune.commands.options import Parser, add_storage
 from tune.experiments.mlflow_store import default_artifact_root, is_server, trials_page
 from tune.experiments.saved import find_experiment
 from tune.experiments.settings import read_tracking_uri
-from tune.tracking.mlflow_connection import TrackingStore
+from tune.tracking.mlflow_connection import open_store
 from tune.util.environment import CREDENTIAL_VARIABLES
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password, without_password
@@ -59,7 +59,7 @@ def ui(words: list[str]) -> int:
     arguments = ui_parser().parse_args(words)
     found = find_experiment(arguments.experiment, arguments.storage)
     name, uri = found.path.name, read_tracking_uri(found)
-    experiment_id = TrackingStore(uri, name, None).find()
+    _, experiment_id = open_store(uri, name)
     page = (
         trials_page(experiment_id) if experiment_id else ""
     )  # the start page while the search is not that far

@@ -56,8 +56,6 @@ class RunRequest:
     """Times that a training is tried again, from its last checkpoint."""
     guard: tuple[Guard, ...] = ()
     """Data that is not trained on, on which what a search exports may not lose much."""
-    optuna_storage: str | None = None
-    """Database of a search's Optuna study; None is a journal in the experiment's folder."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,6 @@ class ExperimentSettings:
     trials_full_window: bool = True
     """Whether trials are measured as the model will be used, or with the window that they train with."""
     warm_start: str | None = None
-    optuna_storage: str | None = None
     track: tuple[str, ...] = ("mlflow",)
     tracking_uri: str = ""
     """The MLflow store, without a password."""

@@ -52,7 +52,6 @@ def write_search_file(
         space=plan.space.to_dict(),
         trials_full_window=full_window,
         warm_start=request.warm_start,
-        optuna_storage=None if request.optuna_storage is None else without_password(request.optuna_storage),
     )
 
 

@@ -20,7 +20,6 @@ from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from tune.experiments.mlflow_store import (
     absolute_tracking_uri,
-    check_store,
     default_artifact_root,
     is_server,
 )
@@ -28,7 +27,7 @@ from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.results import run_ids
 from tune.experiments.saved import Find, find_experiment
 from tune.experiments.settings import read_tracking_uri
-from tune.tracking.mlflow_connection import TrackingStore
+from tune.tracking.mlflow_connection import make_experiment, open_store
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_source
 from tune.util.errors import ConfigError, ModelError, TrackingError, first_line
@@ -108,14 +107,15 @@ def register(
     uri = absolute_tracking_uri(uri)
     shown = hide_password(uri)
     _check_model(model)
-    check_store(uri)
     with console.status(f"registering {name} ..."):
-        store = TrackingStore(uri, experiment or "registered models", root)
-        store.connect()
+        holder = experiment or "registered models"
+        client, experiment_id = open_store(uri, holder)
+        if experiment_id is None:
+            experiment_id = make_experiment(client, uri, holder, root)
         from mlflow.exceptions import MlflowException
 
         try:
-            with _current_store(uri), _run(run_id, store.experiment_id, model.name):
+            with _current_store(uri), _run(run_id, experiment_id, model.name):
                 address = _log(model, name, alias)
         except cloud_errors(MlflowException) as error:
             reason = hide_password(first_line(error))

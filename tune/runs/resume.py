@@ -183,7 +183,6 @@ def _as_before(
         "repeats": asked.repeats,
         "guard": tuple(asked.guards),
         "keep_checkpoints": asked.keep_checkpoints,
-        "optuna_storage": settings.optuna_storage,
         "track": settings.track,
         **{name: asked.asked_resources.get(name) for name in ASKED_RESOURCES},
     }

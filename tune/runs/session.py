@@ -40,7 +40,6 @@ from tune.runs.data import (
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.uploader import Uploader
-from tune.tracking.optuna_study import check_study
 from tune.tracking.sync import Sync, Target
 from tune.util.console import say, short_path, tell_of
 from tune.util.environment import package_versions
@@ -102,8 +101,6 @@ class Session(Generic[PlanT]):
                 guard_clips = load_guards(plan.base, plan.request.guard)
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
-                if plan.request.optuna_storage and not resumed:
-                    check_study(plan.request.optuna_storage, plan.name)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
             ahead = None
             if _runs_anywhere(plan):
@@ -278,7 +275,6 @@ def target_of(plan: Plan) -> Target:
         option=plan.request.storage.option,
         stores=plan.trackers,
         tracking_uri=plan.tracking_uri,
-        optuna_url=plan.request.optuna_storage,
     )
 
 

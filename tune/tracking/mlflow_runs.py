@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import getpass
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.scoring.objectives import named_rates, objective_name, objective_value
+from trainer.scoring.objectives import named_rates, objective_value
 from tune.experiments.events import (
     RATES,
     BaselineMeasured,
     Entry,
     Evaluated,
-    GuardMeasured,
     HeldOutMeasured,
     TrialProposed,
 )
-from tune.experiments.results import REPORT_FOLDER, TRACKING_FILE
 from tune.experiments.training_plan import TRIAL
-from tune.search.guards import guard_names
 from tune.search.records import TrialRecord, role_of
-from tune.tracking.mlflow_connection import RunStatus, milliseconds, system_tags
-from tune.tracking.mlflow_texts import (
-    interrupted,
-    search_begins,
-    search_ended,
-    training_begins,
-    training_ended,
-    trial_note,
-)
+from tune.tracking.mlflow_texts import search_note, training_note, trial_note
 from tune.util.console import key_settings
 
 if TYPE_CHECKING:
@@ -44,12 +32,11 @@ EXPERIMENT_KEY = "tune_whisper.experiment"
 PARENT, TRIAL_ID, ROLE, STATUS = "mlflow.parentRunId", "trial_id", "role", "status"
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as a run's description."""
-MEMBERS = "members"
-"""Tag of an average: the runs whose weights it is the mean of."""
 WINNER, BEST = "winner", "best"
 """Tags of the trial whose settings won, and of the run whose weights are exported."""
 LOSS = "loss"
-TRAINING = {
+SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
+_TRAINING = {
     LOSS: LOSS,
     "learning_rate": "learning_rate",
     "grad_norm": "grad_norm",
@@ -57,8 +44,7 @@ TRAINING = {
     "step": "optimizer_step",
 }
 """What a training reports of itself, and what MLflow calls it: `step` is an axis there."""
-SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
-_RUN_STATUS: dict[str, RunStatus] = {
+_RUN_STATUS = {
     "running": "RUNNING",
     "completed": "FINISHED",
     "early_stopped": "KILLED",
@@ -73,129 +59,144 @@ Metric = tuple[str, float, int, int]
 
 @dataclasses.dataclass
 class RunContent:
-    """What one run holds besides the points of its events."""
+    """What one run is to hold besides the points of its events."""
 
-    name: str
-    state: str
-    """The tag `status`: how it ended, or `running`."""
-    ended: float
-    """When it ended, if it has."""
-    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+    status: str
+    """As MLflow says it."""
+    end_ms: int | None
+    """When it ended; None while it runs."""
+    tags: dict[str, str]
     params: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Empty where the run has them already."""
     metrics: list[Metric] = dataclasses.field(default_factory=list)
     """What it came to."""
 
-    def __post_init__(self) -> None:
-        self.tags[STATUS] = self.state
 
-    @property
-    def status(self) -> RunStatus:
-        """As MLflow says it."""
-        return _RUN_STATUS[self.state]
-
-    @property
-    def end_ms(self) -> int | None:
-        """When it ended, as MLflow notes it; None while it runs."""
-        return None if self.state == "running" else milliseconds(self.ended)
-
-
-def trial_run(record: TrialRecord, saved: SavedExperiment, *, new: bool) -> RunContent:
-    """The run of a trial or repeat; `new` where it holds nothing yet."""
-    state, status = saved.state, record.status
-    if status == "running" and state.ended:
-        status = "interrupted"
+def run_name(record: TrialRecord) -> str:
+    """What the run of a trial, repeat or average is called: its number and settings."""
     what = f"mean of {', '.join(record.members)}" if record.members else key_settings(record.config)
-    name = f"{record.trial_id} {what}"
-    run = RunContent(name, status, record.ended or state.heard)
+    return f"{record.trial_id} {what}"
+
+
+def trial_run(record: TrialRecord, saved: SavedExperiment, *, new: bool = True) -> RunContent:
+    """The run of a trial, repeat or average; without params unless it is `new`."""
+    state, base = saved.state, saved.settings.base
+    status = "interrupted" if record.status == "running" and state.ended else record.status
+    run = _content(status, record.ended or state.heard, base, role_of(record.trial_id))
+    run.tags[TRIAL_ID] = record.trial_id
+    if record.members:
+        run.tags["members"] = " ".join(record.members)
     if new:
-        run.params = _own_params(record, saved.settings.base)
-        run.tags |= {**_about(saved.settings.base), ROLE: role_of(record.trial_id), TRIAL_ID: record.trial_id}
-        if record.members:
-            run.tags[MEMBERS] = " ".join(record.members)
+        run.params = _own_params(record, base)
     if record.status != "running":
         run.metrics = _results(record, saved)
         run.tags[NOTE] = trial_note(record)
         if record.stop is not None:
             run.tags |= {"stop_reason": record.stop.reason, "stop": record.stop.describe()}
+    if state.ended is not None:
+        best = state.best()
+        named = {BEST: best.trial_id if best else None, WINNER: state.winner}
+        run.tags |= {tag: "true" for tag, trial in named.items() if trial == record.trial_id}
     return run
 
 
-def own_run(saved: SavedExperiment, option: str, *, new: bool) -> RunContent:
+def own_run(saved: SavedExperiment, option: str) -> RunContent:
     """The experiment's own run.
 
     Args:
         saved: with the state after the last event of a delivery.
         option: what a command that names the experiment ends with, as ` --storage DIR`.
-        new: whether it holds nothing yet.
     """
     state, ended, best = saved.state, saved.state.ended, saved.state.best()
-    run = RunContent(saved.name, ended.status if ended else "running", state.heard)
-    if new:
-        run.params = parent_params(saved)
-        run.tags |= {
-            **_about(saved.settings.base),
-            EXPERIMENT_KEY: experiment_key(state.created),
-            ROLE: "experiment",
-        }
-        if saved.is_training:  # as a trial, so that the view of an experiment's trials shows it
-            run.tags |= {ROLE: "trial", TRIAL_ID: TRIAL}
+    status = ended.status if ended else "running"
+    run = _content(status, state.heard, saved.settings.base, "experiment")
+    run.params = _shared_params(saved)
+    if saved.is_training:  # as a trial, so that the view of an experiment's trials shows it
+        run.tags |= {ROLE: "trial", TRIAL_ID: TRIAL, NOTE: training_note(saved, option)}
+    else:
+        run.tags[NOTE] = search_note(saved, option)
     if ended is None:
-        run.tags[NOTE] = training_begins(saved.base) if saved.is_training else search_begins(saved)
         return run
     value, name, step = state.value, state.objective, len(state.records)
-    metrics = {
-        f"baseline_{name}": state.base_rates.get(name),
-        f"best_{name}": None if best is None or best.best_value is None else round(best.best_value, 4),
-        f"{name}_gain": None if value is None else round(state.comparable_base - value, 4),
-    }
+    metrics: dict[str, float | None] = {}
+    if best is not None and best.best_value is not None:
+        metrics[f"best_{name}"] = round(best.best_value, 4)
+    if value is not None:
+        metrics[f"{name}_gain"] = round(state.comparable_base - value, 4)
     if saved.is_training:
-        (record,) = state.records.all() or [TrialRecord(TRIAL, {})]
-        unfinished = record.status == "running" and interrupted(saved)
-        run.tags["outcome"] = "interrupted" if unfinished else record.status
-        run.tags[NOTE] = training_ended(saved, option)
-        step = record.samples_seen
+        step = max((record.samples_seen for record in state.records.all()), default=0)
     else:
         metrics[SECONDS] = round(state.seconds, 1)
-        if state.verdict is not None:
-            metrics[f"winner_mean_{name}"] = state.verdict.standing.mean
-            run.tags["tie"] = str(state.verdict.tie).lower()
-        if state.guards_judged is not None:
-            kept = all(each.kept for each in state.guards_judged.models[state.guards_judged.run])
-            run.tags["guards"] = "kept" if kept else "lost"
         named = {
             "ended_by": state.end.reason if state.end else None,
             "best_trial": best.trial_id if best else None,
             "winner": state.winner,
         }
+        if state.verdict is not None:
+            metrics[f"winner_mean_{name}"] = state.verdict.standing.mean
+            named["tie"] = str(state.verdict.tie).lower()
+        if state.guards_judged is not None:
+            kept = all(each.kept for each in state.guards_judged.models[state.guards_judged.run])
+            named["guards"] = "kept" if kept else "lost"
         run.tags |= {tag: name for tag, name in named.items() if name is not None}
-        run.tags[NOTE] = search_ended(saved, option)
     run.metrics = points(metrics, step, state.heard)
     return run
 
 
-def _about(base: TrainConfig) -> dict[str, str]:
-    return {**system_tags(), "model": base.model, "data": base.data}
+def _content(status: str, ended: float, base: TrainConfig, role: str) -> RunContent:
+    """Of a run that ended then, in seconds since the epoch, if it has; with what MLflow's own columns show."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user of a container often has no name
+        user = str(os.getuid())
+    who = {"mlflow.user": user, "mlflow.source.name": "tune-whisper", "mlflow.source.type": "LOCAL"}
+    tags = {**who, "model": base.model, "data": base.data, ROLE: role, STATUS: status}
+    return RunContent(_RUN_STATUS[status], None if status == "running" else milliseconds(ended), tags)
 
 
 def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
     """Of a run's settings those that were chosen for it, and those that are not the search's."""
-    shared, settings = param_texts(base.to_dict()), base.replace(**record.config).to_dict()
+    shared, settings = _param_texts(base.to_dict()), base.replace(**record.config).to_dict()
     # The weight of a source is chosen by itself, and a part of one setting.
-    params = param_texts({**record.config, **settings, "effective_batch_size": record.effective_batch})
+    params = _param_texts({**record.config, **settings, "effective_batch_size": record.effective_batch})
     return {key: text for key, text in params.items() if key in record.config or shared.get(key) != text}
 
 
+def _shared_params(saved: SavedExperiment) -> dict[str, str]:
+    """Params of the experiment's run: all settings that its trials share, and what is searched."""
+    base, space, settings = saved.settings.base, saved.space, saved.settings
+    if space is None:
+        return _param_texts({**base.to_dict(), "effective_batch_size": base.effective_batch_size})
+    asked, resources = saved.state.session, settings.resources
+    return _param_texts(
+        {
+            "trials": asked.trials if asked else None,
+            "seed": settings.seed,
+            "space": space.path.name,
+            "gpus_per_trial": f"{resources.gpus:g}",
+            "cpus_per_trial": f"{resources.cpus:g}",
+            **{f"search.{name}": text for name, text in space.describe()},
+            **base.to_dict(),
+        }
+    )
+
+
+def _param_texts(params: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as params, written as in YAML: `null`, `true`, numbers that read back exactly (`3e-05`)."""
+    return {
+        key: _WORDS[value] if value is None or isinstance(value, bool) else str(value)
+        for key, value in params.items()
+    }
+
+
 def _results(record: TrialRecord, saved: SavedExperiment) -> list[Metric]:
-    session, state = saved.state.session, saved.state
-    baseline, name = objective_value(state.base_rates_for(record)), state.objective
-    seconds, best = round(record.seconds, 1), record.best_value
-    metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: seconds}
+    session, name, best = saved.state.session, saved.state.objective, record.best_value
+    baseline = objective_value(saved.state.base_rates_for(record))
+    metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: round(record.seconds, 1)}
     if best is not None:
         metrics[f"best_{name}"] = round(best, 4)
         metrics[f"{name}_gain"] = round(baseline - round(best, 4), 4)
     if session is not None and session.gpus_per_trial:
-        metrics[GPU_HOURS] = round(session.gpus_per_trial * seconds / 3600, 4)
+        metrics[GPU_HOURS] = round(session.gpus_per_trial * record.seconds / 3600, 4)
     return points(metrics, record.samples_seen, record.ended)
 
 
@@ -227,45 +228,30 @@ def event_points(
             key = None if saved.is_training else trial_id
             found.setdefault(key, []).extend(points(metrics, step, time))
 
-    def log_guard(event: GuardMeasured) -> None:
-        objective = objective_name(event.rates)
-        name, value = f"guard_{_metric_part(event.guard, saved)}_{objective}", event.rates.get(objective)
-        if event.run is None:
-            log(None, {f"baseline_{name}": value}, 0)
-        else:
-            log(event.run, {name: value}, saved.state.run(event.run).best_samples_seen)
-
     for entry in entries:
         event, time = entry.event, entry.time
         if isinstance(event, BaselineMeasured):
             log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
             log(None, named_rates(event.sources, "baseline_"), 0)
-        elif isinstance(event, GuardMeasured):
-            log_guard(event)
         elif isinstance(event, TrialProposed):
             trials += event.kind == "trial"
         elif isinstance(event, HeldOutMeasured):
-            tested = {"test": event.rates, "baseline_test": event.baseline}
-            log(None, {f"{what}_{objective}": objective_value(tested[what]) for what in tested}, trials)
-            log(None, named_rates(event.sources, "test_"), trials)
-            log(None, named_rates(event.baseline_sources, "baseline_test_"), trials)
+            tested = {"test_": event.rates, "baseline_test_": event.baseline}
+            by_source = named_rates(event.baseline_sources, "baseline_test_")
+            log(None, {f"{before}{objective}": objective_value(tested[before]) for before in tested}, trials)
+            log(None, {**named_rates(event.sources, "test_"), **by_source}, trials)
         elif isinstance(event, Evaluated) and math.isfinite(value := objective_value(event.metrics)):
             reported = {**event.metrics, "epoch": event.epoch}
             values = {name: reported[name] for name in RATES if name in reported}
-            values |= named_rates(event.sources)
             # What was measured again, as its process had ended before its weights were saved, is the same point.
             time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, value), time)
-            log(event.trial_id, values | _of_training(reported), event.samples_seen)
+            every = {**values, **named_rates(event.sources), **_of_training(reported)}
+            log(event.trial_id, every, event.samples_seen)
             is_trial = event.trial_id in records and not saved.is_training
             if is_trial and value <= best:
                 best = value
                 log(None, {f"best_{objective}": value}, trials)
     return found
-
-
-def _metric_part(guard: str, saved: SavedExperiment) -> str:
-    """A guard's name, of what MLflow allows in names of metrics."""
-    return re.sub(r"[^\w.-]", "_", guard_names(saved.state.asked_guards).get(guard, guard)).strip("_")
 
 
 def progress_points(row: Mapping[str, Any]) -> list[Metric]:
@@ -275,59 +261,9 @@ def progress_points(row: Mapping[str, Any]) -> list[Metric]:
 
 
 def _of_training(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {new: metrics[name] for name, new in TRAINING.items() if name in metrics}
+    return {new: metrics[name] for name, new in _TRAINING.items() if name in metrics}
 
 
-def param_texts(params: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as params, written as in YAML: `null`, `true`, numbers that read back exactly (`3e-05`)."""
-    return {
-        key: _WORDS[value] if value is None or isinstance(value, bool) else str(value)
-        for key, value in params.items()
-    }
-
-
-def experiment_key(created: float) -> str:
-    """What the tag `EXPERIMENT_KEY` holds."""
-    return f"{created:.6f}"
-
-
-def parent_params(saved: SavedExperiment) -> dict[str, str]:
-    """Params of the search's run: all settings that its trials share, and what is searched."""
-    base, space, settings = saved.settings.base, saved.space, saved.settings
-    if space is None:
-        return param_texts({**base.to_dict(), "effective_batch_size": base.effective_batch_size})
-    asked, resources = saved.state.session, settings.resources
-    return param_texts(
-        {
-            "trials": asked.trials if asked else None,
-            "seed": settings.seed,
-            "space": space.path.name,
-            "gpus_per_trial": f"{resources.gpus:g}",
-            "cpus_per_trial": f"{resources.cpus:g}",
-            **{f"search.{name}": text for name, text in space.describe()},
-            **base.to_dict(),
-        }
-    )
-
-
-def first_files(saved: SavedExperiment) -> list[tuple[Path, str | None]]:
-    """What is stored with the experiment's run from the beginning on, each with its folder there."""
-    versions = saved.folder.path / TRACKING_FILE.replace("mlflow", "versions")
-    space = saved.folder.path / "space.yaml"
-    versions.write_text(json.dumps(saved.settings.versions, indent=2) + "\n", encoding="utf-8")
-    return [(path, None) for path in (versions, space) if path.is_file()]
-
-
-def final_files(saved: SavedExperiment) -> list[tuple[Path, str | None]]:
-    """What is stored with it at the end."""
-    folder = saved.folder.path
-    files = [folder / name for name in ("experiment.yaml", "results.json", "dropped_clips.jsonl")]
-    found = [*first_files(saved), *((path, None) for path in files if path.is_file())]
-    return [*found, *folder_files(folder / REPORT_FOLDER)]
-
-
-def folder_files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """All files of a folder but hidden ones, each with where it goes: below the folder's name."""
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and not file.name.startswith("."):
-            yield file, file.parent.relative_to(folder.parent).as_posix()
+def milliseconds(seconds: float) -> int:
+    """A time as MLflow notes it, from seconds since the epoch."""
+    return int(seconds * 1000)

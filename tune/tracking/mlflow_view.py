@@ -13,6 +13,7 @@ from typing import Any
 from tune.tracking.mlflow_runs import GPU_HOURS, LOSS, ROLE, SAMPLES, STATUS, WINNER
 
 _SECTION = "the-search"
+_OURS = {"isReordered": False, "deleted": False, "isGenerated": False}
 _NAME_WIDTH, _FIGURE_WIDTH, _SETTING_WIDTH, _NOTE_WIDTH = 330, 110, 130, 620
 
 
@@ -42,16 +43,7 @@ def trials_view(settings: Sequence[str], objective: str, *, gpus: bool = False) 
         "columnWidths": always | chosen,
         "runsHiddenMode": "FIRST_20_RUNS",
         "compareRunCharts": _charts(settings, objective),
-        "compareRunSections": [
-            {
-                "uuid": _SECTION,
-                "name": "The search",
-                "display": True,
-                "isReordered": False,
-                "deleted": False,
-                "isGenerated": False,
-            }
-        ],
+        "compareRunSections": [{"uuid": _SECTION, "name": "The search", "display": True, **_OURS}],
     }
     return json.dumps(view)
 
@@ -98,8 +90,7 @@ def _chart(kind: str, **parts: Any) -> dict[str, Any]:
         "uuid": f"{kind.lower()}-{name}",
         "runsCountToCompare": 100,
         "metricSectionId": _SECTION,
-        "deleted": False,
-        "isGenerated": False,
+        **_OURS,
         **parts,
     }
 

@@ -42,10 +42,8 @@ DEFAULT_STORES = ("mlflow",)
 STORE_NAMES = {"mlflow": "MLflow", "optuna": "the Optuna study", "tensorboard": "TensorBoard"}
 _SPACING, _PROGRESS_SPACING = 1.0, 5.0
 """Seconds between two syncs at least: what comes meanwhile goes in one call; where only progress is new."""
-_LONGEST_PAUSE = 30.0
-"""Seconds between two attempts while a store is away."""
-_LONGEST_FINISH = 300.0
-"""Seconds that the end of a session waits for a store that answers, but slowly."""
+_PAUSE = 10.0
+"""Seconds until a store that failed is tried again."""
 _LOCK_SECONDS = 10.0
 """How long another process that syncs the same experiment is waited for."""
 _LONGEST_CALL = 20.0
@@ -62,8 +60,6 @@ class Target:
     stores: Sequence[str] = DEFAULT_STORES
     tracking_uri: str = ""
     """MLflow's store."""
-    optuna_url: str | None = None
-    """Database of the Optuna study; None is a journal in the experiment's folder."""
 
 
 class Log:
@@ -96,16 +92,12 @@ class Log:
             self.entries.append(entry)
         self._size += len(content)
 
-    @property
-    def progress_bytes(self) -> int:
-        """Size of `progress.jsonl`."""
-        return _size(self.saved.folder.path / PROGRESS_FILE)
-
     def progress(self, offset: int) -> tuple[list[dict[str, Any]], int]:
         """Rows of `progress.jsonl` from a byte on (`trial_id`, `time`, `metrics`), and the byte behind the last."""
-        if self.progress_bytes <= offset:
+        path = self.saved.folder.path / PROGRESS_FILE
+        if _size(path) <= offset:
             return [], offset
-        with (self.saved.folder.path / PROGRESS_FILE).open("rb") as file:
+        with path.open("rb") as file:
             file.seek(offset)
             rows, taken = parse_progress(file.read())
         return rows, offset + taken
@@ -121,8 +113,6 @@ class Store(abc.ABC):
         """Bytes of `progress.jsonl` that it has."""
         self.run_ids: dict[str, str] = {}
         """The store's own names of runs by trial, repeat and average, where it has such."""
-        self.refused: list[str] = []
-        """Why records will never be taken, one reason each."""
 
     @abc.abstractmethod
     def sync(self, log: Log) -> None:
@@ -150,21 +140,16 @@ class Sync:
     """Syncs an experiment's stores in a thread, from `start` to `finish`."""
 
     def __init__(self, target: Target) -> None:
-        self.refused: list[str] = []
-        """Why records will never be taken, one reason each."""
         self._target = target
         self._log = Log(target.folder)
         self._stores: dict[str, Store] = {}
         """Those whose last sync did not fail."""
         self._problems: dict[str, str] = {}
         """Of the others, why."""
-        self._failures: dict[str, int] = {}
         self._again: dict[str, float] = {}
         """When a store that failed is tried again, by the monotonic clock."""
         self._delivered = dict.fromkeys(target.stores, 0)
         self._opened, self._ended, self._stopped = threading.Event(), threading.Event(), threading.Event()
-        self._moved = 0.0
-        """When a store last took something, by the monotonic clock."""
         self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
 
     def __enter__(self) -> Self:
@@ -202,25 +187,16 @@ class Sync:
         if self._thread.is_alive():
             self._thread.join(_LONGEST_CALL)
 
-    def finish(self, patience: float = 30.0) -> str | None:
-        """Sync what is left. Nothing may be written to the log any more.
-
-        Args:
-            patience: seconds without anything delivered after which the rest is left for another time.
+    def finish(self, timeout: float = 60.0) -> str | None:
+        """Sync what is left, for so many seconds. Nothing may be written to the log any more.
 
         Returns:
             None, or one line that says what is not delivered, why, and how to deliver it.
         """
-        if not self._thread.is_alive():
-            return self._undelivered()
-        began = self._moved = time.monotonic()
         self._ended.set()
-        while self._thread.is_alive():
-            now = time.monotonic()
-            if now - self._moved > patience or now - began > _LONGEST_FINISH:
-                self._stopped.set()
-                break
-            self._thread.join(0.1)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._stopped.set()
         return self._undelivered()
 
     def once(self) -> None:
@@ -272,17 +248,12 @@ class Sync:
                 path = self._target.folder.path / TRACKING_FILE
                 write_whole(path, json.dumps({"run_ids": store.run_ids}) + "\n")
         except Exception as error:  # noqa: BLE001 - told, noted and tried again: a fault of one store is none of others
-            self._failures[name] = self._failures.get(name, 0) + 1
-            self._again[name] = time.monotonic() + min(2.0 ** self._failures[name] / 2, _LONGEST_PAUSE)
+            self._again[name] = time.monotonic() + _PAUSE
             self._problems[name] = self._noted(error)
             return
         self._stores[name] = store
-        self._failures.pop(name, None)
         self._problems.pop(name, None)
         self._delivered[name] = store.delivered
-        self._moved = time.monotonic()
-        self.refused += store.refused
-        store.refused.clear()
 
     @contextlib.contextmanager
     def _lock(self) -> Any:
@@ -317,19 +288,16 @@ class Sync:
 
     def _undelivered(self) -> str | None:
         """What is not delivered, why, and what to do, in one line."""
-        target, parts = self._target, []
-        if self.refused:
-            parts.append(f"{len(self.refused)} records were refused by a store ({self.refused[-1]})")
+        target = self._target
         path = target.folder.path / EVENTS_FILE
         events = path.read_bytes().count(b"\n") if path.is_file() else 0
-        waiting = {name: events - number for name, number in self._delivered.items()}
-        late = [name for name, events in waiting.items() if events > 0]
-        if late:
-            command = f"tune-whisper sync {shlex.quote(target.folder.name)}{target.option}"
-            names = " and ".join(STORE_NAMES[name] for name in late)
-            parts.append(f"{max(waiting.values())} events wait for {names}; `{command}` delivers them")
-        text = "; ".join(parts)
-        return ". ".join(filter(None, [text, self.problem if late else None])) or None
+        waiting = {name: events - number for name, number in self._delivered.items() if events > number}
+        if not waiting:
+            return None
+        command = f"tune-whisper sync {shlex.quote(target.folder.name)}{target.option}"
+        names = " and ".join(STORE_NAMES[name] for name in waiting)
+        told = f"{max(waiting.values())} events wait for {names}; `{command}` delivers them"
+        return f"{told}. {self.problem}" if self.problem else told
 
 
 def _size(path: Any) -> int:

@@ -34,17 +34,16 @@ class TensorBoardStore(Store):
         super().__init__()
         self._folder = folder
         self._file = f"events.out.tfevents.{time.time():.6f}.tune-whisper"
-        self._waiting: dict[str, list[dict[str, Any]]] = {}  # what is to be written, by run
-        self._reached: dict[
-            str, int
-        ] = {}  # samples seen at the last of what was reported between evaluations
-        self._ended: set[str] = set()
+        self._waiting: dict[str, list[dict[str, Any]]] = {}
+        """What is to be written, by run."""
+        self._reached: dict[str, int] = {}
+        """Samples seen at the last of what was reported between evaluations."""
 
     def sync(self, log: Log) -> None:
         """See `Store.sync`."""
         if not self.delivered:
             self._empty()
-        saved, best = log.saved, {}
+        saved, measured = log.saved, {}
         for entry in log.entries[self.delivered :]:
             event = entry.event
             if isinstance(event, BaselineMeasured):
@@ -56,16 +55,10 @@ class TensorBoardStore(Store):
                 values = {name: value for name, value in event.metrics.items() if name not in _NOT_SHOWN}
                 values |= {"epoch": event.epoch, **named_rates(event.sources)}
                 self._scalars(event.trial_id, entry.time, event.samples_seen, values)
-                best[event.trial_id] = entry.time
-        for name, moment in best.items():
+                measured[event.trial_id] = entry.time
+        for name, moment in measured.items():
             run = saved.state.run(name)
             self._scalars(name, moment, run.samples_seen, {f"best_{saved.state.objective}": run.best_value})
-        for run in saved.state.runs:
-            if run.status != "running" and run.trial_id not in self._ended:
-                self._ended.add(run.trial_id)
-                word = "SUCCESS" if run.status in ("completed", "early_stopped") else "FAILURE"
-                end = {"status": f"STATUS_{word}", "end_time_secs": run.ended}
-                self._hparams(run.trial_id, run.ended, "session_end_info", end)
         rows, progress = log.progress(self.progress)
         for row in rows:  # losses between evaluations, without those that a trial comes by again
             name, metrics = row["trial_id"], row["metrics"]
@@ -78,7 +71,7 @@ class TensorBoardStore(Store):
 
     def _empty(self) -> None:
         try:
-            import tensorboard.plugins.hparams.metadata  # noqa: F401
+            import tensorboard  # noqa: F401
 
             if self._folder.exists():
                 shutil.rmtree(self._folder)
@@ -94,20 +87,16 @@ class TensorBoardStore(Store):
             self._add(run, moment, step=step, summary={"value": points})
 
     def _settings(self, event: TrialProposed, moment: float, seed: int) -> None:
-        settings = {}
-        for name, value in {"seed": seed, **event.config}.items():
-            kind = {bool: "bool_value", int: "number_value", float: "number_value"}.get(type(value))
-            settings[name] = {kind: value} if kind else {"string_value": show(value)}
-        start = {"hparams": settings, "start_time_secs": moment}
-        self._hparams(event.trial_id, moment, "session_start_info", start)
+        from tensorboard.plugins.hparams import summary_v2  # `api` of the same imports TensorFlow
 
-    def _hparams(self, run: str, moment: float, kind: str, content: dict[str, Any]) -> None:
-        from tensorboard.plugins.hparams import metadata
-        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-        data = metadata.create_summary_metadata(HParamsPluginData(**{kind: content}))
-        value = {"tag": f"_hparams_/{kind}", "metadata": data, "tensor": metadata.NULL_TENSOR}
-        self._add(run, moment, summary={"value": [value]})
+        settings = {
+            name: value if isinstance(value, bool | int | float) else show(value)
+            for name, value in {"seed": seed, **event.config}.items()
+        }
+        name = event.trial_id
+        self._add(
+            name, moment, summary=summary_v2.hparams_pb(settings, trial_id=name, start_time_secs=moment)
+        )
 
     def _add(self, run: str, moment: float, **content: Any) -> None:
         self._waiting.setdefault(run, []).append({"wall_time": moment, **content})
@@ -122,9 +111,8 @@ class TensorBoardStore(Store):
                 (self._folder / run).mkdir(parents=True, exist_ok=True)
                 with (self._folder / run / self._file).open("ab") as file:
                     if not file.tell():
-                        events.insert(
-                            0, {"wall_time": events[0]["wall_time"], "file_version": "brain.Event:2"}
-                        )
+                        first = {"wall_time": events[0]["wall_time"], "file_version": "brain.Event:2"}
+                        events.insert(0, first)
                     for event in events:
                         RecordWriter(file).write(Event(**event).SerializeToString())
         except OSError as error:

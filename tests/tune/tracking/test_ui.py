@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ from made_logs import MadeLog
 from mlflow_server import DIRECT, running_ui, search_runs
 
 from tune.cli import main
-from tune.commands import ui
 from tune.experiments.events import ResultsWritten
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.mlflow_store import default_tracking_uri
-from tune.experiments.saved import find_experiment
 from tune.experiments.settings import read_tracking_uri
-from tune.experiments.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
@@ -35,10 +31,8 @@ SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accum
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two experiments; `new one` holds four trials and is the newest."""
+    """The experiment `new one` holds four trials."""
     storage = tmp_path_factory.mktemp("my experiments")
-    write_experiment(storage / "old", "http://tracking.example")
-    os.utime(storage / "old" / "experiment.yaml", (1, 1))
     made = MadeLog(storage / "new one")
     made.session(trials=4)
     for number in range(1, 5):
@@ -103,17 +97,13 @@ def refused(capsys: pytest.CaptureFixture[str], storage: Path, *words: object) -
     return capsys.readouterr().err
 
 
-def test_a_port_that_is_taken(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_that_is_taken(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
         told = refused(capsys, storage, "new one", "--port", taken)
         assert f"--port {taken}: Address already in use; choose another" in told
-        monkeypatch.setattr(ui, "_FIRST_PORT", taken)
-        assert taken < ui._choose_port(None) < taken + 100
     assert "--port 70000: must be from 1 to 65535" in refused(capsys, storage, "new one", "--port", 70000)
 
 
@@ -121,17 +111,8 @@ def test_a_store_that_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[s
     folder = tmp_path / "broken"
     write_experiment(folder, default_tracking_uri(folder))
     (folder / "mlflow.db").write_text("no database at all, but long enough to be looked at " * 20)
-    before = time.monotonic()
     told = refused(capsys, tmp_path, "broken", "--port", free_port())
     assert "file is not a database" in told
-    assert time.monotonic() - before < 60
-
-
-def test_which_experiment(storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert find_experiment(None, Storage.parse(storage)).path == storage / "new one"
-    assert find_experiment("old", Storage.parse(storage)).path == storage / "old"
-    assert f"no experiment 'newone' in {storage}; there is new one" in refused(capsys, storage, "newone")
-    assert "no experiment in" in refused(capsys, tmp_path)
 
 
 def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +124,7 @@ def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert read_tracking_uri(moved) == default_tracking_uri(moved.path)
 
 
-@pytest.mark.parametrize("content", ["{", "a list\n", "trials: 8\n", "tracking_uri: 5\n"])
+@pytest.mark.parametrize("content", ["{", "tracking_uri: 5\n"])
 def test_an_experiment_file_that_is_broken(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

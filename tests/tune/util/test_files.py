@@ -15,7 +15,7 @@ from tune.experiments.listing import list_experiments
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.storage import Storage
 from tune.report.experiment import load_experiment
-from tune.tracking.mlflow_connection import TrackingStore
+from tune.tracking.mlflow_connection import open_store
 from tune.util.files import is_locked, take_lock, try_lock
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -69,9 +69,8 @@ def test_another_mistake_is_no_disk_without_locks(tmp_path: Path, monkeypatch: p
 
 def test_an_mlflow_database_is_made_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, errno.ENOLCK)
-    store = TrackingStore(f"sqlite:///{tmp_path}/mlflow.db", "x", None)
-    store.connect()
-    assert store.experiment_id
+    client, _ = open_store(f"sqlite:///{tmp_path}/mlflow.db", "x")
+    assert client.create_experiment("x")
 
 
 def test_without_locks_a_search_that_has_written_just_now_is_taken_to_run(
