@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -186,47 +187,40 @@ def test_killed_at_more_moments_and_resumed_is_unbroken(number: int, tmp_path: P
     kill_and_compare(tmp_path / "search", CHOICES[(SEED + number) % len(CHOICES)](chance))
 
 
-def test_killed_in_the_middle_of_a_save_it_goes_on_from_the_one_before(tmp_path: Path) -> None:
-    """The second checkpoint of the first trial is half, or whole without its seal, or whole and not told of."""
+def checkpoints(experiment: Path) -> set[tuple[str, str]]:
+    """Those on the disk, whole or not; each session has folders of its own."""
+    found = (experiment / "trials").rglob("*checkpoint_*")
+    return {(re.sub("-[23]$", "", path.parent.name), path.name) for path in found}
+
+
+def test_killed_in_a_save_and_again_its_last_checkpoint_truncated_it_is_unbroken(tmp_path: Path) -> None:
+    """The second checkpoint of trial 001 is half, or whole without its seal, or whole and not told of.
+
+    Going on from the first, it is killed as soon as it has another, which is then cut.
+    """
     where = random.Random(SEED).choice(["writing", "naming", "telling"])
     print(f"SEED={SEED}, {where}")
     folder, hold = tmp_path / "search", tmp_path / "hold"
     search, experiment = begin(folder, frozen=(where, hold)), folder / "experiments" / NAME
     search.wait_for((hold / "there").exists)
     search.wait_for(lambda: len(state(experiment)["001"]["evaluations"]) >= 2, 60)  # it trains on meanwhile
-    before, first = read_log(experiment / EVENTS_FILE), state(experiment)["001"]
+    first = state(experiment)["001"]
     assert first["last_checkpoint"] == f"trials/001/checkpoint_{first['evaluations'][0][0]:09d}"
     assert first["best_value"] == first["evaluations"][0][1], "what can be exported now"
     search.kill()
     assert problem_of(experiment / first["last_checkpoint"]) is None
+    search = Search(folder, "--resume", NAME)
+    search.wait_for(lambda: state(experiment)["001"]["last_checkpoint"] != first["last_checkpoint"])
+    search.kill()
+    assert f"trial 001 goes on at epoch {first['checkpoint_epoch']:.2f}" in search.log
+    assert "damaged" not in search.log
+    before = read_log(experiment / EVENTS_FILE)
+    saved = experiment / state(experiment)["001"]["last_checkpoint"]
+    os.truncate(saved / "model.safetensors", 1000)
     printed = resume(folder)
-    assert f"trial 001 goes on at epoch {first['checkpoint_epoch']:.2f}" in printed
-    assert "damaged" not in printed
+    assert "trial 001 found its checkpoint damaged and goes on from the one before it" in printed
     check_like_unbroken(experiment, before, points=False)
     assert checkpoints(experiment) == checkpoints(demo_experiment()), "nothing half is left"
-
-
-def checkpoints(experiment: Path) -> set[tuple[str, str]]:
-    """Those on the disk, whole or not; each session has folders of its own."""
-    found = (experiment / "trials").rglob("*checkpoint_*")
-    return {(path.parent.name.removesuffix("-2"), path.name) for path in found}
-
-
-def test_a_truncated_checkpoint_is_left_for_the_one_before(tmp_path: Path) -> None:
-    """Beside the latest the best one is kept, or, where that is the same, the one before."""
-    chance = random.Random(SEED)
-    whole = [run["trial_id"] for run in results(demo_experiment())["trials"] if run["status"] == "completed"]
-    trial = chance.choice(whole)
-    print(f"SEED={SEED}, trial {trial}")
-    folder = tmp_path / "search"
-    kill_at(begin(folder), Moment(places("CheckpointSaved", trial)[1], 0.0))
-    experiment = folder / "experiments" / NAME
-    before = read_log(experiment / EVENTS_FILE)
-    last = state(experiment)[trial]["last_checkpoint"]
-    os.truncate(experiment / str(last) / "model.safetensors", 1000)
-    printed = resume(folder)
-    assert f"trial {trial} found its checkpoint damaged and goes on from the one before it" in printed
-    check_like_unbroken(experiment, before, points=False)
 
 
 def test_the_unbroken_search_has_what_a_kill_can_spoil() -> None:
