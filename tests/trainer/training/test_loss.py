@@ -126,6 +126,7 @@ def test_an_evaluation_has_the_same_loss(small_config: TrainConfig) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_deepspeed_learns_the_same(small_config: TrainConfig, tmp_path: Path) -> None:
     """It keeps its gradients to itself, and weights in parts."""
     config = small_config.replace(

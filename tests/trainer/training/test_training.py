@@ -250,6 +250,7 @@ def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig, 
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_compiled_training_learns_the_same(small_config: TrainConfig, tmp_path: Path) -> None:
     config = small_config.replace(max_steps=3, evaluations=1, max_eval_clips=2)
     base = load_file(DEMO_MODEL / "model.safetensors")

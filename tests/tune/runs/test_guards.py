@@ -226,6 +226,7 @@ SPACE = "learning_rate: {type: choice, values: [0.002, 0.0000001]}\ntrain_batch_
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_search_passes_over_a_trial_that_forgets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -194,6 +194,7 @@ def fill(disk: Path, left: int) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_the_disk_is_full_in_the_middle_of_a_save(disk: Path, tmp_path: Path) -> None:
     more = [
         "--trials",
@@ -241,6 +242,7 @@ def test_a_log_that_cannot_be_written_ends_the_search_and_stays(disk: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_rays_head_is_killed(tmp_path: Path) -> None:
     with Nodes(cpus=1) as nodes:
         more = ["--trials", "2", "--epochs", "6", "--address", nodes.address]

@@ -13,7 +13,7 @@ import pytest
 from demo_search import NAME, demo_experiment
 from made_logs import MadeLog
 from processes import tune_whisper
-from search_process import HANGING, Search, state
+from search_process import Search, state
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
@@ -225,17 +225,3 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     kept = load_clips(after.base)
     held = {clip.name for clip in kept.splits["validation"]}
     assert not held & {clip.name for clip in kept.splits["train"]}
-
-
-@pytest.mark.slow
-@pytest.mark.occasional
-def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(tmp_path: Path) -> None:
-    words = ["train", "--workers", "2", "--name", "x", "--epochs", "1", *SMALL]
-    training = Search(tmp_path, *words, program=[HANGING, str(tmp_path)])
-    try:
-        training.wait_for((tmp_path / "failed").exists)
-        training.wait_for("the training failed and starts again")
-        assert training.end(120) == 0, training.log
-    finally:
-        training.kill()
-    assert results(tmp_path, "x")["trials"][0]["status"] == "completed"
