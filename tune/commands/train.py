@@ -111,9 +111,7 @@ def run(words: list[str]) -> Outcome[TrainPlan]:
     from tune.experiments.training_plan import make_train_plan
     from tune.runs.finish import find_finished
     from tune.util.console import make_console
-    from tune.workers.ray_train import use_train_v2
 
-    use_train_v2()  # before anything imports ray.train, which reads it then
     console = make_console()
     if arguments.resume is not None:
         from tune.runs.resume import load_training

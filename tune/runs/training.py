@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import math
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,12 +24,9 @@ from tune.runs.outcome import Outcome
 from tune.runs.session import Session
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
 from tune.util.errors import error_line
-from tune.workers.ray_train import EVALUATION, FAILURE, make_ray_trainer, remove_scratch, root_failure
+from tune.workers.ray_train import EVALUATION, FAILURE, fit, remove_scratch
 
 if TYPE_CHECKING:
-    from ray.train import Result
-    from ray.train.torch import TorchTrainer
-
     from trainer.report import Kept
     from tune.runs.resume import Resumed
     from tune.search.records import TrialRecord
@@ -111,7 +106,7 @@ def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
             TrialEnded(trial_id=TRIAL, status="failed", error=watch.error, samples_seen=record.samples_now)
         )
         (plan.folder / ERROR_FILE).write_text(f"{watch.error}\n", encoding="utf-8")
-    elif result is not None and record.status == "running":
+    elif result == "completed" and record.status == "running":
         log.append(TrialEnded(trial_id=TRIAL, status="completed", samples_seen=record.samples_now))
 
 
@@ -179,59 +174,42 @@ class TrainingWatch(Listener):
             self._display.told()
 
 
-def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Any:
-    """Ray Train's result; `"failed"` after a failure that was one too many, None after an interruption."""
+def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Literal["completed", "failed", "interrupted"]:
+    """Train, in a process of its own that can be left at any moment: a thread of this one that waits in Ray's core
+    crashes where Ray is shut down.
+
+    Raises:
+        Exception: what the driver itself came upon, such as a log that cannot be written; nobody answers the workers.
+    """
     import ray
-    from ray.train.v2.api.exceptions import TrainingFailedError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     plan, channel = session.plan, session.channel
     reader = ProgressReader(channel, watch.receive, watch.flush_progress)
     reader.start()
     inputs, folder = session.inputs(plan.base), plan.experiment_folder
-    trainer = make_ray_trainer(inputs, channel, session.resources, folder, plan.request.max_failures)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(fit)
+    # A shell that starts it in the background lets it ignore SIGINT, as which `ray_session` passes on SIGTERM.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    failure, interrupted = None, False
     try:
-        result = _fit_beside(trainer, lambda: reader.error)
+        training = remote.remote(inputs, channel, session.resources, folder, plan.request.max_failures)
+        while not ray.wait([training], timeout=0.5)[0]:
+            # Where it is Ray's, the workers know it too.
+            if reader.error is not None and not isinstance(reader.error, ray.exceptions.RayError):
+                raise reader.error
+        failure = ray.get(training)
     except KeyboardInterrupt:
-        result = None
-    except TrainingFailedError as error:
-        result = "failed"
-        failures = getattr(error, "worker_failures", None)
-        text = root_failure(failures) if failures else str(error)
+        interrupted = True
     finally:
+        signal.signal(signal.SIGINT, before)
         reader.stop()
         if reader.error is not None:
             watch.lost(reader.error)
-    if result is None:
+    if interrupted:
         ray.shutdown()  # else the workers would train on while the results are written
-    if result == "failed" and watch.error is None:
-        watch.failed(text)
-    return result
-
-
-def _fit_beside(trainer: TorchTrainer, problem: Callable[[], Exception | None]) -> Result:
-    """What `fit` returns, in a thread: newer Ray would end the process on Ctrl-C in the main one.
-
-    Ctrl-C, SIGTERM or a `problem`, such as a log that cannot be written, end it: nobody answers the workers any more.
-    """
-    import ray
-
-    future: concurrent.futures.Future[Result] = concurrent.futures.Future()
-
-    def fit() -> None:
-        try:
-            future.set_result(trainer.fit())
-        except BaseException as error:  # noqa: BLE001 - raised again by `result`
-            future.set_exception(error)
-
-    threading.Thread(target=fit, name="ray-train", daemon=True).start()
-    # A shell that starts it in the background lets it ignore SIGINT, as which `ray_session` passes on SIGTERM.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        while not concurrent.futures.wait([future], 0.5).done:
-            broken = problem()
-            # Where it is Ray's, the workers know it too.
-            if broken is not None and not isinstance(broken, ray.exceptions.RayError):
-                raise broken
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return future.result()
+        return "interrupted"
+    if failure is not None and watch.error is None:
+        watch.failed(failure)
+    return "failed" if failure is not None else "completed"

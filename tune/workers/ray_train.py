@@ -1,6 +1,6 @@
 """A training on Ray Train: its workers, what they and Ray's controller tell the driver, and what they leave on disk.
 
-`ray.train` is imported inside functions only: it reads when it is imported whether Train V2 is on (`use_train_v2`).
+`ray.train` is imported inside functions only: it reads when it is imported whether Train V2 is on (`fit`).
 """
 
 from __future__ import annotations
@@ -38,21 +38,14 @@ FAILURE = "failure"
 """A message: its `report`."""
 
 
-def use_train_v2() -> None:
-    """Switch Ray Train V2 on, which Ray 2.47 only does when told; must come before anything imports ray.train."""
-    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
-    # How often the controller asks for reports; while one waits, the next evaluation's does too.
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-
-
-def make_ray_trainer(
+def fit(
     inputs: TrialInputs,
     channel: ActorHandle,
     resources: TrialResources,
     folder: ExperimentFolder,
     max_failures: int,
-) -> TorchTrainer:
-    """Ray's trainer, whose `fit` begins the training or goes on with it from the folder's last checkpoint.
+) -> str | None:
+    """Begin a training or go on with it from the folder's last checkpoint; to be called in a process of its own.
 
     Args:
         inputs: what to train.
@@ -60,7 +53,31 @@ def make_ray_trainer(
         resources: what the workers get.
         folder: where checkpoints go.
         max_failures: times that the training goes on from its last checkpoint after a failure.
+
+    Returns:
+        None, or the report of the failure that was one too many.
     """
+    # Ray 2.47 has Train V2 only when told, which it reads when it is imported.
+    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
+    # How often the controller asks for reports; while one waits, the next evaluation's does too.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    try:
+        _ray_trainer(inputs, channel, resources, folder, max_failures).fit()
+    except TrainingFailedError as error:
+        failures = getattr(error, "worker_failures", None)
+        return root_failure(failures) if failures else str(error)
+    return None
+
+
+def _ray_trainer(
+    inputs: TrialInputs,
+    channel: ActorHandle,
+    resources: TrialResources,
+    folder: ExperimentFolder,
+    max_failures: int,
+) -> TorchTrainer:
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
