@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +227,24 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     kept = load_clips(after.base)
     held = {clip.name for clip in kept.splits["validation"]}
     assert not held & {clip.name for clip in kept.splits["train"]}
+
+
+@pytest.mark.slow
+@pytest.mark.occasional
+@pytest.mark.timeout(1800)
+def test_interrupted_at_drawn_moments_it_ends_with_its_code_and_goes_on(tmp_path: Path) -> None:
+    """While Ray starts its workers, in a step, an evaluation or a save. It once died of a segmentation fault."""
+    seed = random.SystemRandom().randrange(10_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    training = Search(tmp_path, "train", "--name", "x", "--epochs", "4000", *SMALL)
+    for number in range(20):
+        training.wait_for("; evaluations at ")
+        time.sleep(chance.uniform(0, 20))
+        training.process.send_signal((signal.SIGINT, signal.SIGTERM)[number % 2])
+        assert training.end() == 130, training.log
+        assert "interrupted at epoch " in training.log
+        assert "Traceback" not in training.log
+        assert results(tmp_path, "x")["interrupted"]
+        training = Search(tmp_path, "train", "--resume", "x")
+    training.kill()
