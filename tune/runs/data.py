@@ -1,13 +1,12 @@
-"""Features of a search's data and guards, which all nodes of a cluster compute together."""
+"""The clips of a search and of its guards, and their features."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import shlex
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from trainer.scoring.split_data import SplitClips
     from tune.search.guards import Guard
 
-_WAIT_SECONDS = 5.0
-"""For features that nobody wants any more, and of which nothing has been heard."""
 _CHOICES = (
     *(
         "data_config",
@@ -161,65 +158,12 @@ def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipT
     return table, notes
 
 
-class FeaturesAhead(threading.Thread):
-    """Features of all splits, computed while Ray starts; leaving its block ends it."""
-
-    def __init__(self, base: TrainConfig, table: ClipTable, *, augments: bool) -> None:
-        """Arguments are those of `prepare_features`."""
-        from trainer.data.prepared import prepare
-
-        super().__init__(name="features", daemon=True)
-        self.begun = time.monotonic()
-        self._show: Callable[[int, int], None] = lambda done, total: None
-        self._work: Callable[[], PreparedData] | None = lambda: prepare(
-            base, self._tell, table=table, waveforms=augments
-        )
-        self._over = self._told = False
-        self._data: PreparedData | None = None
-        self._error: BaseException | None = None
-
-    def __enter__(self) -> FeaturesAhead:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over = True
-        # It may wait for another search that computes the same features, and then waits on alone.
-        self.join(None if self._told else _WAIT_SECONDS)
-
-    def run(self) -> None:
-        """The thread's life."""
-        assert self._work is not None
-        try:
-            self._data = self._work()
-        except BaseException as error:  # noqa: BLE001 - raised where the features are wanted
-            self._error = error
-        self._work = None  # of a million clips the table takes gigabytes
-
-    def _tell(self, done: int, total: int) -> None:
-        self._told = True
-        if self._over:
-            raise KeyboardInterrupt
-        self._show(done, total)
-
-    def result(self, show: Callable[[int, int], None]) -> PreparedData:
-        """Wait for them; `show` is told of clips done and in all. Errors are those of `prepare`."""
-        self._show = show
-        self.join()
-        data, self._data = self._data, None
-        if data is None:
-            assert self._error is not None
-            raise self._error
-        return data
-
-
 def prepare_features(
     base: TrainConfig,
     console: Console,
     table: ClipTable | None = None,
     *,
     augments: bool = False,
-    ahead: FeaturesAhead | None = None,
 ) -> PreparedData:
     """Features of all splits, with a progress bar where they have to be computed.
 
@@ -228,7 +172,6 @@ def prepare_features(
         console: for the bar and what is to be told.
         table: the clips, where they were loaded before.
         augments: whether trials may change the waveforms of clips, which are then kept.
-        ahead: computes them already, with the same arguments.
 
     Raises:
         DataError: the data cannot be used.
@@ -237,12 +180,9 @@ def prepare_features(
     from trainer.data.prepared import prepare
     from trainer.training.taught import allowed_note
 
-    begun = ahead.begun if ahead else time.monotonic()
+    begun = time.monotonic()
     with ProgressBar(console, "computing features") as progress:
-        if ahead is not None:
-            data = ahead.result(progress.update)
-        else:
-            data = prepare(base, progress.update, table=table, waveforms=augments)
+        data = prepare(base, progress.update, table=table, waveforms=augments)
     allowed = allowed_note(base, data)
     notes = [*data.notes, *_look_at(base, data), *([allowed] if allowed else [])]
     data = dataclasses.replace(data, notes=notes)

@@ -30,7 +30,6 @@ from tune.experiments.plan import Plan
 from tune.experiments.results import write_results
 from tune.experiments.settings_file import DROPPED_FILE
 from tune.runs.data import (
-    FeaturesAhead,
     load_guards,
     load_table,
     prepare_features,
@@ -43,7 +42,7 @@ from tune.runs.uploader import Uploader
 from tune.tracking.sync import Sync, Target
 from tune.util.console import say, short_path, tell_of
 from tune.util.environment import package_versions
-from tune.util.errors import ExperimentError, UserError
+from tune.util.errors import ExperimentError
 from tune.workers.inputs import TrialInputs, shared_folders
 from tune.workers.node_copies import NodeCopies
 
@@ -102,9 +101,6 @@ class Session(Generic[PlanT]):
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
-            ahead = None
-            if _runs_anywhere(plan):
-                ahead = outer.enter_context(FeaturesAhead(plan.base, table, augments=plan.augments))
             outer.enter_context(ray_session(console, plan.request.address))
             stack = outer.enter_context(contextlib.ExitStack())
             if plan.request.storage.folder is not None:
@@ -114,7 +110,7 @@ class Session(Generic[PlanT]):
             plan.check_fit(resources)
             for line in plan.describe(resources):
                 say(console, line)
-            data = prepare_features(plan.base, console, table, augments=plan.augments, ahead=ahead)
+            data = prepare_features(plan.base, console, table, augments=plan.augments)
             splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
             plan = dataclasses.replace(plan, base=with_samples(plan.base, data.stream))
@@ -257,15 +253,6 @@ class Session(Generic[PlanT]):
         self.stack.enter_context(_told_if_broken(experiment))
         experiment.upload(log_only=True)  # others see that it has begun before anything is done
         uploader.start()
-
-
-def _runs_anywhere(plan: Plan) -> bool:
-    """Whether one CPU is enough: what a machine has shows in Ray, and is to be checked before any work begins."""
-    try:
-        plan.check_fit(plan.resources.fit([{"CPU": 1.0}]))
-    except UserError:
-        return False
-    return True
 
 
 def target_of(plan: Plan) -> Target:
