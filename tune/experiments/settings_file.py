@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import shlex
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 BASELINE_CLIPS_FILE = "baseline_utterances.json"
 """Word errors and reference words of the untouched base model on each validation clip."""
 DROPPED_FILE = "dropped_clips.jsonl"
+_SINGLE = {
+    *("workers_per_trial", "gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures"),
+    *("address", "keep_checkpoints", "warm_start"),
+}
+"""Options with one value, which are named as what was asked for."""
 
 
 def write_search_file(
@@ -94,15 +100,14 @@ def _command(plan: SearchPlan) -> str:
     """A command line that runs the same search under another name, from any folder."""
     request = plan.request
     words = ["tune-whisper", "--space", str(plan.folder / "space.yaml"), "--trials", str(request.trials)]
-    words += ["--seed", str(request.seed), "--storage", request.storage.address]
+    words += ["--seed", str(request.seed), "--storage", request.storage.address, "--track", *request.track]
     if request.tracking_uri is not None:
         words += ["--tracking-uri", without_password(plan.tracking_uri)]
-    defaults = {"workers_per_trial": 1, "max_failures": 2}
-    for name in ("workers_per_trial", "gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures"):
-        value = getattr(request, name)
-        if value is not None and value != defaults.get(name):
+    for field in dataclasses.fields(request):
+        value = getattr(request, field.name)
+        if field.name in _SINGLE and value != field.default:
             shown = value if isinstance(value, str) else f"{value:g}"
-            words += [f"--{name.replace('_', '-')}", shown]
+            words += [f"--{field.name.replace('_', '-')}", shown]
     words += ["--finalists", str(request.n_finalists), "--repeats", str(request.repeats)]
     for guard in request.guard:
         words += ["--guard", str(guard)]
