@@ -299,7 +299,7 @@ def _on_both(saved: SavedExperiment, run: TrialRecord, on: str) -> tuple[dict[st
         )
     if not run.best_samples_seen:
         raise ExperimentError(f"--on {on}: {run.trial_id} of {saved.name!r} reached no evaluation")
-    epochs = round(run.epoch * run.best_samples_seen / run.samples_seen, 4)
+    epochs = round(run.best_epoch, 4)
     note = (
         f"note: trained on train and validation together for {epochs:g} epochs, after which {run.trial_id} of "
         f"{saved.name} was best ({run.best_samples_seen:,} samples there); measured once, on the test split"

@@ -67,7 +67,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
         Evaluated(
             trial_id=name,
             samples_seen=seen,
-            epoch=runs[0].epoch,
+            epoch=runs[0].best_epoch,
             metrics=metrics,
             finished=True,
             keep="weights" if found.kept else None,
@@ -78,7 +78,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
             if found.kept
             else []
         ),
-        TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=runs[0].epoch),
+        TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=runs[0].best_epoch),
     )
     say(state.average_text)
 

@@ -273,6 +273,11 @@ class TrialRecord:
             self.progress = metrics
 
     @property
+    def best_epoch(self) -> float:
+        """The epoch of the best evaluation."""
+        return self.epoch * self.best_samples_seen / self.samples_seen
+
+    @property
     def samples_now(self) -> int:
         """Samples seen by what was last heard, also between two evaluations."""
         return max(self.samples_seen, int(self.progress.get("samples_seen", 0)))

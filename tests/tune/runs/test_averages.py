@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 from test_final_round import Search
+from test_state_machine import RUNGS
 
 import tune_whisper
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import TrialProposed
+from tune.experiments.events import Evaluated, TrialEnded, TrialProposed
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse, read_log
 from tune.experiments.saved import load_saved
@@ -149,6 +150,23 @@ def test_with_too_few_runs_nothing_is_averaged(tmp_path: Path, asked: dict[str, 
     assert not search.state.open_average
     choose_export(search.experiment, pytest.fail)
     assert search.end()["averages"] == []
+
+
+def test_the_mean_of_runs_that_were_best_early_has_the_epoch_of_that(tmp_path: Path) -> None:
+    """On fed11aa it had the epoch of their end, and `train --on train+validation` trained for as long."""
+    search = Search(tmp_path, finalists=1, repeats=2)
+    search.train_all(t001=30.0, t002=40.0)
+    for name in search.trials_over():
+        search.train(name, 31.0, open_=True)
+        last = {"wer": 45.0, "cer": 15.0, "train_samples": 10.0, "train_seconds": 1.0}
+        search.experiment.log.append(
+            Evaluated(trial_id=name, samples_seen=RUNGS[-1], epoch=8.0, metrics=last, finished=True),
+            TrialEnded(trial_id=name, status="completed"),
+        )
+    Averager(search, 24.0).average()
+    (mean,) = search.state.averages.all()
+    assert (mean.samples_seen, mean.epoch) == (RUNGS[0], 1.0)
+    assert mean.best_epoch == search.state.run("001-r1").best_epoch == 1.0
 
 
 def test_it_defends_its_place_in_a_search_that_goes_on(tmp_path: Path) -> None:
