@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -55,6 +56,12 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
     # A raylet ends itself, and so the search, where its agent was not up within 30 s: others compute, the disk is slow.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
+    if address is None and "RAY_ADDRESS" in os.environ:
+        try:
+            check_address(joined_address(address))
+        except ResourceError as error:
+            told = str(error).removeprefix("--address ")
+            raise ResourceError(f"RAY_ADDRESS={told}; or unset RAY_ADDRESS, and Ray starts here") from error
     address = joined_address(address)
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -154,9 +161,15 @@ def _join(address: str, console: Console) -> None:
         try:
             with changed_environment(variables if local else {}):
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
-        except (ConnectionError, RuntimeError) as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise ResourceError(f"--address {address}: cannot be joined: {' '.join(lines[:4])}") from error
+        except (OSError, RuntimeError) as error:
+            reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:4])
+            if local:
+                folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+                raise ResourceError(
+                    f"Ray cannot be started with its files in {folder}/ray: {reason}; set RAY_TMPDIR to a folder of "
+                    "yours with a short path"
+                ) from error
+            raise ResourceError(f"--address {address}: cannot be joined: {reason}") from error
     if address != "local":
         nodes = alive_nodes()
         totals = ", ".join(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.server
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tune.cli import main
 from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
+from tune.cluster.session import ray_session
 from tune.util.errors import ResourceError
 
 FOUR, EIGHT_AND_ONE = {"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}
@@ -117,3 +120,23 @@ def test_addresses_that_a_search_cannot_join(
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert error.startswith("error: --address ") and told in error
     assert "hush" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("RAY_ADDRESS", "http://head:8265", "RAY_ADDRESS=http://head:8265: is where jobs are sent; "),
+        ("RAY_TMPDIR", None, "Ray cannot be started with its files in "),
+        ("RAY_TMPDIR", "/proc", "Ray cannot be started with its files in /proc/ray: "),
+    ],
+)
+def test_the_environment_of_another_program_is_told_in_one_line(
+    name: str, value: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv(name, value or str(tmp_path / (60 * "a")))
+    with pytest.raises(ResourceError) as raised, ray_session(Console(quiet=True)):
+        pass
+    assert str(raised.value).startswith(told)
+    assert str(raised.value).count("\n") == 0
+    assert f"or unset {name}" in str(raised.value) or f"set {name} to a folder" in str(raised.value)
