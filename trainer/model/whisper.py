@@ -47,6 +47,7 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     own.dropout, own.apply_spec_augment = config.dropout, config.spec_augment
     own.mask_time_prob, own.mask_feature_prob = config.mask_time_prob, config.mask_feature_prob
     own.mask_time_length, own.mask_feature_length = config.mask_time_length, config.mask_feature_length
+    own.mask_time_min_masks = 0  # Whisper's two stretches are more than the share in a window of few seconds
     model = _whole_weights(config, dtype=torch.float32, config=own)
     set_generation(model, config, processor)
     # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
