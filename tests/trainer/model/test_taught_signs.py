@@ -118,11 +118,7 @@ def test_signs_of_the_training_texts_may_be_written(config: TrainConfig, base: P
     assert found["begin_suppress_tokens"] == [*ids(base, "a"), generation(base)["eos_token_id"]]
     after = evaluate(config.replace(model=str(checkpoint)))
     assert after.predictions == ["(" * 8] * 4
-    assert (
-        (rates["wer"], rates["cer"])
-        == (after.rates["wer"], after.rates["cer"])
-        != (before.rates["wer"], before.rates["cer"])
-    )
+    assert rates["cer"] == after.rates["cer"] != before.rates["cer"]
     assert evaluate(config).predictions == before.predictions  # the untouched model as it is
     mean, _ = load_mean(config, [(str(base), 0.5), (str(checkpoint), 0.5)])
     assert mean.generation_config.suppress_tokens == found["suppress_tokens"]
@@ -133,14 +129,6 @@ def test_the_list_can_be_kept(config: TrainConfig, base: Path, tmp_path: Path) -
     for name in ("suppress_tokens", "begin_suppress_tokens"):
         assert generation(checkpoint)[name] == generation(base)[name]
     assert rates["cer"] == evaluate(config).rates["cer"]
-
-
-def test_texts_are_those_that_the_settings_make(config: TrainConfig, base: Path, tmp_path: Path) -> None:
-    """Without punctuation no sign is taught."""
-    plain = config.replace(remove_punctuation=True)
-    checkpoint, _ = trained(plain, tmp_path / "run")
-    assert generation(checkpoint)["suppress_tokens"] == generation(base)["suppress_tokens"]
-    assert prepare(plain).splits["train"].text(0) == "(a0) a"
 
 
 def test_validation_stands_for_a_stream(config: TrainConfig, base: Path, tmp_path: Path) -> None:
