@@ -13,13 +13,10 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainer.scoring.alignment import ClipErrors, ErrorCounts
+from trainer.scoring.alignment import ClipErrors, Counts
 from trainer.scoring.translation import TRANSLATE
-
-if TYPE_CHECKING:
-    from trainer.scoring.translation import ChrfCounts
 
 WER, CHRF_ERROR = "wer", "chrf_error"
 RATES = (WER, "cer", "wer_orthographic", "cer_orthographic", CHRF_ERROR, "chrf", "bleu")
@@ -100,9 +97,7 @@ def rates_by_source(metrics: Mapping[str, Any]) -> Sources:
     return found
 
 
-def combine(
-    counts: Mapping[str, ErrorCounts | ChrfCounts], sources: Sequence[str], objective: str
-) -> Combined:
+def combine(counts: Mapping[str, Counts], sources: Sequence[str], objective: str) -> Combined:
     """Rates of each source and of all together.
 
     Args:

@@ -9,7 +9,6 @@ from make_data import (
     ALL_LANGUAGES,
     FILES,
     ROWS,
-    examples,
     records,
     rows_with,
     write_clips,
@@ -20,9 +19,7 @@ from make_data import (
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
-from trainer.data.prepared import features_key
 from trainer.errors import DataError
-from trainer.model.processor import load_processor
 from trainer.scoring.split_data import load_split, prepare_split
 
 
@@ -123,14 +120,6 @@ def test_columns_follow_the_clips_that_are_left(folder: Path, tmp_path: Path) ->
     with pytest.raises(DataError, match="max_dropped_share"):
         strict = settings.replace(max_dropped_share=0.1)
         prepare_split(strict, load_split(strict, "test"))
-
-
-def test_columns_are_no_part_of_the_cached_features(folder: Path) -> None:
-    plain = load_clips(config(write_manifest(folder / "a.csv", records(examples(12)))))
-    more = load_clips(config(write_manifest(folder / "b.csv", speakers(records(examples(12))))))
-    extractor = load_processor(TrainConfig()).feature_extractor
-    assert features_key(plain, extractor) == features_key(more, extractor)
-    assert plain.splits == more.splits
 
 
 def test_nothing_left_is_told(folder: Path) -> None:
