@@ -22,8 +22,6 @@ from trainer.model.whisper import load_model
 from trainer.probe import probe_step
 from trainer.train import train
 
-# ----- the micro-batch -----
-
 
 def test_a_batch_in_smaller_passes_trains_the_same_weights(small_config: TrainConfig, tmp_path: Path) -> None:
     config = small_config.replace(train_batch_size=12, max_steps=3, evaluations=1, max_eval_clips=2)
@@ -52,7 +50,6 @@ def test_a_batch_in_smaller_passes_trains_the_same_weights(small_config: TrainCo
             losses[name] = rows[0]["loss"]
     assert passes == [12] * 3 + [4] * 9
     assert losses["cut"] == pytest.approx(losses["whole"], rel=1e-4)
-    assert weights["cut"].keys() == weights["whole"].keys()
     start = load_model(config, load_processor(config)).state_dict()
     learned = {
         one: torch.cat([(found[name] - start[name]).flatten() for name in found])
@@ -60,9 +57,6 @@ def test_a_batch_in_smaller_passes_trains_the_same_weights(small_config: TrainCo
     }
     # Sums in another order: Adam makes something of the last digits of a gradient that is almost 0.
     assert (learned["cut"] - learned["whole"]).norm() < 1e-3 * learned["whole"].norm()
-
-
-# ----- the steps -----
 
 
 @pytest.fixture
@@ -100,38 +94,25 @@ def test_a_batch_without_memory_has_no_time(
 
 
 def test_the_clips_with_the_longest_texts_in_the_window_of_all(
-    small_config: TrainConfig, data: PreparedData, passes: SimpleNamespace
+    small_config: TrainConfig, data: PreparedData, passes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = data.splits["train"].only(range(10))
     data = dataclasses.replace(data, splits={**data.splits, "train": split})
     longest = sorted((split.n_tokens(clip) for clip in range(len(split))), reverse=True)
-    seen: list[int] = []
-    original = type(split).labels
+    original, seen = type(split).labels, set[int]()
 
     def labels(self: Any, clip: int) -> list[int]:
-        seen.append(len(original(self, clip)))
+        seen.add(len(original(self, clip)))
         return original(self, clip)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(split), "labels", labels)
-        probe_step(small_config.replace(train_batch_size=3), data, seconds=0.0)
-    assert set(seen) == set(longest[:3])
+    monkeypatch.setattr(type(split), "labels", labels)
+    probe_step(small_config.replace(train_batch_size=3), data, seconds=0.0)
+    assert seen == set(longest[:3])
     (frames,) = passes.frames
     assert frames >= max(one.most_frames() for one in data.splits.values())
     # More clips than there are.
     assert probe_step(small_config.replace(train_batch_size=len(split) + 2), data, seconds=0.0)
     assert passes.sizes[-1] == len(split) + 2
-
-
-def test_other_errors_of_the_steps_are_passed_on(
-    small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("shapes differ")
-
-    monkeypatch.setattr(WhisperForConditionalGeneration, "forward", fail)
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        probe_step(small_config, data, seconds=0.0)
 
 
 def test_a_model_whose_loss_is_no_number(

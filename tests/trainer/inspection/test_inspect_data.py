@@ -54,7 +54,6 @@ def test_the_demo_raises_no_alarm() -> None:
     assert inspection.findings == []
     assert "8 of 8 speakers of test are in train too" in " ".join(inspection.notes)
     assert [facts.speakers for facts in inspection.splits.values()] == [8, 8, 8]
-    assert inspection.limits.window == 4
 
 
 def speech_of(number: int) -> np.ndarray:
@@ -120,11 +119,6 @@ def test_a_sample_is_listened_to_and_all_texts_are_read(tmp_path: Path) -> None:
     assert {entry.split for entry in heard} == {"train", "validation", "test"}
     assert "listened to 10 of 40 clips; all texts were read" in inspection.notes
     assert {"shared_text", "odd_characters"} <= found_by_kind(inspection).keys()
-    assert (inspection.limits.model, inspection.limits.window, inspection.limits.max_tokens) == (
-        None,
-        30,
-        448,
-    )
     assert inspection.left_out.stops is None
 
 
@@ -143,10 +137,11 @@ def test_data_of_which_nothing_can_be_heard(tmp_path: Path) -> None:
 def clips_with(folder: Path, columns: str, rows: list[str]) -> str:
     """A data set with these rows."""
     (folder / "clips").mkdir()
-    for number in range(len(rows)):
+    lines = [f"file_name,{columns}"]
+    for number, row in enumerate(rows):
         soundfile.write(folder / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
-    lines = [f"clips/{number:02}.wav,{row}" for number, row in enumerate(rows)]
-    (folder / "metadata.csv").write_text("\n".join([f"file_name,{columns}", *lines]) + "\n")
+        lines.append(f"clips/{number:02}.wav,{row}")
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
     return str(folder)
 
 
@@ -160,9 +155,6 @@ def test_languages_of_one_data_set_are_judged_each_by_its_own(tmp_path: Path) ->
     every = inspect_data(TrainConfig(data=data, language_column="language"), with_model=False)
     assert every.languages == {"en": 30, "de": 30}
     assert found_by_kind(every)["other_language"] == {"clips/10.wav"}
-    one = inspect_data(TrainConfig(data=data, language="de"), with_model=False)
-    assert one.languages == {"de": 30}
-    assert "other_language" not in found_by_kind(one)
 
 
 def test_data_in_another_language_than_named_is_told(tmp_path: Path) -> None:
