@@ -55,10 +55,8 @@ class ErrorRates(evaluate.Metric):
             if self._translates
             else count_rates(references, predictions, self._normalizers).counts
         )
-        found = combine(counts, self._sources or [""] * len(references), self._objective)
-        self.utterances = found.utterances
+        rates, self.utterances = combine(counts, self._sources or [""] * len(references), self._objective)
         if not self._translates:
-            return found.flat
-        for rates in (found.rates, *found.sources.values()):
-            rates["chrf"] = 100.0 - rates[CHRF_ERROR]
-        return {**found.flat, "bleu": bleu(references, predictions)}
+            return rates
+        chrf = {name.replace(CHRF_ERROR, "chrf"): 100.0 - rate for name, rate in rates.items()}
+        return {**rates, **chrf, "bleu": bleu(references, predictions)}

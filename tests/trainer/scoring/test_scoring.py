@@ -114,6 +114,14 @@ def test_of_characters_the_wer_is_the_cer() -> None:
         assert (counts[rate].errors.tolist(), counts[rate].lengths.tolist()) == ([2, 0], [4, 2])
 
 
+def test_each_text_is_counted_in_its_own_unit() -> None:
+    characters = Normalizer("none", "characters", "", split_characters)
+    counts = count_rates(["你们好", "ab cd"], ["你好", "ab ce"], [characters, PLAIN]).counts
+    found = {rate: (each.errors.tolist(), each.lengths.tolist()) for rate, each in counts.items()}
+    assert found["wer"] == found["wer_orthographic"] == ([1, 1], [3, 2])
+    assert found["cer"] == found["cer_orthographic"] == ([1, 1], [3, 5])
+
+
 def test_the_alignment_puts_words_side_by_side() -> None:
     found = pairs(aligned("the cat sat on a mat", "a cat sat a mat too"))
     kinds = "substitute the a|equal cat cat|equal sat sat|delete on |equal a a|equal mat mat|insert  too"
