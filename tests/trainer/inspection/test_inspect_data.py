@@ -66,24 +66,20 @@ def speech_of(number: int) -> np.ndarray:
     return np.concatenate([part for syllable in syllables for part in (syllable, np.zeros(800, np.float32))])
 
 
-def spoiled(folder: Path, *, bad: int) -> Path:
-    """Thirty clips, of which so many of each kind cannot be used."""
+def spoiled(folder: Path) -> Path:
+    """Thirty clips, and two of each kind that cannot be used."""
     (folder / "clips").mkdir(parents=True)
     lines = ["file_name,text,split"]
     for number in range(30):
         soundfile.write(folder / "clips" / f"{number:02}.wav", speech_of(number), 16_000)
         split = ("train", "train", "train", "validation", "test")[number % 5]
         lines.append(f"clips/{number:02}.wav,this is text number {number},{split}")
-    for number in range(bad):
+    for number in range(2):
         soundfile.write(folder / "clips" / f"long{number}.wav", tone(2.5), 16_000)
         (folder / "clips" / f"broken{number}.wav").write_bytes(b"no audio")
-        lines += [
-            f"clips/long{number}.wav,too long,train",
-            f"clips/broken{number}.wav,broken,validation",
-            f"clips/missing{number}.wav,missing,test",
-            f"clips/0{number}.wav,?!,train",
-            f"clips/1{number}.wav,{'x' * 70} {number},train",
-        ]
+        bad = "long{n}.wav,too long,train|broken{n}.wav,broken,validation|missing{n}.wav,missing,test|0{n}.wav,?!,train"
+        lines += [f"clips/{row.format(n=number)}" for row in bad.split("|")]
+        lines.append(f"clips/1{number}.wav,{'x' * 70} {number},train")
     (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -91,13 +87,13 @@ def spoiled(folder: Path, *, bad: int) -> Path:
 def test_what_would_be_left_out_and_tokens_are_those_of_a_search(tmp_path: Path) -> None:
     config = TrainConfig(
         model=str(write_processor(tmp_path / "model")),
-        data=str(spoiled(tmp_path / "data", bad=2)),
+        data=str(spoiled(tmp_path / "data")),
         cache_dir=str(tmp_path / "cache"),
         lowercase=True,
     )
     inspection, data = inspect_data(config), prepare(config.replace(max_dropped_share=0.5))
-    assert len(inspection.left_out.drops) == 10
-    assert set(inspection.left_out.drops) == set(data.drops)
+    assert len(inspection.drops) == 10
+    assert set(inspection.drops) == set(data.drops)
     counted = {(one.split, one.name): one.tokens for one in inspection.entries if one.tokens is not None}
     assert counted == {
         (role, split.name(i)): len(split.labels(i))
@@ -106,11 +102,11 @@ def test_what_would_be_left_out_and_tokens_are_those_of_a_search(tmp_path: Path)
     }
     with pytest.raises(DataError) as error:
         prepare(config.replace(max_dropped_share=0.2))
-    assert inspect_data(config.replace(max_dropped_share=0.2)).left_out.stops == str(error.value)
+    assert inspect_data(config.replace(max_dropped_share=0.2)).stops == str(error.value)
 
 
 def test_a_sample_is_listened_to_and_all_texts_are_read(tmp_path: Path) -> None:
-    folder = spoiled(tmp_path / "data", bad=2)
+    folder = spoiled(tmp_path / "data")
     with (folder / "metadata.csv").open("a") as file:
         file.write("clips/05.wav,this is text number 8,train\nclips/06.wav,odd\u200b,train\n")
     inspection = inspect_data(TrainConfig(data=str(folder)), with_model=False, sample=10)
@@ -119,7 +115,7 @@ def test_a_sample_is_listened_to_and_all_texts_are_read(tmp_path: Path) -> None:
     assert {entry.split for entry in heard} == {"train", "validation", "test"}
     assert "listened to 10 of 40 clips; all texts were read" in inspection.notes
     assert {"shared_text", "odd_characters"} <= found_by_kind(inspection).keys()
-    assert inspection.left_out.stops is None
+    assert inspection.stops is None
 
 
 def test_data_of_which_nothing_can_be_heard(tmp_path: Path) -> None:

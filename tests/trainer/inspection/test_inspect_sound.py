@@ -12,8 +12,8 @@ import soxr
 
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioSource, decode_each, read_audio
-from trainer.data.clips import load_clips
-from trainer.inspection.sound import Sound, Unusable, listen
+from trainer.data.clips import Drop, load_clips
+from trainer.inspection.sound import Sound, listen
 
 RATE = 16_000
 WINDOW = 30 * RATE
@@ -34,7 +34,7 @@ def speech() -> list[np.ndarray]:
     return [read_audio(clip.source()) for clip in clips[:30]]
 
 
-def listened(source: str | bytes | Path) -> Sound | Unusable:
+def listened(source: str | bytes | Path) -> Sound | Drop:
     [(given, found)] = decode_each([AudioSource(source)], max_seconds=WINDOW / RATE)
     return listen(given, found)
 
