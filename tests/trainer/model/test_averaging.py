@@ -40,19 +40,6 @@ def test_half_precision_is_summed_in_float32_and_stored_as_it_was() -> None:
     assert torch.equal(mean, exact.to(torch.float16))
 
 
-def test_models_are_taken_one_at_a_time() -> None:
-    made = []
-
-    def models() -> object:
-        for seed in range(3):
-            made.append(seed)
-            yield model(seed), 1.0
-            assert made[-1] == seed, "the next one was asked for before this one was done with"
-
-    average_models(models())  # type: ignore[arg-type]
-    assert made == [0, 1, 2]
-
-
 @pytest.mark.parametrize(("value", "place"), [(float("nan"), 0), (float("inf"), 1)])
 def test_weights_that_are_not_finite_are_refused(value: float, place: int) -> None:
     models = [model(1), model(2)]

@@ -44,7 +44,7 @@ def generated(model: Any, encoded: torch.Tensor, prefix: list[int], max_length: 
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-@pytest.mark.parametrize("max_length", [5, 12, 44, 128])
+@pytest.mark.parametrize("max_length", [5, 44, 128])
 @pytest.mark.parametrize("suppressed", [None, [5, 17, 60]])
 def test_same_tokens_as_generate(
     heard: Any, max_length: int, suppressed: list[int] | None, on_gpu: bool
@@ -60,19 +60,14 @@ def test_same_tokens_as_generate(
         assert len(set(ends.tolist())) > 3, "the clips must end at different places"
 
 
-def test_one_clip_and_another_end_token(heard: Any) -> None:
+def test_one_clip_and_another_end_token(heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, encoded, prefix = heard
-    model.generation_config.suppress_tokens = None
-    model.generation_config.begin_suppress_tokens = None
-    model.generation_config.eos_token_id = [420, 9]
-    try:
-        for clip in range(4):
-            one = encoded[clip : clip + 1]
-            assert torch.equal(
-                GreedyDecoder(model).decode(one, prefix, 30), generated(model, one, prefix, 30)
-            )
-    finally:
-        model.generation_config.eos_token_id = 420
+    settings = {"suppress_tokens": None, "begin_suppress_tokens": None, "eos_token_id": [420, 9]}
+    for name, value in settings.items():
+        monkeypatch.setattr(model.generation_config, name, value)
+    for clip in range(4):
+        one = encoded[clip : clip + 1]
+        assert torch.equal(GreedyDecoder(model).decode(one, prefix, 30), generated(model, one, prefix, 30))
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
@@ -116,15 +111,12 @@ def test_same_tokens_on_a_gpu(heard: Any) -> None:
         model.to("cpu")
 
 
-@pytest.mark.parametrize(
-    ("setting", "plain"),
-    [
-        ({}, True),
-        ({"num_beams": 4}, False),
-        ({"do_sample": True}, False),
-        ({"no_repeat_ngram_size": 3}, False),
-        ({"repetition_penalty": 1.2}, False),
-    ],
-)
-def test_which_settings_are_plain(setting: dict[str, Any], plain: bool) -> None:
-    assert is_plain_greedy(GenerationConfig(**setting)) is plain
+def test_which_settings_are_plain() -> None:
+    assert is_plain_greedy(GenerationConfig())
+    for setting in (
+        {"num_beams": 4},
+        {"do_sample": True},
+        {"no_repeat_ngram_size": 3},
+        {"repetition_penalty": 1.2},
+    ):
+        assert not is_plain_greedy(GenerationConfig(**setting))

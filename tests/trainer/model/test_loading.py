@@ -138,12 +138,10 @@ def multilingual_processor(shared_data: Path) -> str:
     return str(shared_data / "whisper_tiny_processor")
 
 
-@pytest.mark.parametrize("language", ["yue", None])
-def test_a_language_that_the_model_does_not_have_is_refused(
-    multilingual_processor: str, language: str
-) -> None:
-    with pytest.raises(ModelError, match="language="):
-        load_processor(TrainConfig(model=multilingual_processor, language=language))
+def test_a_language_that_the_model_does_not_have_is_refused(multilingual_processor: str) -> None:
+    for language in ("yue", None):
+        with pytest.raises(ModelError, match="language="):
+            load_processor(TrainConfig(model=multilingual_processor, language=language))
 
 
 def test_the_prefix_is_that_of_the_language(multilingual_processor: str) -> None:
@@ -151,18 +149,10 @@ def test_the_prefix_is_that_of_the_language(multilingual_processor: str) -> None
     assert processor.tokenizer.prefix_tokens == [50258, 50330, 50358, 50363]
 
 
-@pytest.mark.parametrize(
-    ("language", "task", "refused"),
-    [("en", "transcribe", False), ("de", "transcribe", True), ("en", "translate", True)],
-)
-def test_english_models_transcribe_english(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, task: str, refused: bool
-) -> None:
+def test_english_models_transcribe_english(monkeypatch: pytest.MonkeyPatch) -> None:
     # the demo's vocabulary stands for an English one, which is told by the number of its end token
     monkeypatch.setattr("trainer.model.processor._is_english_only", lambda processor: True)
-    config = TrainConfig(language=language, task=task)
-    if refused:
+    load_processor(TrainConfig())
+    for settings in ({"language": "de"}, {"task": "translate"}):
         with pytest.raises(ModelError, match="only transcribes English"):
-            load_processor(config)
-    else:
-        load_processor(config)
+            load_processor(TrainConfig(**settings))

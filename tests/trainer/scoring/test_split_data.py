@@ -108,17 +108,14 @@ def test_columns_follow_the_clips_that_are_left(folder: Path, tmp_path: Path) ->
     rows[numbers[1]]["audio"] = "clips/broken.flac"
     settings = config(
         write_manifest(folder / "broken.csv", rows),
-        model=str(write_processor(tmp_path / "model")),
-        cache_dir=str(tmp_path / "cache"),
+        **{"model": str(write_processor(tmp_path / "model")), "cache_dir": str(tmp_path / "cache")},
         max_dropped_share=0.5,
     )
     data = prepare_split(settings, load_split(settings, "test"))
-    assert [drop.reason for drop in data.drops] == ["unreadable_audio"]
-    assert data.drops[0].split == "test"
-    assert data.column("speaker") == [f"s{numbers[0] % 3}", f"s{numbers[2] % 3}"]
+    assert [(drop.reason, drop.split) for drop in data.drops] == [("unreadable_audio", "test")]
     assert data.column("age") == [str(20 + numbers[0]), str(20 + numbers[2])]
+    strict = settings.replace(max_dropped_share=0.1)
     with pytest.raises(DataError, match="max_dropped_share"):
-        strict = settings.replace(max_dropped_share=0.1)
         prepare_split(strict, load_split(strict, "test"))
 
 

@@ -260,15 +260,6 @@ def test_with_other_settings(config: TrainConfig, tmp_path: Path, settings: dict
     assert result.best and row.items() <= result.best.items()
 
 
-def test_the_loss_of_many_scores_needs_no_gradient_of_the_projection(
-    config: TrainConfig, run: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainer.training.loss.MOST_BYTES", 20_000)
-    apart = Rows(tmp_path)
-    train(config, apart)
-    assert apart.losses == pytest.approx(run.losses, rel=1e-3)
-
-
 def test_a_model_that_is_itself_an_adapter_is_trained_on(
     config: TrainConfig, run: Rows, tmp_path: Path
 ) -> None:
